@@ -1,0 +1,29 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both make .venv first; a second run is quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup demo test lint bench tables
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/installed-for-tests: $(VENV)/installed
+	$(INSTALL) --editable '.[test]'
+	touch $@
+
+demo: setup
+	$(BIN)/shakeproof demo
+
+test: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-for-tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy

@@ -1,0 +1,184 @@
+"""The evaluation of Brückner & Lomuscio (AAAI 2025) from VNN-COMP benchmark folders, beside the paper's figures.
+
+    python benchmarks/paper_tables.py mnist_fc oval21 --data DIR [--sizes 3,5,7,9] [--paper paper_tables.csv]
+
+DIR holds a folder for each benchmark: instances.csv, onnx/, vnnlib/. One exact profile of [0, 1] per instance and
+kernel answers all strengths at once; `time` is what the cell's profiles took together.
+"""
+
+from __future__ import annotations
+
+import csv
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import shakeproof as sp
+from shakeproof.images import Image, read_image
+
+PERTURBATIONS = {
+    "box-blur": "box-blur:size={}",
+    "sharpen": "sharpen:size={}",
+    "motion-blur-0": "motion-blur:size={},angle=0",
+    "motion-blur-45": "motion-blur:size={},angle=45",
+    "motion-blur-90": "motion-blur:size={},angle=90",
+    "motion-blur-135": "motion-blur:size={},angle=135",
+}
+STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
+# mnist_fc lists each image twice, in two box sizes; the paper used each once.
+ONLY_FILES = {"mnist_fc": "_0.03.vnnlib"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of the paper's table: how many instances are verified, unsafe, undecided, and the seconds taken."""
+
+    verified: int
+    unsafe: int
+    undecided: int
+    seconds: float
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.verified, self.unsafe, self.undecided
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self.counts))
+
+
+CellKey = tuple[str, int, float]
+
+
+def instances(folder: Path, name: str) -> Mapping[Path, list[Path]]:
+    """The benchmark's images for each of its networks."""
+    found: dict[Path, list[Path]] = defaultdict(list)
+    with (folder / "instances.csv").open(newline="") as file:
+        for row in csv.reader(file):
+            if len(row) >= 2 and row[1].endswith(ONLY_FILES.get(name, "")):
+                found[existing(folder / row[0])].append(existing(folder / row[1]))
+    return found
+
+
+def existing(path: Path) -> Path:
+    """The file itself, or its compressed form."""
+    return path if path.exists() else path.with_name(path.name + ".gz")
+
+
+def evaluate(
+    networks: Mapping[Path, Sequence[Path]], sizes: Sequence[int], settings: sp.Settings
+) -> tuple[Mapping[CellKey, Cell], int]:
+    """All cells of a benchmark's table, and how many profiles they took."""
+    outcomes: dict[CellKey, list[str]] = defaultdict(list)
+    seconds: dict[CellKey, float] = defaultdict(float)
+    kernels = {(name, size): sp.parse(text.format(size)) for size in sizes for name, text in PERTURBATIONS.items()}
+    images: dict[Path, object] = {}
+    count = 0
+    for model, files in networks.items():
+        network = sp.load(model)
+        pictures: list[Image] = []
+        for file in files:
+            raw = images.setdefault(file, read_image(str(file)) if file not in images else images[file])
+            pictures.append(raw.fitted(network.picture()))  # type: ignore[attr-defined]
+        queries = [sp.Query(image, kernel, image.label) for kernel in kernels.values() for image in pictures]
+        results = sp.analyse(network, queries, settings)
+        count += len(results)
+        for (key, _), result in zip(
+            ((key, image) for key in kernels for image in pictures), results, strict=True
+        ):
+            for strength in STRENGTHS:
+                outcomes[(*key, strength)].append(outcome(result, strength))
+                seconds[(*key, strength)] += result.seconds
+    cells = {
+        key: Cell(*(found.count(kind) for kind in ("verified", "unsafe", "undecided")), seconds[key])
+        for key, found in outcomes.items()
+    }
+    return cells, count
+
+
+def outcome(result: sp.Result, strength: float) -> str:
+    """What one profile over [0, 1] says about [0, strength]."""
+    if result.status is sp.Status.MISCLASSIFIED:
+        return "unsafe"
+    if result.critical_strength is not None and result.critical_strength[1] <= strength:
+        return "unsafe"
+    if result.critical_strength is None:
+        return "verified" if result.status is sp.Status.SAFE else "undecided"
+    return "verified" if result.critical_strength[0] > strength else "undecided"
+
+
+def read_paper(path: Path | None) -> Mapping[tuple[str, CellKey], tuple[int, int, int]]:
+    """The paper's counts by benchmark and cell."""
+    if path is None:
+        return {}
+    with path.open(newline="") as file:
+        return {
+            (row["benchmark"], (row["perturbation"], int(row["size"]), float(row["strength"]))): (
+                int(row["verified"]),
+                int(row["unsafe"]),
+                int(row["timeout"]),
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def print_table(
+    console: Console, name: str, cells: Mapping[CellKey, Cell], paper: Mapping[CellKey, tuple[int, int, int]]
+) -> tuple[int, int]:
+    """The table in the paper's form, cells that differ from the paper marked; returns (equal, compared)."""
+    table = Table(title=f"{name}: verified/unsafe/undecided, seconds" + (" (paper's counts below)" if paper else ""))
+    for heading in ("s", "strength", *PERTURBATIONS):
+        table.add_column(heading, justify="right")
+    equal = compared = 0
+    sizes = sorted({size for _, size, _ in cells})
+    for size in sizes:
+        for strength in STRENGTHS:
+            row = []
+            for kind in PERTURBATIONS:
+                cell, printed = cells[kind, size, strength], paper.get((kind, size, strength))
+                text = f"{cell} {cell.seconds:.2f}"
+                if printed is not None:
+                    compared += 1
+                    equal += cell.counts == printed
+                    colour = "green" if cell.counts == printed else "red"
+                    text += f"\n[{colour}]{'/'.join(map(str, printed))}[/]"
+                row.append(text)
+            table.add_row(str(size), str(strength), *row, end_section=strength == STRENGTHS[-1])
+    console.print(table)
+    return equal, compared
+
+
+@click.command()
+@click.argument("benchmarks", nargs=-1, required=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--sizes", default="3,5,7,9", help="Kernel sizes, comma-separated.")
+@click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's table as CSV.")
+@click.option("--memory", default=1.5, help="Working memory in GiB.")
+def main(benchmarks: Sequence[str], data: Path, sizes: str, paper: Path | None, memory: float) -> None:
+    """Run the paper's evaluation on BENCHMARKS, folders below --data."""
+    console = Console(width=200)
+    printed = read_paper(paper)
+    equal = compared = 0
+    for name in benchmarks:
+        started = time.perf_counter()
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(name, total=1.0)
+            settings = sp.Settings(memory=memory, progress=lambda f, task=task: progress.update(task, completed=f))
+            cells, count = evaluate(instances(data / name, name), [int(s) for s in sizes.split(",")], settings)
+        seconds = time.perf_counter() - started
+        same, of = print_table(console, name, cells, {k: c for (b, k), c in printed.items() if b == name})
+        equal, compared = equal + same, compared + of
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        console.print(f"{name}: {count} profiles in {seconds:.1f} s, peak memory {peak:.2f} GiB")
+    console.print(f"cells equal: {equal} of {compared}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""How much camera shake, blur or sharpening can this image take before this network changes its mind?
+
+    import shakeproof as sp
+    network = sp.load("model.onnx")
+    result = sp.profile(network, "image.png", sp.motion_blur(size=9, angle=45))
+    print(result.status, result.critical_strength)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shakeproof.errors import ShakeproofError
+    from shakeproof.network import Network, load
+    from shakeproof.perturbation import Perturbation, box_blur, custom, identity, motion_blur, parse, sharpen
+    from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
+    from shakeproof.analysis import Settings, analyse, profile, verify
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported on first use: torch takes a second, `shakeproof --help` must not.
+_HOMES = {
+    "errors": ("ShakeproofError",),
+    "network": ("Network", "load"),
+    "perturbation": ("Perturbation", "box_blur", "custom", "identity", "motion_blur", "parse", "sharpen"),
+    "result": ("Counterexample", "Interval", "Query", "Reason", "Result", "Status"),
+    "analysis": ("Settings", "analyse", "profile", "verify"),
+}
+
+__all__ = [
+    "Counterexample",
+    "Interval",
+    "Network",
+    "Perturbation",
+    "Query",
+    "Reason",
+    "Result",
+    "Settings",
+    "ShakeproofError",
+    "Status",
+    "analyse",
+    "box_blur",
+    "custom",
+    "identity",
+    "load",
+    "motion_blur",
+    "parse",
+    "profile",
+    "sharpen",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"shakeproof.{module}"), name)
+    raise AttributeError(f"module 'shakeproof' has no attribute {name!r}")

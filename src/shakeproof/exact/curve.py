@@ -1,0 +1,114 @@
+"""The class scores along one line, as chords between breakpoints, and what they say about a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shakeproof.exact.sweep import Piece
+from shakeproof.operators.base import NOISE
+from shakeproof.operators.pool import envelope_breaks
+
+Floats = NDArray[np.float64]
+
+
+class CoverageError(AssertionError):
+    """Rows that do not make up a complete, finite curve: a defect here, never a verdict."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Scores (rows, classes) at strictly increasing z (rows); exact chords in between."""
+
+    z: Floats
+    scores: Floats
+
+    def __post_init__(self) -> None:
+        if not (np.diff(self.z) > 0).all() or not np.isfinite(self.scores).all() or not np.isfinite(self.z).all():
+            raise CoverageError("a curve with rows that are not increasing or not finite")
+
+    def covers(self, start: float, end: float) -> bool:
+        """Whether the rows reach from `start` to `end`, both exactly."""
+        return len(self.z) > 0 and bool(self.z[0] == start) and bool(self.z[-1] == end)
+
+    @property
+    def pieces(self) -> int:
+        return max(len(self.z) - 1, 0)
+
+    def leads(self, label: int) -> Floats:
+        """By how much the label's score exceeds each class's: (rows, classes), infinite for the label itself."""
+        leads: Floats = self.scores[:, [label]] - self.scores
+        leads[:, label] = np.inf
+        return leads
+
+    def margin(self, label: int) -> Floats:
+        """The label's lead over its best rival, at each row. Between rows it is never below the chord."""
+        smallest: Floats = self.leads(label).min(1)
+        return smallest
+
+    def first_loss(self, label: int) -> float | None:
+        """The smallest z at which the label no longer leads; None if it leads everywhere."""
+        leads = self.leads(label)
+        lost = np.flatnonzero(leads.min(1) <= 0)
+        if not len(lost):
+            return None
+        row = int(lost[0])
+        if row == 0:
+            return float(self.z[0])
+        before, after = leads[row - 1], leads[row]
+        losing = after <= 0
+        fraction = (before[losing] / (before[losing] - after[losing])).min()
+        return float(self.z[row - 1] + fraction * (self.z[row] - self.z[row - 1]))
+
+    def classes(self) -> Iterator[tuple[float, float, int]]:
+        """Intervals (from, to, winning class), neighbours with different classes, from the first to the last z."""
+        if len(self.z) == 1:
+            yield float(self.z[0]), float(self.z[0]), int(self.scores[0].argmax())
+        ends, winners = self._cells()
+        start = 0
+        for stop in [*(np.flatnonzero(np.diff(winners)) + 1).tolist(), len(winners)]:
+            if len(winners):
+                yield float(ends[start]), float(ends[stop]), int(winners[start])
+            start = stop
+
+    def _cells(self) -> tuple[Floats, NDArray[Any]]:
+        """z cut at every row and every change of leader, and who leads in each cell."""
+        best = self.scores.argmax(1)
+        mixed = np.flatnonzero(best[1:] != best[:-1])
+        left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
+        found = envelope_breaks(left, right, NOISE * float(np.abs(self.scores).max(initial=0)))
+        segment = mixed[found.segment.numpy()]
+        cuts = self.z[segment] + found.fraction.numpy() * (self.z[segment + 1] - self.z[segment])
+        ends = np.unique(np.concatenate([self.z, cuts]))
+        middles = (ends[1:] + ends[:-1]) / 2
+        return ends, self.at(middles).argmax(1)
+
+    def at(self, z: Floats) -> Floats:
+        """Scores at any z in range, by interpolation."""
+        segment = np.clip(np.searchsorted(self.z, z, side="right") - 1, 0, max(len(self.z) - 2, 0))
+        after = np.minimum(segment + 1, len(self.z) - 1)
+        length = np.where(after > segment, self.z[after] - self.z[segment], 1.0)
+        fraction = ((z - self.z[segment]) / length)[:, None]
+        values: Floats = self.scores[segment] * (1 - fraction) + self.scores[after] * fraction
+        return values
+
+
+def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curve]:
+    """One curve per line from a sweep's pieces, the rows that neighbours share taken once."""
+    parts = list(pieces)
+    if not parts:
+        return [Curve(np.empty(0), np.empty((0, classes)))] * lines
+    line, z, scores = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    fresh = np.ones(len(z), dtype=bool)
+    fresh[1:] = (z[1:] != z[:-1]) | (line[1:] != line[:-1])
+    line, z, scores = line[fresh], z[fresh], scores[fresh]
+    if (np.diff(line) < 0).any():
+        raise CoverageError("pieces out of order")
+    bounds = np.searchsorted(line, np.arange(lines + 1))
+    return [Curve(z[a:b], scores[a:b]) for a, b in pairwise(bounds)]

@@ -1,0 +1,201 @@
+"""The exact sweep: class scores at every breakpoint of a piecewise-linear network along many lines at once.
+
+A line is a path of inputs x(z) = slope z + base over an interval of z. Along it every value of the network is
+piecewise linear in z, so a value is known from its rows: what it is at a sorted list of z, with chords in between.
+Affine operators act on all rows at once. At an operator that bends, the crossings are computed from the chords and
+inserted as rows, after which its output is chords again (`PiecewiseLinear.breaks`). The last operator's rows are the
+answer; it is complete, since every bend of every neuron has become a row.
+
+Rows are processed in windows, depth first and from left to right. At each bending operator the planned rows of a
+window are cut into windows no longer than the memory budget allows; neighbours share one row, so that no segment is
+lost. A window's rows are only computed when its turn comes, so memory holds at most one window for each such operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shakeproof.errors import MemoryBudgetError
+from shakeproof.network.graph import Graph
+from shakeproof.operators import Breaks, PiecewiseLinear
+from shakeproof.operators.conv import PATCH_BYTES
+
+FLOAT_BYTES = 8
+FIXED_BYTES = 2 * PATCH_BYTES
+SHORTEST_WINDOW = 4
+# Windows beyond this size gain nothing from larger products and leave the cache.
+WINDOW_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Paths x(z) = slopes z + bases, (lines, *input_shape) each, over [start, end] (lines)."""
+
+    slopes: Tensor
+    bases: Tensor
+    start: Tensor
+    end: Tensor
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def at(self, line: Tensor, z: Tensor) -> Tensor:
+        """The inputs (rows, *input_shape) on given lines at given z."""
+        return torch.addcmul(self.bases[line], self.slopes[line], z.view(-1, *(1,) * (self.slopes.dim() - 1)))
+
+
+class Piece(NamedTuple):
+    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows)."""
+
+    line: Tensor
+    z: Tensor
+    scores: Tensor
+
+
+class Plan(NamedTuple):
+    """Rows to be made from the rows of a window: row k lies on segment source[k], at `fraction` of it, at z."""
+
+    line: Tensor
+    z: Tensor
+    source: Tensor
+    fraction: Tensor
+
+    def cut(self, start: int, end: int) -> Plan:
+        return Plan(*(column[start:end] for column in self))
+
+    def of_lines(self, open_lines: Tensor) -> Plan:
+        """Only the rows on lines that are still open (lines,)."""
+        keep = open_lines[self.line]
+        return self if bool(keep.all()) else Plan(*(column[keep] for column in self))
+
+
+class Window(NamedTuple):
+    """Rows planned from `values` (by value number); node number `node` bends at none but these rows. -1: the input."""
+
+    node: int
+    plan: Plan
+    values: Mapping[int, Tensor]
+
+
+def sweep(graph: Graph, lines: Lines, memory: float, is_open: Callable[[], Tensor] | None = None) -> Iterator[Piece]:
+    """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
+
+    `memory` bounds the working set, in bytes. `is_open` is asked before each window for a mask of the lines that still
+    matter; what is left of the others is dropped.
+    """
+    longest = longest_window(graph, memory)
+    line = torch.arange(2 * len(lines), device=lines.start.device) // 2
+    z = torch.stack([lines.start, lines.end], 1).flatten()
+    ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z))
+    stack = list(cut_into_windows(-1, ends, {0: lines.at(line, z)}, longest))
+    while stack:
+        window = stack.pop()
+        if is_open is not None:
+            window = window._replace(plan=window.plan.of_lines(is_open()))
+        if len(window.plan.z):
+            step = advance(graph, window)
+            if isinstance(step, Piece):
+                yield step
+            else:
+                stack.extend(cut_into_windows(*step, longest))
+
+
+def advance(graph: Graph, window: Window) -> Piece | Window:
+    """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it."""
+    plan = window.plan
+    values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
+    joined = plan.line[1:] == plan.line[:-1]
+    for index in range(max(window.node, 0), len(graph.nodes)):
+        node = graph.nodes[index]
+        if isinstance(node.operator, PiecewiseLinear) and index != window.node:
+            breaks = node.operator.breaks(values[node.inputs[0]], joined)
+            if len(breaks.segment):
+                return Window(index, insert(plan, breaks), values)
+        values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+        for dead in graph.last_uses[index]:
+            del values[dead]
+    return Piece(plan.line, plan.z, values[len(graph.nodes)])
+
+
+def insert(plan: Plan, breaks: Breaks) -> Plan:
+    """The rows of a window together with its breaks, in order.
+
+    A break that falls on an end of its segment, or on another break, adds nothing: no segment of length zero.
+    """
+    z, segment = plan.z, breaks.segment
+    at = z[segment] + breaks.fraction * (z[segment + 1] - z[segment])
+    inside = (at > z[segment]) & (at < z[segment + 1])
+    at, segment, fraction = at[inside], segment[inside], breaks.fraction[inside]
+    order = at.argsort()
+    order = order[segment[order].argsort(stable=True)]
+    at, segment, fraction = at[order], segment[order], fraction[order]
+    fresh = torch.ones_like(inside[: len(at)])
+    fresh[1:] = (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
+    at, segment, fraction = at[fresh], segment[fresh], fraction[fresh]
+
+    rows = torch.arange(len(z), device=z.device)
+    before = torch.bincount(segment, minlength=len(z)).cumsum(0).roll(1)
+    before[0] = 0
+    old, new = rows + before, segment + 1 + torch.arange(len(at), device=z.device)
+
+    def merged(of_old: Tensor, of_new: Tensor) -> Tensor:
+        column = of_old.new_empty(len(of_old) + len(of_new))
+        column[old] = of_old
+        column[new] = of_new
+        return column
+
+    return Plan(
+        merged(plan.line, plan.line[segment]),
+        merged(z, at),
+        merged(rows, segment),
+        merged(torch.zeros_like(z), fraction),
+    )
+
+
+def make_rows(plan: Plan, rows: Tensor) -> Tensor:
+    """The planned rows of one value: copies of its rows, and points on the chords between them."""
+    made = rows.index_select(0, plan.source)
+    new = plan.fraction.nonzero().squeeze(1)
+    if len(new):
+        segment = plan.source[new]
+        fraction = plan.fraction[new].view(-1, *(1,) * (rows.dim() - 1))
+        made.index_copy_(0, new, torch.lerp(rows[segment], rows[segment + 1], fraction))
+    return made
+
+
+def cut_into_windows(node: int, plan: Plan, values: Mapping[int, Tensor], longest: int) -> Iterator[Window]:
+    """Windows of at most `longest` rows, from right to left (so that the leftmost ends on top of the stack).
+
+    A window begins with the last row of the one before it, unless that row is the end of its line.
+    """
+    end = len(plan.z)
+    count = max(1, -(-(end - 1) // (longest - 1)))
+    starts = [end * k // count for k in range(count)]
+    for start in reversed(starts):
+        shares = start > 0 and bool(plan.line[start - 1] == plan.line[start])
+        yield Window(node, plan.cut(start - shares, end), values)
+        end = start
+
+
+def longest_window(graph: Graph, memory: float) -> int:
+    """How many rows a window may have so that all windows waiting at once, and one at work, fit the budget."""
+    waiting, at_work = 0, 0
+    for index, node in enumerate(graph.nodes):
+        live = FLOAT_BYTES * sum(graph.shape(v).numel() for v in {*graph.live_after(index - 1), *node.inputs})
+        output = FLOAT_BYTES * node.shape.numel()
+        at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
+        if isinstance(node.operator, PiecewiseLinear):
+            waiting += live
+    rows = int((memory - FIXED_BYTES) // (waiting + at_work))
+    if rows < SHORTEST_WINDOW:
+        needed = (SHORTEST_WINDOW * (waiting + at_work) + FIXED_BYTES) / 2**30
+        raise MemoryBudgetError(
+            f"the network needs {needed:.2f} GiB of working memory, the budget is {memory / 2**30:.2f} GiB;"
+            " raise it with --memory"
+        )
+    return min(rows, max(SHORTEST_WINDOW, WINDOW_BYTES // at_work))

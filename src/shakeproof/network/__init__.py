@@ -1,0 +1,6 @@
+"""Networks: readers, the graph, and the reference runtime they are compared with."""
+
+from shakeproof.network.graph import Graph, Node
+from shakeproof.network.network import ImageLayout, Network, Reference, load
+
+__all__ = ["Graph", "ImageLayout", "Network", "Node", "Reference", "load"]

@@ -1,0 +1,248 @@
+"""Builds a graph from the words both readers share: convolve, pool, reshape, add.
+
+Exporters think of pictures with channels first, our operators store them with channels last. Each value therefore
+carries the order in which its stored axes are seen; transpositions only change that order, and entries are moved when
+an operator needs them moved. A network in either layout becomes the same graph, without transpositions in its midst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from shakeproof.network.graph import Graph, Node
+from shakeproof.network.simplify import simplify
+from shakeproof.operators import (
+    Abs,
+    AveragePool,
+    Clip,
+    Combine,
+    Concat,
+    Conv,
+    LeakyRelu,
+    Linear,
+    MaxPool,
+    Mean,
+    Operator,
+    Pad,
+    Relu,
+    Reshape,
+    Scale,
+    Transpose,
+)
+from shakeproof.operators.conv import Pair, Window
+
+CHANNELS_LAST = (0, 3, 1, 2)
+
+
+class Unsupported(Exception):
+    """An operator, or a use of one, that the graph cannot express; the reader collects these and goes on."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value as the exporter sees it: axis i of `shape` is axis order[i] of the stored value number `index`."""
+
+    index: int
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """A window as exporters write it: kernel, strides, dilations, pads, and whether a last partial window counts."""
+
+    kernel: Pair
+    strides: Pair
+    dilations: Pair = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ceil: bool = False
+
+    def window(self, height: int, width: int) -> Window:
+        """The window for a picture size. Partial windows become padding at the bottom and right."""
+        top, left, bottom, right = self.pads
+        if self.ceil:
+            bottom += self._missing(height + top + bottom, 0, height + top)
+            right += self._missing(width + left + right, 1, width + left)
+        return Window(self.kernel, self.strides, self.dilations, (top, left, bottom, right))
+
+    def _missing(self, padded: int, axis: int, content: int) -> int:
+        reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
+        steps = -(-(padded - reach) // self.strides[axis])
+        if steps * self.strides[axis] >= content:  # a window must not start beyond the picture
+            steps -= 1
+        return max(0, steps * self.strides[axis] + reach - padded)
+
+
+class Builder:
+    """Collects nodes. Methods take and return values as the exporter sees them."""
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        self._input_shape = torch.Size(input_shape)
+        self._nodes: list[Node] = []
+        self.input = self._seen(0)
+
+    def finish(self, output: Value) -> Graph:
+        """The simplified graph, with `output` as class scores."""
+        classes = prod(output.shape)
+        if max(output.shape, default=1) != classes or classes < 2:
+            raise Unsupported(f"the output has shape {list(output.shape)}; a classifier gives one score per class")
+        self.reshape(output, (classes,), keep=True)
+        return simplify(Graph(self._input_shape, tuple(self._nodes)))
+
+    # -- affine ------------------------------------------------------------------------------------------------
+
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
+        """x @ weight + bias along the last axis."""
+        if x.shape[-1] != weight.shape[0]:
+            raise Unsupported(f"a product of {x.shape[-1]} values with a {list(weight.shape)} matrix")
+        zero = torch.zeros(weight.shape[1], dtype=weight.dtype)
+        offset = zero if bias is None else zero + bias.reshape(-1)
+        return self._add(Linear(weight.contiguous(), offset), x)
+
+    def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float) -> Value:
+        """factor * x + offset with numpy's broadcasting; a wider constant widens the value."""
+        factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
+        wide = torch.broadcast_shapes(factor.shape, offset.shape)
+        x = self._with_rank(x, len(wide))
+        if torch.broadcast_shapes(wide, x.shape) != torch.Size(x.shape):
+            raise Unsupported(f"a constant of shape {list(wide)} that widens a value of shape {list(x.shape)}")
+        return self._elementwise(Scale(self._stored(factor, x), self._stored(offset, x)), x)
+
+    def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
+        """first + sign * second."""
+        rank = max(len(first.shape), len(second.shape))
+        first, second = self._with_rank(first, rank), self._with_rank(second, rank)
+        shape = tuple(torch.broadcast_shapes(first.shape, second.shape))
+        index = self._node(Combine(sign), first.index, self._arranged(second, first.order))
+        return Value(index, shape, first.order)
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        first = values[0]
+        axis %= len(first.shape)
+        index = self._node(Concat(first.order[axis]), *(self._arranged(v, first.order) for v in values))
+        shape = list(first.shape)
+        shape[axis] = sum(v.shape[axis] for v in values)
+        return Value(index, tuple(shape), first.order)
+
+    def mean(self, x: Value, axes: Sequence[int], keep: bool) -> Value:
+        axes = [axis % len(x.shape) for axis in axes]
+        index = self._node(Mean(tuple(x.order[axis] for axis in axes)), x.index)
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+        kept = Value(index, shape, x.order)
+        return kept if keep else self.reshape(kept, [s for axis, s in enumerate(shape) if axis not in axes])
+
+    def conv(self, x: Value, weight: Tensor, bias: Tensor | None, pooling: Pooling, groups: int) -> Value:
+        """Cross-correlation; `weight` (channels out, channels in / groups, height, width)."""
+        outputs, depth, height, width = weight.shape
+        if x.shape[1] != depth * groups or outputs % groups:
+            raise Unsupported(f"a convolution of {x.shape[1]} channels with weights for {depth * groups}")
+        by_group = weight.reshape(groups, outputs // groups, depth, height, width)
+        matrix = by_group.permute(0, 3, 4, 2, 1).reshape(groups, height * width * depth, outputs // groups)
+        zero = torch.zeros(outputs, dtype=weight.dtype)
+        window = pooling.window(x.shape[2], x.shape[3])
+        return self._picture(Conv(matrix.contiguous(), zero if bias is None else zero + bias, window), x, window)
+
+    def average_pool(self, x: Value, pooling: Pooling, count_padding: bool) -> Value:
+        window = pooling.window(x.shape[2], x.shape[3])
+        counted = torch.ones(1, *x.shape[2:], 1, dtype=torch.float64)
+        inner = Window(window.kernel, pads=pooling.pads).padded(counted, float(count_padding))
+        extra = tuple(w - p for w, p in zip(window.pads, pooling.pads, strict=True))
+        whole = replace(window, pads=(extra[0], extra[1], extra[2], extra[3])).padded(inner, 0.0)
+        divisor = torch.stack(window.shifted(whole, window.output_size(*x.shape[2:]))).sum(0)[0]
+        return self._picture(AveragePool(window, divisor), x, window)
+
+    # -- piecewise linear --------------------------------------------------------------------------------------
+
+    def relu(self, x: Value) -> Value:
+        return self._elementwise(Relu(), x)
+
+    def leaky_relu(self, x: Value, slope: Tensor | float) -> Value:
+        slope = torch.as_tensor(slope, dtype=torch.float64)
+        return self._elementwise(LeakyRelu(self._stored(slope, x)), x)
+
+    def clip(self, x: Value, low: float, high: float) -> Value:
+        if not low <= high:
+            raise Unsupported(f"clipping to [{low}, {high}]")
+        return self._elementwise(Clip(low, high), x)
+
+    def abs(self, x: Value) -> Value:
+        return self._elementwise(Abs(), x)
+
+    def max_pool(self, x: Value, pooling: Pooling) -> Value:
+        window = pooling.window(x.shape[2], x.shape[3])
+        return self._picture(MaxPool(window), x, window)
+
+    # -- shape -------------------------------------------------------------------------------------------------
+
+    def reshape(self, x: Value, shape: Sequence[int], keep: bool = False) -> Value:
+        """The same entries in another shape; `keep` makes a node even if nothing changes."""
+        if prod(shape) != prod(x.shape):
+            raise Unsupported(f"reshaping {list(x.shape)} to {list(shape)}")
+        if tuple(shape) == x.shape and not keep:
+            return x
+        index = self._node(Reshape(tuple(shape)), self._arranged(x, tuple(range(len(x.shape)))))
+        return self._seen(index)
+
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        return Value(x.index, tuple(x.shape[i] for i in order), tuple(x.order[i] for i in order))
+
+    def pad(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
+        """Entries added or dropped along each axis: `sources[a]` lists the index each output index copies, or -1."""
+        stored: list[tuple[int, ...]] = [()] * len(x.shape)
+        for axis, source in zip(x.order, sources, strict=True):
+            stored[axis] = tuple(source)
+        return Value(self._node(Pad(tuple(stored), value), x.index), tuple(map(len, sources)), x.order)
+
+    # -- how values are stored ---------------------------------------------------------------------------------
+
+    def _node(self, operator: Operator, *inputs: int) -> int:
+        zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
+        self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:]))
+        return len(self._nodes)
+
+    def _shape(self, index: int) -> torch.Size:
+        return self._nodes[index - 1].shape if index else self._input_shape
+
+    def _seen(self, index: int) -> Value:
+        shape = self._shape(index)
+        return Value(index, tuple(shape), tuple(range(len(shape))))
+
+    def _add(self, operator: Operator, x: Value) -> Value:
+        return self._seen(self._node(operator, self._arranged(x, tuple(range(len(x.shape))))))
+
+    def _elementwise(self, operator: Operator, x: Value) -> Value:
+        return Value(self._node(operator, x.index), x.shape, x.order)
+
+    def _picture(self, operator: Operator, x: Value, window: Window) -> Value:
+        if min(window.output_size(x.shape[2], x.shape[3])) < 1:
+            raise Unsupported(f"a {window.kernel[0]} x {window.kernel[1]} window on a {x.shape[2]} x {x.shape[3]} picture")
+        index = self._node(operator, self._arranged(x, CHANNELS_LAST))
+        n, height, width, channels = self._shape(index)
+        return Value(index, (n, channels, height, width), CHANNELS_LAST)
+
+    def _arranged(self, x: Value, order: tuple[int, ...]) -> int:
+        """The number of a stored value whose axes are seen through `order` as `x` is."""
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        move = tuple(x.order[i] for i in inverse)
+        stored = self._shape(x.index)
+        if move == tuple(range(len(move))):
+            return x.index
+        # Where only axes of length 1 move, the entries stay where they are.
+        if [axis for axis in move if stored[axis] > 1] == [axis for axis in sorted(move) if stored[axis] > 1]:
+            return self._node(Reshape(tuple(stored[axis] for axis in move)), x.index)
+        return self._node(Transpose(move), x.index)
+
+    def _stored(self, constant: Tensor, x: Value) -> Tensor:
+        """A constant that broadcasts against `x` as seen, turned to broadcast against `x` as stored."""
+        if constant.numel() == 1:
+            return constant.reshape(())
+        inverse = sorted(range(len(x.order)), key=x.order.__getitem__)
+        return constant.reshape((1,) * (len(x.shape) - constant.dim()) + constant.shape).permute(inverse).contiguous()
+
+    def _with_rank(self, x: Value, rank: int) -> Value:
+        return x if len(x.shape) >= rank else self.reshape(x, (1,) * (rank - len(x.shape)) + x.shape)

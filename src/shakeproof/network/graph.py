@@ -1,0 +1,77 @@
+"""A network as a frozen graph of operators, and the few ways to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators import Operator, PiecewiseLinear
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operator and the values it reads. Value 0 is the network's input; node i makes value i + 1."""
+
+    operator: Operator
+    inputs: tuple[int, ...]
+    shape: torch.Size
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in an order in which they can run; the last one makes the class scores, (rows, classes)."""
+
+    input_shape: torch.Size
+    nodes: tuple[Node, ...]
+
+    def run(self, x: Tensor) -> Tensor:
+        """Class scores (rows, classes) of inputs (rows, *input_shape)."""
+        values = {0: x}
+        for index, node in enumerate(self.nodes):
+            values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+            for dead in self.last_uses[index]:
+                del values[dead]
+        return values[len(self.nodes)]
+
+    @cached_property
+    def last_uses(self) -> tuple[tuple[int, ...], ...]:
+        """For each node, the values that nothing reads after it."""
+        last = {value: index for index, node in enumerate(self.nodes) for value in node.inputs}
+        return tuple(tuple(v for v, index in last.items() if index == i) for i in range(len(self.nodes)))
+
+    def shape(self, value: int) -> torch.Size:
+        """A value's shape, without the row axis."""
+        return self.input_shape if value == 0 else self.nodes[value - 1].shape
+
+    def live_after(self, index: int) -> Iterator[int]:
+        """The values that are read after node `index` has run."""
+        for value in range(index + 2):
+            if any(value in node.inputs for node in self.nodes[index + 1 :]) or value == len(self.nodes):
+                yield value
+
+    @property
+    def classes(self) -> int:
+        return self.shape(len(self.nodes)).numel()
+
+    def to(self, device: torch.device) -> Graph:
+        nodes = tuple(Node(n.operator.to(device), n.inputs, n.shape) for n in self.nodes)
+        return Graph(self.input_shape, nodes)
+
+    def after(self, operator: Operator) -> Graph:
+        """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""
+        shifted = (Node(n.operator, tuple(i + 1 for i in n.inputs), n.shape) for n in self.nodes)
+        return Graph(self.input_shape, (Node(operator, (0,), self.input_shape), *shifted))
+
+
+def bending_neurons(graph: Graph) -> Mapping[str, int]:
+    """How many neurons may bend, by kind of operator."""
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, PiecewiseLinear):
+            kind = type(node.operator).__name__
+            counts[kind] = counts.get(kind, 0) + node.shape.numel()
+    return counts

@@ -1,0 +1,82 @@
+"""Small rewrites that leave the function as it is and the graph shorter. All in float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import torch
+
+from shakeproof.network.graph import Graph, Node
+from shakeproof.operators import Conv, Linear, MaxPool, Operator, Relu, Scale
+
+
+def simplify(graph: Graph) -> Graph:
+    """Fold scalings into what precedes them and ReLUs into max pooling, then drop what the output does not need."""
+    return without_dead_nodes(fold(graph))
+
+
+def fold(graph: Graph) -> Graph:
+    """Merge a node into the node it reads from wherever that node serves it alone and a rule applies."""
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    nodes: list[Node] = []
+    renamed = {0: 0}
+    alone = {0: False}  # by new value number: is it read once?
+    for index, node in enumerate(graph.nodes):
+        inputs = tuple(renamed[i] for i in node.inputs)
+        previous = nodes[inputs[0] - 1] if len(inputs) == 1 and alone[inputs[0]] else None
+        merged = merge(previous.operator, node.operator) if previous else None
+        if previous and merged:
+            nodes[inputs[0] - 1] = Node(merged, previous.inputs, node.shape)
+            renamed[index + 1] = inputs[0]
+        else:
+            nodes.append(Node(node.operator, inputs, node.shape))
+            renamed[index + 1] = len(nodes)
+        alone[renamed[index + 1]] = uses[index + 1] == 1
+    return Graph(graph.input_shape, tuple(nodes))
+
+
+def merge(first: Operator, second: Operator) -> Operator | None:
+    """One operator that does both, if there is one."""
+    if isinstance(second, Scale):
+        return scaled(first, second)
+    if isinstance(first, Relu) and isinstance(second, MaxPool):
+        # max(relu(a), relu(b)) = max(a, b, 0): a ReLU's break below the maximum is none of the output's.
+        return replace(second, floor=max(second.floor, 0.0))
+    return None
+
+
+def scaled(first: Operator, scale: Scale) -> Operator | None:
+    """Linear, Conv or Scale followed by a scaling that is the same at every position: batch norm, mostly."""
+    factor, offset = scale.factor, scale.offset
+    if isinstance(first, Scale) and torch.broadcast_shapes(first.factor.shape, first.offset.shape) == torch.broadcast_shapes(
+        first.factor.shape, first.offset.shape, factor.shape, offset.shape
+    ):
+        return Scale(first.factor * factor, first.offset * factor + offset)
+    if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in (factor, offset)):
+        return None
+    outputs = first.bias.numel()
+    factor, offset = (c.reshape(-1).expand(outputs) for c in (factor, offset))
+    if isinstance(first, Linear):
+        return Linear(first.weight * factor, first.bias * factor + offset)
+    by_group = factor.reshape(first.weight.shape[0], 1, -1)
+    return replace(first, weight=first.weight * by_group, bias=first.bias * factor + offset)
+
+
+def _last(constant: torch.Tensor) -> int:
+    return constant.shape[-1] if constant.dim() else 1
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """Only the nodes that the output depends on."""
+    needed = {len(graph.nodes)}
+    for index in range(len(graph.nodes), 0, -1):
+        if index in needed:
+            needed.update(graph.nodes[index - 1].inputs)
+    kept = sorted(needed | {0})
+    number = {old: new for new, old in enumerate(kept)}
+    nodes = (graph.nodes[old - 1] for old in kept if old)
+    return Graph(
+        graph.input_shape,
+        tuple(Node(n.operator, tuple(number[i] for i in n.inputs), n.shape) for n in nodes),
+    )

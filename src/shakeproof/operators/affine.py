@@ -1,0 +1,54 @@
+"""Affine operators that are not convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators.base import Affine
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Affine):
+    """x @ weight + bias along the last axis; weight (inputs, outputs), bias (outputs)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+        return rows.view(*x.shape[:-1], self.weight.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Affine):
+    """factor * x + offset, both broadcasting against the value: constants added or multiplied, batch norm."""
+
+    factor: Tensor
+    offset: Tensor
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return torch.addcmul(self.offset, inputs[0], self.factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Combine(Affine):
+    """first + sign * second, two branches of equal rank: a residual addition or a difference."""
+
+    sign: int
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return torch.add(inputs[0], inputs[1], alpha=self.sign)
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(Affine):
+    """The mean over some axes (counted without the row axis), which stay with length 1."""
+
+    axes: tuple[int, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].mean(dim=[axis + 1 for axis in self.axes], keepdim=True)

@@ -1,0 +1,63 @@
+"""The two kinds of operator the exact analysis knows, and the breaks of a piecewise-linear one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+# Differences below this share of a layer's largest value are rounding noise of float64 sums, not crossings.
+NOISE = 2.0**-46
+
+
+class Breaks(NamedTuple):
+    """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered."""
+
+    segment: Tensor
+    fraction: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Operator(ABC):
+    """One layer; its fields are its parameters. Values have shape (rows, *shape)."""
+
+    @abstractmethod
+    def apply(self, *inputs: Tensor) -> Tensor:
+        """The operator's output for all rows at once."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same operator with its parameters on a device."""
+        moved = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved) if moved else self
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        """Bytes a row needs beside inputs and output; `inputs` are shapes without the row axis."""
+        return 0
+
+
+class Affine(Operator):
+    """Affine in its input(s) together: a chord stays a chord, nothing bends."""
+
+
+class PiecewiseLinear(Operator):
+    """Linear between breaks: it has one input, and tells where along a chain of segments it bends."""
+
+    @abstractmethod
+    def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
+        """Where the output bends between neighbouring rows of `x` (rows, *shape).
+
+        `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
+        Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
+        """
+
+
+def noise_level(x: Tensor) -> Tensor:
+    """What counts as rounding noise among the values of a layer, judged by its first and last row."""
+    return NOISE * torch.maximum(x[0].abs().amax(), x[-1].abs().amax())

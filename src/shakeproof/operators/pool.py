@@ -1,0 +1,97 @@
+"""Max pooling, and the upper envelope of chords that its breaks come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators.base import Breaks, PiecewiseLinear, noise_level
+from shakeproof.operators.conv import Pair, Window
+
+
+def envelope_breaks(left: Tensor, right: Tensor, noise: Tensor | float) -> Breaks:
+    """Where the maximum of k chords passes from one chord to another.
+
+    Each of the p groups has k chords on [0, 1], from `left` to `right`, both (p, k). Returns the group (as `segment`)
+    and the fraction of every change strictly inside. Walks along the envelope: from the chord that leads, the next
+    leader is the steeper one that meets it first. At most k - 1 steps, since slopes only grow. A chord that ends ahead
+    of the leader by no more than `noise` is left out.
+    """
+    slope = right - left
+    # The leader just after 0: the highest start and, among equals, the steepest.
+    leads = left == left.amax(1, keepdim=True)
+    leader = torch.where(leads, slope, -torch.inf).argmax(1, keepdim=True)
+    groups, fractions = [], []
+    group = torch.arange(left.shape[0], device=left.device)
+    reached = torch.zeros_like(left[:, :1])
+    while group.numel():
+        behind = left.gather(1, leader) - left
+        gain = slope - slope.gather(1, leader)
+        overtakes = (gain > 0) & (gain - behind > noise)
+        meeting = torch.where(overtakes, behind / gain, torch.inf).maximum(reached)
+        first = meeting.amin(1, keepdim=True)
+        leader = torch.where(meeting == first, gain, -torch.inf).argmax(1, keepdim=True)
+        inside = (first < 1).squeeze(1)
+        group, reached, leader = group[inside], first[inside], leader[inside]
+        left, slope = left[inside], slope[inside]
+        groups.append(group)
+        fractions.append(reached.squeeze(1))
+    if not groups:
+        return Breaks(group, left.new_empty(0))
+    found, fraction = torch.cat(groups), torch.cat(fractions)
+    strict = fraction > 0
+    return Breaks(found[strict], fraction[strict])
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool(PiecewiseLinear):
+    """The maximum under a window, on pictures with channels last: (rows, batch, height, width, channels).
+
+    `floor` is a constant that takes part in every maximum: 0 for max pooling of a ReLU's output (whose own breaks then
+    need no rows), -inf otherwise. Padding never wins.
+    """
+
+    window: Window
+    floor: float = -torch.inf
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        views = self._views(x)
+        best = views[0].clamp(min=self.floor)
+        for view in views[1:]:
+            torch.maximum(best, view, out=best)
+        return best.view(*x.shape[:2], *best.shape[1:])
+
+    def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
+        """The winner of each window at each row; where it differs between neighbours, the envelope in between."""
+        views = self._views(x)
+        best = torch.full_like(views[0], self.floor)
+        winner = torch.full_like(best, len(views), dtype=torch.uint8 if len(views) < 255 else torch.int32)
+        for index, view in enumerate(views):
+            winner.masked_fill_(view > best, index)
+            torch.maximum(best, view, out=best)
+        rows = winner.unflatten(0, x.shape[:2])
+        changed = (rows[1:] != rows[:-1]) & joined.view(-1, 1, 1, 1, 1)
+        segment, *output = changed.nonzero(as_tuple=True)
+        by_row = [view.unflatten(0, x.shape[:2]) for view in views]
+        left = torch.stack([view[segment, *output] for view in by_row], 1)
+        right = torch.stack([view[segment + 1, *output] for view in by_row], 1)
+        if self.floor > -torch.inf:
+            floor = left.new_full((left.shape[0], 1), self.floor)
+            left, right = torch.cat([left, floor], 1), torch.cat([right, floor], 1)
+        # Padding has no chord: far below everything, at both ends.
+        lowest = torch.finfo(left.dtype).min / 4
+        found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest), noise_level(best))
+        return Breaks(segment[found.segment], found.fraction)
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        # the padded picture, the running maximum, the winners and their comparison
+        outputs = self.window.patch_entries(inputs[0]) // (self.window.kernel[0] * self.window.kernel[1])
+        return 8 * (self.window.padded_entries(inputs[0]) + 2 * outputs)
+
+    def _views(self, x: Tensor) -> list[Tensor]:
+        flat = x.flatten(0, 1)
+        size: Pair = self.window.output_size(flat.shape[1], flat.shape[2])
+        return self.window.shifted(self.window.padded(flat, -torch.inf), size)
