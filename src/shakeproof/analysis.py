@@ -259,7 +259,8 @@ class Batch:
     def inputs(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
         """Network inputs (n, *input_shape) on given lines at given strengths."""
         device = self.lines.start.device
-        return self.lines.at(torch.as_tensor(numbers, device=device), torch.as_tensor(z, device=device))
+        line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
+        return self.lines.at(line, torch.as_tensor(z, dtype=torch.float64, device=device))
 
     def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
         """Class scores on given lines at given strengths, evaluated directly."""
@@ -272,7 +273,7 @@ class Batch:
     def replayed(self, numbers: Sequence[int], z: Sequence[float]) -> NDArray[np.bool_]:
         """Whether the label loses in the reference runtime, on given lines at given strengths."""
         clip = self.queries[0].perturbation.clip
-        inputs = self.inputs(numbers, np.asarray(z, dtype=np.float64))
+        inputs = self.inputs(numbers, z)
         return replay(self.network, inputs if clip is None else inputs.clamp(*clip), self.labels[numbers].tolist())
 
 

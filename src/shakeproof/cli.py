@@ -1,0 +1,482 @@
+"""The command: parse, call, print. Nothing else in the package prints. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shakeproof import __version__
+from shakeproof.errors import InputError, ShakeproofError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from shakeproof.images import Image
+    from shakeproof.network import Network
+    from shakeproof.result import Result
+
+EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def main() -> None:
+    """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = EXIT_BAD_INPUT
+    except click.ClickException as error:
+        code = _complain(error.format_message())
+    except ShakeproofError as error:
+        code = _complain(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = EXIT_BAD_INPUT
+    except OSError as error:
+        code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
+
+
+def _complain(message: str) -> int:
+    click.echo(f"shakeproof: {' '.join(message.split())}", err=True)
+    return EXIT_BAD_INPUT
+
+
+def _numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]:
+    """Reads an option like `0.49,0.48,0.45` (or `3,32,32`)."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+        if value is None:
+            return None
+        try:
+            numbers = tuple((int if whole else float)(part) for part in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or (count and len(numbers) != count) or (whole and min(numbers) < 1):
+            raise click.BadParameter(f"{value!r} is not {count or 'a list of'} numbers with commas between them")
+        return numbers
+
+    return read
+
+
+def _analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `profile` and `verify` have in common."""
+    options = (
+        click.argument("model"),
+        click.argument("images", nargs=-1, required=True),
+        click.option("-p", "--perturbation", "perturbations", multiple=True, required=True, metavar="PERTURBATION",
+                     help="e.g. motion-blur:size=9,angle=45; repeat for several (shakeproof kernels lists them)."),
+        click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
+        click.option("--timeout", type=float, help="Seconds for each query."),
+        click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
+        click.option("--threads", type=click.IntRange(1), help="Threads for matrix products [all cores]."),
+        click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
+        click.option("--method", type=click.Choice(["auto", "exact"]), default="auto", show_default=True),
+        click.option("--mean", callback=_numbers(), help="Per channel: subtracted in front of the network."),
+        click.option("--std", callback=_numbers(), help="Per channel: divided by, after the mean."),
+        click.option("--image-shape", callback=_numbers(3, whole=True), metavar="C,H,W",
+                     help="How a flat input is a picture."),
+        click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
+        click.option("--counterexample", type=click.Path(path_type=Path),
+                     help="Write original, perturbed image and kernel (.png, .svg)."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shakeproof")
+def cli() -> None:
+    """How much camera shake, blur or sharpening can an image take before a network changes its mind? Exactly.
+
+    Try `shakeproof demo` first. Exit codes: 0 all safe, 1 some unsafe, 2 bad input, 3 some undecided and none unsafe.
+    """
+
+
+@cli.command()
+@_analysis_options
+@click.option("--max-strength", type=float, default=1.0, show_default=True, help="Analyse strengths from 0 to this.")
+def profile(max_strength: float, **options: Any) -> int:
+    """The winning class at every strength, and the exact strength at which the label loses.
+
+    MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, FILE.npz@INDEX or .vnnlib(.gz).
+    """
+    return _analyse(strength=max_strength, stop_early=False, **options)
+
+
+@cli.command()
+@_analysis_options
+@click.option("--strength", type=float, required=True, help="All strengths from 0 to this must be safe.")
+@click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample.")
+def verify(strength: float, whole_profile: bool, **options: Any) -> int:
+    """Whether the label wins at every strength up to a given one."""
+    return _analyse(strength=strength, stop_early=not whole_profile, **options)
+
+
+def _analyse(
+    model: str,
+    images: Sequence[str],
+    perturbations: Sequence[str],
+    label: int | None,
+    strength: float,
+    stop_early: bool,
+    timeout: float | None,
+    memory: float,
+    threads: int | None,
+    device: str,
+    method: str,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    image_shape: tuple[int, int, int] | None,
+    plot: Path | None,
+    counterexample: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    from shakeproof.perturbation import parse
+
+    for path in filter(None, (plot, counterexample)):
+        _check_writable(path)
+    kernels = [parse(text) for text in perturbations]
+    if not 0 <= strength <= 1:
+        raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
+
+    from shakeproof.analysis import Settings, analyse
+    from shakeproof.result import Query
+
+    settings = Settings(timeout=timeout, memory=memory, stop_early=stop_early, device=_device(device))
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    network, pictures = _load(model, images, image_shape, mean, std)
+    queries = [
+        Query(picture, kernel, picture.label if label is None else label, strength)
+        for picture in pictures
+        for kernel in kernels
+    ]
+    with _progress("certifying", quiet or as_json) as advance:
+        results = analyse(network, queries, replace(settings, progress=advance))
+    if as_json:
+        for result in results:
+            click.echo(json.dumps(result.to_json()))
+    elif not quiet:
+        console = _console()
+        for note in (*network.notes, *_label_notes(results)):
+            console.print(f"[dim]note: {note}[/]")
+        console.print(results_table(results))
+        for explanation in _explanations(results):
+            console.print(explanation)
+    _write_pictures(results, plot, counterexample)
+    return exit_code(results)
+
+
+def _load(
+    model: str,
+    images: Sequence[str],
+    image_shape: tuple[int, int, int] | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> tuple[Network, list[Image]]:
+    """The network and the images as its pictures; a flat input is explained by the first image that can."""
+    from math import prod
+
+    from shakeproof.images import read_image
+    from shakeproof.network import load
+
+    raw = [read_image(name) for name in images]
+    network = load(model, image_shape=image_shape)
+    flat = network.layout is None or network.layout.note is not None
+    own = next((shape for shape in (image.own_shape() for image in raw) if shape), None)
+    if image_shape is None and flat and own and prod(own) == network.graph.input_shape.numel():
+        network = network.with_image_shape(own)
+    if mean is not None or std is not None:
+        network = network.normalised(mean or [0.0], std or [1.0])
+    layout = network.picture()
+    return network, [image.fitted(layout) for image in raw]
+
+
+def _device(name: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]})") from None
+    return name
+
+
+def _check_writable(path: Path) -> None:
+    """Find out before the work whether a picture can be written at its end."""
+    import os
+
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path}: a picture is written as .png or .svg")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise InputError(f"{path}: cannot be written; choose a file in an existing folder you may write to")
+
+
+def _write_pictures(results: Sequence[Result], plot: Path | None, counterexample: Path | None) -> None:
+    from shakeproof.report.plot import counterexample_figure, margin_figure, save
+
+    for path, draw in ((plot, margin_figure), (counterexample, counterexample_figure)):
+        if path is None:
+            continue
+        drawn = results if draw is margin_figure else [r for r in results if r.counterexample is not None]
+        for number, result in enumerate(drawn, start=1):
+            save(draw(result), path if len(drawn) == 1 else path.with_stem(f"{path.stem}-{number}"))
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe."""
+    statuses = {result.status.value for result in results}
+    if statuses & {"unsafe", "misclassified"}:
+        return EXIT_UNSAFE
+    return EXIT_UNDECIDED if "undecided" in statuses else 0
+
+
+# -- what people read -------------------------------------------------------------------------------------------------
+
+COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    from rich.table import Table
+
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("image", "perturbation", "label", "status"):
+        table.add_column(heading)
+    for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        status = f"[{COLOURS[result.status]}]{result.status}[/]"
+        table.add_row(
+            _short(result.query.image.name),
+            str(result.query.perturbation),
+            str(result.label),
+            status + (f" ({result.reason})" if result.reason else ""),
+            "-" if result.critical_strength is None else f"{result.critical_strength[0]:.9f}",
+            _journey(result),
+            "-" if result.min_margin is None else f"{result.min_margin:.4g}",
+            str(result.pieces),
+            f"{result.seconds:.3f}",
+        )
+    return table
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 32 else "…" + name[-31:]
+
+
+def _journey(result: Result) -> str:
+    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over."""
+    steps = [str(result.profile[0].winner)] if result.profile else []
+    steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
+    return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
+
+
+def _label_notes(results: Sequence[Result]) -> Iterator[str]:
+    predicted = sorted({_short(r.query.image.name) for r in results if r.query.label is None})
+    if predicted:
+        yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
+
+
+def _explanations(results: Sequence[Result]) -> Iterator[str]:
+    for reason in sorted({result.reason for result in results if result.reason is not None}):
+        yield f"[yellow]{reason}[/]: {reason.sentence}"
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    # A table squeezed into a pipe's assumed 80 columns is no use to anyone.
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+
+
+@contextmanager
+def _progress(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
+    """A live bar on stderr, where that is a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = _console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=silent or not console.is_terminal) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)
+
+
+# -- the other commands -----------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("perturbation", required=False)
+@click.option("--strength", type=float, default=1.0, show_default=True)
+@click.option("--png", type=click.Path(path_type=Path), help="Write the kernel and its effect on an image.")
+@click.option("--image", help="The image to show the effect on [a bundled one].")
+def kernels(perturbation: str | None, strength: float, png: Path | None, image: str | None) -> int:
+    """List the families of perturbations, or show one kernel."""
+    from shakeproof.perturbation import FAMILIES, PADDINGS, parse
+
+    if perturbation is None:
+        from rich.table import Table
+
+        table = Table(header_style="bold", pad_edge=False)
+        for heading in ("family", "what it does at strength 1", "for example"):
+            table.add_column(heading)
+        for name, family in FAMILIES.items():
+            table.add_row(name, family.summary, family.example)
+        console = _console()
+        console.print(table)
+        console.print(f"Each takes padding={'|'.join(PADDINGS)} (default reflect) and clip=LOW..HIGH (off by default).")
+        return 0
+    if not 0 <= strength <= 1:
+        raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
+    if png is not None:
+        _check_writable(png)
+    shown = parse(perturbation)
+    matrix = shown.kernel.at(strength)
+    entries = [[_entry(value) for value in row] for row in matrix]
+    width = max(len(entry) for row in entries for entry in row)
+    click.echo(f"{shown} at strength {strength:g}, {len(matrix)} x {len(matrix[0])}")
+    for row in entries:
+        click.echo("  ".join(entry.rjust(width) for entry in row))
+    click.echo(f"sum {_entry(sum(map(sum, matrix)))}")
+    if png is not None:
+        from shakeproof import demo
+        from shakeproof.images import as_picture, read_image
+        from shakeproof.report.plot import kernel_figure, save
+
+        raw = read_image(image or str(demo.images()[0][0]))
+        own = raw.own_shape()
+        if own is None or not hasattr(raw.array, "shape"):
+            raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
+        save(kernel_figure(shown, strength, as_picture(raw.array, own, raw.name)), png)
+    return 0
+
+
+def _entry(value: Any) -> str:
+    """A fraction where that says more than digits would."""
+    return str(value) if value.denominator < 100_000 else f"{float(value):.6g}"
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True)
+def supports(model: str, as_json: bool) -> int:
+    """Whether a network can be analysed, operator by operator, and by which method."""
+    from shakeproof.network.network import load, read_onnx
+
+    path = Path(model)
+    if path.suffix == ".pt2":
+        network = load(path)
+        click.echo(json.dumps({"model": model, "supported": True, "method": "exact", "problems": []}) if as_json
+                   else f"{model}: supported; method: exact ({_bending(network)})")  # fmt: skip
+        return 0
+    _, reading = read_onnx(path)
+    if as_json:
+        problems = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
+        supported = reading.graph is not None
+        click.echo(json.dumps({"model": model, "supported": supported, "method": "exact" if supported else None,
+                               "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
+        return 0
+    from rich.table import Table
+
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("operator", "nodes", "supported"):
+        table.add_column(heading)
+    failing: dict[str, list[str]] = {}
+    for problem in reading.problems:
+        failing.setdefault(problem.operator, []).append(problem.reason)
+    for name in sorted({*reading.operators, *failing}):
+        nodes = max(reading.operators.get(name, 0), len(failing.get(name, ())))
+        reasons = next(filter(None, failing.get(name, ())), "not supported")
+        table.add_row(name, str(nodes), f"[red]no: {reasons}[/]" if name in failing else "[green]yes[/]")
+    console = _console()
+    console.print(table)
+    if reading.graph is None:
+        console.print(f"{model}: [red]not supported[/]; {len(reading.problems)} nodes stand in the way")
+    else:
+        network = load(path)
+        for note in network.notes:
+            console.print(f"[dim]note: {note}[/]")
+        console.print(f"{model}: [green]supported[/]; method: exact ({_bending(network)}); agrees with onnxruntime")
+    return 0
+
+
+def _bending(network: Network) -> str:
+    from shakeproof.network.graph import bending_neurons
+
+    counts = bending_neurons(network.graph)
+    return ", ".join(f"{count} {kind} neurons" for kind, count in counts.items()) or "no bends: an affine network"
+
+
+@cli.command()
+@click.option("--output", type=click.Path(path_type=Path), default=Path("demo-report.html"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
+@click.option("--quiet", is_flag=True)
+def demo(output: Path, as_json: bool, quiet: bool) -> int:
+    """Certify the bundled classifier on the bundled images and write a report."""
+    from shakeproof import demo as bundle
+    from shakeproof.analysis import Settings, analyse
+    from shakeproof.images import read_image
+    from shakeproof.network import load
+    from shakeproof.perturbation import parse
+    from shakeproof.report.page import write_page
+    from shakeproof.result import Query
+
+    network = load(bundle.MODEL)
+    pictures = [
+        replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
+        for path, label in bundle.images()
+    ]
+    kernels = [parse(text) for text in bundle.PERTURBATIONS]
+    queries = [Query(picture, kernel, picture.label) for picture in pictures for kernel in kernels]
+    with _progress(f"certifying {len(queries)} times", quiet or as_json) as advance:
+        results = analyse(network, queries, Settings(progress=advance))
+    write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
+    if as_json:
+        for result in results:
+            click.echo(json.dumps(result.to_json()))
+    elif not quiet:
+        console = _console()
+        console.print(demo_table(results))
+        console.print(f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}")
+    return 0
+
+
+def demo_table(results: Sequence[Result]) -> Table:
+    """Images down, perturbations across: the critical strength."""
+    from rich.table import Table
+
+    table = Table(header_style="bold", pad_edge=False)
+    table.add_column("image")
+    names = list(dict.fromkeys(str(result.query.perturbation) for result in results))
+    for name in names:
+        table.add_column(name.replace("motion-blur", "motion").replace(":", "\n").replace(",", "\n"), justify="right")
+    rows: dict[str, list[str]] = {}
+    for result in results:
+        critical = result.critical_strength
+        text = f"[{COLOURS[result.status]}]{'safe' if critical is None else f'{critical[0]:.4f}'}[/]"
+        rows.setdefault(result.query.image.name, []).append(text)
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
+
+
+if __name__ == "__main__":
+    main()

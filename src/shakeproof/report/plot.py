@@ -1,0 +1,150 @@
+"""The pictures: margins against strength, a counterexample beside its image and kernel, a kernel and its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.errors import InputError
+from shakeproof.perturbation import AffineImage, Perturbation
+
+if TYPE_CHECKING:
+    from shakeproof.result import Result
+
+# Rivals that never come close would only clutter the picture.
+RIVALS_SHOWN = 6
+INK = "#334155"
+
+
+def margin_figure(result: Result, title: str | None = None, classes: Sequence[str] | None = None) -> Figure:
+    """The label's margin over each rival against the strength; the background shows which class wins."""
+    names = [f"class {number}" for number in range(result.curve.scores.shape[1])] if classes is None else classes
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    curve, label = result.curve, result.label
+    leads = curve.leads(label)
+    rivals = sorted(np.argsort(leads.min(0, initial=np.inf))[:RIVALS_SHOWN].tolist())
+    rivals = [rival for rival in rivals if rival != label]
+    for rival in rivals:
+        axes.plot(curve.z, leads[:, rival], color=class_colour(rival), linewidth=1.6, label=f"over {names[rival]}")
+    winners = {interval.winner for interval in result.profile}
+    for interval in result.profile:
+        axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
+        if interval.end - interval.start > 0.06 * max(result.query.strength, 1e-9):
+            middle = (interval.start + interval.end) / 2
+            axes.text(middle, 0.97, names[interval.winner], transform=axes.get_xaxis_transform(), **_label_style())
+    axes.axhline(0, color=INK, linewidth=0.9)
+    if result.critical_strength is not None:
+        critical = result.critical_strength[0]
+        axes.axvline(critical, color="#b91c1c", linewidth=1.6, linestyle="--")
+        axes.plot([critical], [0], "o", color="#b91c1c", markersize=6, label=f"critical strength {critical:.6g}")
+    if result.query.strength > 0:
+        axes.set_xlim(0, result.query.strength)
+    axes.set_xlabel("strength z")
+    axes.set_ylabel(f"margin of {names[label]}")
+    axes.set_title(title or f"{Path(result.query.image.name).name}   {result.query.perturbation}", fontsize=10, color=INK)
+    axes.legend(fontsize=8, frameon=False, loc="lower left" if len(winners) > 1 else "best", ncols=2)
+    _plain_axes(axes)
+    return figure
+
+
+def counterexample_figure(result: Result) -> Figure:
+    """Original, perturbed image and kernel side by side, at the counterexample's strength (else the full one)."""
+    query, witness = result.query, result.counterexample
+    strength = query.strength if witness is None else witness.strength
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    original, perturbed, kernel = figure.subplots(1, 3)
+    show_image(original, query.image.pixels, f"original: class {result.predicted}")
+    now = int(np.argmax(result.curve.at(np.array([strength]))[0]))
+    show_image(perturbed, perturbed_image(query.perturbation, query.image.pixels, strength), f"z = {strength:.6g}: class {now}")
+    show_kernel(kernel, query.perturbation, strength)
+    note = "" if witness is None or witness.replayed else "; the float32 runtime does not show it"
+    figure.suptitle(f"{query.perturbation}   label {result.label}: {result.status}{note}", fontsize=10, color=INK)
+    return figure
+
+
+def kernel_figure(perturbation: Perturbation, strength: float, image: Tensor) -> Figure:
+    """A kernel, and what it does to an image (channels, height, width)."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    kernel, before, after = figure.subplots(1, 3)
+    show_kernel(kernel, perturbation, strength)
+    show_image(before, image, "z = 0")
+    show_image(after, perturbed_image(perturbation, image, strength), f"z = {strength:g}")
+    return figure
+
+
+def perturbed_image(perturbation: Perturbation, image: Tensor, strength: float) -> Tensor:
+    """The image at a strength, clipped if the perturbation clips."""
+    path: AffineImage = perturbation.apply(image)
+    pixels = path.at(*(strength,) * perturbation.kernel.parameters)
+    return pixels if perturbation.clip is None else pixels.clamp(*perturbation.clip)
+
+
+def show_image(axes: Axes, pixels: Tensor, title: str) -> None:
+    """Pixels (channels, height, width); values outside [0, 1] are stretched over the picture's own range."""
+    axes.imshow(displayable(pixels), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_title(title, fontsize=9, color=INK)
+    axes.set_axis_off()
+
+
+def displayable(pixels: Tensor) -> NDArray[Any]:
+    """Pixels as (height, width[, 3]) in [0, 1]: clipped, or scaled if the picture lives in a normalised space."""
+    picture = pixels.detach().cpu().numpy()
+    low, high = float(picture.min()), float(picture.max())
+    if low < -0.75 or high > 1.75:  # more than a sharpened picture overshoots: normalised pixels
+        picture = (picture - low) / max(high - low, 1e-12)
+    shown: NDArray[Any] = np.clip(picture, 0, 1).transpose(1, 2, 0)
+    return shown if shown.shape[2] == 3 else shown[..., 0]
+
+
+def show_kernel(axes: Axes, perturbation: Perturbation, strength: float) -> None:
+    matrix = np.array(
+        [[float(v) for v in row] for row in perturbation.kernel.at(*(strength,) * perturbation.kernel.parameters)]
+    )
+    limit = max(np.abs(matrix).max(), 1e-12)
+    axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    if matrix.size <= 49:
+        for (row, column), value in np.ndenumerate(matrix):
+            axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6, color=INK)
+    axes.set_title(f"kernel at z = {strength:.6g}", fontsize=9, color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def class_colour(number: int) -> tuple[float, float, float]:
+    """A colour per class: ten that are easy to tell apart, then golden-angle hues."""
+    if number < 10:
+        red, green, blue = matplotlib.colormaps["tab10"](number)[:3]
+    else:
+        red, green, blue = matplotlib.colors.hsv_to_rgb(((0.61803398875 * number) % 1, 0.65, 0.75))
+    return float(red), float(green), float(blue)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as .png or .svg, whole or not at all."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path}: a picture is written as .png or .svg")
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write the picture ({error.strerror or error})") from error
+
+
+def _label_style() -> dict[str, Any]:
+    return {"ha": "center", "va": "top", "fontsize": 8, "color": INK}
+
+
+def _plain_axes(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=INK)
