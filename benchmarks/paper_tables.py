@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.images import Image, read_image
+from shakeproof.images import RawImage, read_image
 
 PERTURBATIONS = {
     "box-blur": "box-blur:size={}",
@@ -72,6 +73,12 @@ def existing(path: Path) -> Path:
     return path if path.exists() else path.with_name(path.name + ".gz")
 
 
+@cache
+def image_at(file: Path) -> RawImage:
+    """An instance's image; the networks of a benchmark share many."""
+    return read_image(str(file))
+
+
 def evaluate(
     networks: Mapping[Path, Sequence[Path]], sizes: Sequence[int], settings: sp.Settings
 ) -> tuple[Mapping[CellKey, Cell], int]:
@@ -79,20 +86,14 @@ def evaluate(
     outcomes: dict[CellKey, list[str]] = defaultdict(list)
     seconds: dict[CellKey, float] = defaultdict(float)
     kernels = {(name, size): sp.parse(text.format(size)) for size in sizes for name, text in PERTURBATIONS.items()}
-    images: dict[Path, object] = {}
     count = 0
     for model, files in networks.items():
         network = sp.load(model)
-        pictures: list[Image] = []
-        for file in files:
-            raw = images.setdefault(file, read_image(str(file)) if file not in images else images[file])
-            pictures.append(raw.fitted(network.picture()))  # type: ignore[attr-defined]
+        pictures = [image_at(file).fitted(network.picture()) for file in files]
         queries = [sp.Query(image, kernel, image.label) for kernel in kernels.values() for image in pictures]
         results = sp.analyse(network, queries, settings)
         count += len(results)
-        for (key, _), result in zip(
-            ((key, image) for key in kernels for image in pictures), results, strict=True
-        ):
+        for (key, _), result in zip(((key, image) for key in kernels for image in pictures), results, strict=True):
             for strength in STRENGTHS:
                 outcomes[(*key, strength)].append(outcome(result, strength))
                 seconds[(*key, strength)] += result.seconds
@@ -107,11 +108,12 @@ def outcome(result: sp.Result, strength: float) -> str:
     """What one profile over [0, 1] says about [0, strength]."""
     if result.status is sp.Status.MISCLASSIFIED:
         return "unsafe"
-    if result.critical_strength is not None and result.critical_strength[1] <= strength:
-        return "unsafe"
-    if result.critical_strength is None:
-        return "verified" if result.status is sp.Status.SAFE else "undecided"
-    return "verified" if result.critical_strength[0] > strength else "undecided"
+    if result.status is sp.Status.SAFE:
+        return "verified"
+    if result.critical_strength is not None and result.critical_strength[0] > strength:
+        return "verified"
+    lost = result.critical_strength is not None and result.critical_strength[1] <= strength
+    return "unsafe" if lost and result.status is sp.Status.UNSAFE else "undecided"
 
 
 def read_paper(path: Path | None) -> Mapping[tuple[str, CellKey], tuple[int, int, int]]:

@@ -2,8 +2,8 @@
 
     python tools/make_demo.py [--output src/shakeproof/demo]
 
-Every run draws the same pictures and trains the same way (fixed seeds). Writes signs.onnx and images/*.png; the class is
-the first word of a picture's name. Prints the accuracy on pictures that were not trained on.
+Every run draws the same pictures and trains the same way (fixed seeds). Writes signs.onnx and images/*.png; the class
+is the first word of a picture's name. Prints the accuracy on pictures that were not trained on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ def disc(draw: ImageDraw.ImageDraw, radius: float, fill: Colour) -> None:
 
 
 def write(draw: ImageDraw.ImageDraw, text: str, size: float, fill: Colour, down: float = 0) -> None:
-    draw.text((100, 100 + down), text, font=ImageFont.load_default(size), fill=fill, anchor="mm", stroke_width=3, stroke_fill=fill)
+    draw.text(
+        (100, 100 + down),
+        text,
+        font=ImageFont.load_default(size),
+        fill=fill,
+        anchor="mm",
+        stroke_width=3,
+        stroke_fill=fill,
+    )
 
 
 def arrow(draw: ImageDraw.ImageDraw, bearing: float, fill: Colour) -> None:

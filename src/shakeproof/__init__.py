@@ -1,9 +1,9 @@
 """How much camera shake, blur or sharpening can this image take before this network changes its mind?
 
-    import shakeproof as sp
-    network = sp.load("model.onnx")
-    result = sp.profile(network, "image.png", sp.motion_blur(size=9, angle=45))
-    print(result.status, result.critical_strength)
+import shakeproof as sp
+network = sp.load("model.onnx")
+result = sp.profile(network, "image.png", sp.motion_blur(size=9, angle=45))
+print(result.status, result.critical_strength)
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shakeproof.analysis import Settings, analyse, profile, verify
     from shakeproof.errors import ShakeproofError
     from shakeproof.network import Network, load
     from shakeproof.perturbation import Perturbation, box_blur, custom, identity, motion_blur, parse, sharpen
     from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
-    from shakeproof.analysis import Settings, analyse, profile, verify
 
 __version__ = "0.1.0"
 

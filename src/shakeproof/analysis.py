@@ -215,9 +215,7 @@ class Batch:
                     del waiting[number]
         return brackets
 
-    def witnesses(
-        self, curves: Sequence[Curve], losses: Sequence[float | None]
-    ) -> dict[int, Counterexample]:
+    def witnesses(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Counterexample]:
         """For each line whose label loses: where it does so most clearly, replayed in the reference runtime."""
         numbers = [i for i, loss in enumerate(losses) if loss is not None]
         rows = [int(curves[i].margin(int(self.labels[i])).argmin()) for i in numbers]
@@ -265,9 +263,7 @@ class Batch:
     def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
         """Class scores on given lines at given strengths, evaluated directly."""
         step = longest_window(self.graph, self.settings.memory * GIB)
-        rows = [
-            self.graph.run(self.inputs(numbers[i : i + step], z[i : i + step])) for i in range(0, len(z), step)
-        ]
+        rows = [self.graph.run(self.inputs(numbers[i : i + step], z[i : i + step])) for i in range(0, len(z), step)]
         return np.asarray(torch.cat(rows).cpu().numpy())
 
     def replayed(self, numbers: Sequence[int], z: Sequence[float]) -> NDArray[np.bool_]:
@@ -302,9 +298,7 @@ def margins(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.flo
     return lead
 
 
-def judge(
-    curve: Curve, label: int, strength: float, witness: Counterexample | None
-) -> tuple[Status, Reason | None]:
+def judge(curve: Curve, label: int, strength: float, witness: Counterexample | None) -> tuple[Status, Reason | None]:
     """The verdict that the evidence supports, and if it is none, why."""
     if len(curve.z) and curve.margin(label)[0] <= 0:
         return Status.MISCLASSIFIED, None

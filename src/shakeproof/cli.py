@@ -220,12 +220,12 @@ def _device(name: str) -> str:
     return name
 
 
-def _check_writable(path: Path) -> None:
-    """Find out before the work whether a picture can be written at its end."""
+def _check_writable(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
+    """Find out before the work whether a file can be written at its end."""
     import os
 
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise InputError(f"{path}: a picture is written as .png or .svg")
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{path}: write it as {' or '.join(endings)}")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
         raise InputError(f"{path}: cannot be written; choose a file in an existing folder you may write to")
 
@@ -311,10 +311,23 @@ def _console(stderr: bool = False) -> Console:
 @contextmanager
 def _progress(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
     """A live bar on stderr, where that is a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = _console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=silent or not console.is_terminal) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)
@@ -360,10 +373,11 @@ def kernels(perturbation: str | None, strength: float, png: Path | None, image: 
         from shakeproof import demo
         from shakeproof.images import as_picture, read_image
         from shakeproof.report.plot import kernel_figure, save
+        from shakeproof.vnnlib import RobustnessQuery
 
         raw = read_image(image or str(demo.images()[0][0]))
         own = raw.own_shape()
-        if own is None or not hasattr(raw.array, "shape"):
+        if own is None or isinstance(raw.array, RobustnessQuery):
             raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
         save(kernel_figure(shown, strength, as_picture(raw.array, own, raw.name)), png)
     return 0
@@ -439,6 +453,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     from shakeproof.report.page import write_page
     from shakeproof.result import Query
 
+    _check_writable(output, (".html",))
     network = load(bundle.MODEL)
     pictures = [
         replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
@@ -455,7 +470,9 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     elif not quiet:
         console = _console()
         console.print(demo_table(results))
-        console.print(f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}")
+        console.print(
+            f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}"
+        )
     return 0
 
 

@@ -54,7 +54,9 @@ class RawImage:
         if isinstance(self.array, vnnlib.RobustnessQuery):
             flat = self.array.centre(1 if layout.channels_last else layout.image_shape[0])
             if flat.size != int(np.prod(layout.image_shape)):
-                raise InputError(f"{self.name}: has {flat.size} inputs, the network's picture is {_by(layout.image_shape)}")
+                raise InputError(
+                    f"{self.name}: has {flat.size} inputs, the network's picture is {_by(layout.image_shape)}"
+                )
             return Image(self.name, layout.from_input(torch.from_numpy(flat)), self.label)
         return Image(self.name, as_picture(self.array, layout.image_shape, self.name), self.label)
 
@@ -75,7 +77,9 @@ def read_image(source: str) -> RawImage:
     except OSError as error:
         raise InputError(f"{source}: cannot read the image ({error.strerror or 'not a readable picture'})") from error
     except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
-        raise InputError(f"{source}: not a readable image ({str(error).splitlines()[0] if str(error) else 'damaged'})") from error
+        raise InputError(
+            f"{source}: not a readable image ({str(error).splitlines()[0] if str(error) else 'damaged'})"
+        ) from error
 
 
 def as_picture(array: Array, shape: tuple[int, int, int], name: str = "the image") -> Tensor:
@@ -113,9 +117,11 @@ def _is_plain(given: Sequence[int], shape: Sequence[int]) -> bool:
 def _from_archive(source: str, path: Path, index: str) -> RawImage:
     with np.load(path, allow_pickle=False) as archive:
         if "x" not in archive:
-            raise InputError(f"{source}: the archive has no array 'x' of images, only {', '.join(archive) or 'nothing'}")
+            raise InputError(
+                f"{source}: the archive has no array 'x' of images, only {', '.join(archive) or 'nothing'}"
+            )
         images = archive["x"]
-        labels = archive["y"] if "y" in archive else None
+        labels = archive.get("y")
     if not re.fullmatch(r"\d+", index) or int(index) >= len(images):
         raise InputError(f"{source}: there is no image {index!r}; the archive has images 0 to {len(images) - 1}")
     place = int(index)

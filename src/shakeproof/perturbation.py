@@ -97,7 +97,8 @@ class AffineImage:
         import torch
 
         z = torch.tensor(strengths, dtype=self.base.dtype, device=self.base.device)
-        return self.base + torch.tensordot(z, self.slopes, dims=1)
+        image: Tensor = self.base + torch.tensordot(z, self.slopes, dims=1)
+        return image
 
 
 Clip = tuple[float, float]
@@ -121,9 +122,7 @@ def sharpen(size: int, padding: str = "reflect", clip: Clip | None = None) -> Pe
 def motion_blur(size: int, angle: float, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
     """Camera shake: the mean along a line; `angle` is a bearing (0 is up, clockwise), equal modulo 180."""
     kernel = kernels.motion_blur(size, angle)
-    return Perturbation(
-        "motion-blur", (("size", str(size)), ("angle", _plain(angle % 180))), kernel, padding, clip
-    )
+    return Perturbation("motion-blur", (("size", str(size)), ("angle", _plain(angle % 180))), kernel, padding, clip)
 
 
 def custom(
@@ -157,9 +156,10 @@ def parse(text: str) -> Perturbation:
     values: dict[str, object] = {}
     for part in re.split(r",(?=[a-z]+=)", rest) if rest else []:
         key, equals, value = part.partition("=")
-        reader = {**family.readers, "padding": str, "clip": _read_clip}.get(key)
+        readers: Mapping[str, Callable[[str], object]] = {**family.readers, "padding": str, "clip": _read_clip}
+        reader = readers.get(key)
         if reader is None or not equals or key in values:
-            problem = "is given twice" if key in values else f"is not one of {', '.join((*family.readers, 'padding', 'clip'))}"
+            problem = "is given twice" if key in values else f"is not one of {', '.join(readers)}"
             raise InputError(f"{text!r}: option {part!r} {problem}; write for example {family.example}")
         try:
             values[key] = reader(value)
@@ -185,7 +185,7 @@ def _read_angle(text: str) -> float:
 
 
 def _read_clip(text: str) -> Clip:
-    low, dots, high = text.partition("..")
+    low, _, high = text.partition("..")
     try:
         return float(low), float(high)
     except ValueError:

@@ -33,10 +33,10 @@ class RobustnessQuery:
         measured from its upper end, the others from their lower end, by half the widest side of the channel.
         """
         if self.lower.min() < 0 or self.upper.max() > 1:
-            return (self.lower + self.upper) / 2
+            return np.asarray((self.lower + self.upper) / 2)
         by_channel = (self.upper - self.lower).reshape(channels, -1)
         radius = np.broadcast_to(by_channel.max(1, keepdims=True) / 2, by_channel.shape).reshape(-1)
-        return np.where(self.lower == 0, self.upper - radius, self.lower + radius)
+        return np.asarray(np.where(self.lower == 0, self.upper - radius, self.lower + radius))
 
 
 def read_query(path: Path) -> RobustnessQuery:

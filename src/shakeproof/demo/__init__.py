@@ -22,7 +22,7 @@ CLASSES = (
 # The paper's six perturbations, at two sizes.
 PERTURBATIONS = tuple(
     text.format(size)
-    for size in (5, 9)
+    for size in (7, 11)
     for text in (
         "box-blur:size={}",
         "sharpen:size={}",

@@ -43,9 +43,7 @@ def sharpen(size: int) -> ParameterisedKernel:
         """How far a row or column is from the middle (from the nearer of two middles at an even size)."""
         return max(reach - i, i - size // 2, 0)
 
-    diamond = [
-        [outside(i) + outside(j) <= reach and not centre[i][j] for j in range(size)] for i in range(size)
-    ]
+    diamond = [[outside(i) + outside(j) <= reach and not centre[i][j] for j in range(size)] for i in range(size)]
     weight = Fraction(1, sum(map(sum, diamond)))
     return _from_identity(
         tuple(tuple(2 * centre[i][j] - weight * diamond[i][j] for j in range(size)) for i in range(size))
@@ -141,7 +139,9 @@ def _read_matrix(path: Path) -> Matrix:
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
     if max(len(rows), len(rows[0])) > LARGEST_SIZE:
-        raise InputError(f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}")
+        raise InputError(
+            f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}"
+        )
     return rows
 
 

@@ -39,7 +39,7 @@ from shakeproof.operators.conv import Pair, Window
 CHANNELS_LAST = (0, 3, 1, 2)
 
 
-class Unsupported(Exception):
+class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
     """An operator, or a use of one, that the graph cannot express; the reader collects these and goes on."""
 
 
@@ -220,7 +220,9 @@ class Builder:
 
     def _picture(self, operator: Operator, x: Value, window: Window) -> Value:
         if min(window.output_size(x.shape[2], x.shape[3])) < 1:
-            raise Unsupported(f"a {window.kernel[0]} x {window.kernel[1]} window on a {x.shape[2]} x {x.shape[3]} picture")
+            raise Unsupported(
+                f"a {window.kernel[0]} x {window.kernel[1]} window on a {x.shape[2]} x {x.shape[3]} picture"
+            )
         index = self._node(operator, self._arranged(x, CHANNELS_LAST))
         n, height, width, channels = self._shape(index)
         return Value(index, (n, channels, height, width), CHANNELS_LAST)

@@ -102,6 +102,7 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
     dropped = None
     for node in model.graph.node:
         if any(i not in known for i in node.input):  # behind a node that already failed
+            operators[node.op_type] = operators.get(node.op_type, 0) + 1
             if node.op_type not in OPERATORS and node.op_type not in CONSTANT_OPERATORS:
                 problems.append(Problem(node.op_type, node.name or node.output[0], ""))
             continue
@@ -124,6 +125,8 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
             known[node.output[0]] = rule(call)
         except Unsupported as problem:
             problems.append(Problem(node.op_type, node.name or node.output[0], str(problem)))
+        except (KeyError, IndexError, ValueError, RuntimeError) as error:  # what a malformed node runs into
+            problems.append(Problem(node.op_type, node.name or node.output[0], f"malformed ({error})"))
     graph = None
     if not problems:
         final = known.get(output)
@@ -141,7 +144,9 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [i for i in model.graph.input if i.name not in weights]
     if len(inputs) != 1 or not model.graph.output:
-        raise InputError(f"{name}: the network has {len(inputs)} inputs; shakeproof needs one image in, class scores out")
+        raise InputError(
+            f"{name}: the network has {len(inputs)} inputs; shakeproof needs one image in, class scores out"
+        )
     dims = list(inputs[0].type.tensor_type.shape.dim)
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in dims]
     if shape and len(shape) > 1 and shape[0] <= 0:
@@ -149,7 +154,9 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:
     if not shape or min(shape) <= 0:
         raise InputError(f"{name}: the input's shape {_dims(dims)} is not fixed; export it with a fixed image size")
     if len(shape) > 1 and shape[0] != 1 and len(shape) in (2, 4):
-        raise InputError(f"{name}: the input's batch size is {shape[0]}; export the network with batch size 1 or dynamic")
+        raise InputError(
+            f"{name}: the input's batch size is {shape[0]}; export the network with batch size 1 or dynamic"
+        )
     return inputs[0].name, tuple(shape)
 
 
@@ -176,7 +183,9 @@ def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], op
     try:
         computed = ReferenceEvaluator(model).run(None, arrays)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
-        raise Unsupported(f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})") from error
+        raise Unsupported(
+            f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        ) from error
     return [_widen(np.asarray(array)) for array in computed]
 
 
@@ -224,7 +233,9 @@ def _gemm(call: Call) -> Value:
         x = call.builder.transpose(x, (1, 0))
     bias = call.optional(2)
     return call.builder.linear(
-        x, alpha * (weight.T if call.attributes.get("transB") else weight), None if bias is None else beta * _tensor(bias)
+        x,
+        alpha * (weight.T if call.attributes.get("transB") else weight),
+        None if bias is None else beta * _tensor(bias),
     )
 
 
@@ -360,9 +371,7 @@ def _global_max_pool(call: Call) -> Value:
     return _on_picture(call, x, whole, call.builder.max_pool)
 
 
-def _on_picture(
-    call: Call, x: Value, kernel: Sequence[int], operation: Callable[[Value, Pooling], Value]
-) -> Value:
+def _on_picture(call: Call, x: Value, kernel: Sequence[int], operation: Callable[[Value, Pooling], Value]) -> Value:
     """A windowed operation in two dimensions; one-dimensional signals are pictures of height 1."""
     if len(kernel) not in (1, 2) or len(x.shape) != len(kernel) + 2:
         raise Unsupported(f"a window of {len(kernel)} dimensions on a value of shape {list(x.shape)}")

@@ -18,21 +18,28 @@ from shakeproof.network.graph import Graph
 
 @dataclass(frozen=True)
 class Reading:
-    """The program's graph, and a final softmax that it leaves out."""
+    """The program's graph, a final softmax that it leaves out, and the type of number that the program takes."""
 
     graph: Graph
     dropped: str | None
+    dtype: torch.dtype
 
 
 def read(program: ExportedProgram, name: str) -> Reading:
     """The program's graph; an error that lists every operator that cannot be analysed."""
     signature = program.graph_signature
     weights = {**program.state_dict, **program.constants}
-    held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    held = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     images = [node for node in placeholders if node.name not in held]
     if len(images) != 1:
-        raise InputError(f"{name}: the module has {len(images)} inputs; shakeproof needs one image in, class scores out")
+        raise InputError(
+            f"{name}: the module has {len(images)} inputs; shakeproof needs one image in, class scores out"
+        )
     builder = Builder([int(size) for size in images[0].meta["val"].shape])
     known: dict[str, Any] = {images[0].name: builder.input}
     for node in placeholders:
@@ -65,7 +72,7 @@ def read(program: ExportedProgram, name: str) -> Reading:
     if problems:
         raise UnsupportedNetworkError(f"{name}: {len(problems)} operators cannot be analysed: {'; '.join(problems)}")
     try:
-        return Reading(builder.finish(known[output]), dropped)
+        return Reading(builder.finish(known[output]), dropped, images[0].meta["val"].dtype)
     except Unsupported as problem:
         raise UnsupportedNetworkError(f"{name}: {problem}") from None
 
@@ -171,7 +178,13 @@ def _prelu(b: Builder, x: Value, slope: Tensor) -> Value:
 
 
 def _max_pool2d(
-    b: Builder, x: Value, kernel: Sequence[int], stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil: bool = False
+    b: Builder,
+    x: Value,
+    kernel: Sequence[int],
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil: bool = False,
 ) -> Value:
     return b.max_pool(x, _pooling(kernel, stride, padding, dilation, ceil))
 

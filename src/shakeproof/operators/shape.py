@@ -42,7 +42,7 @@ class Concat(Affine):
 
 @dataclass(frozen=True, eq=False)
 class Pad(Affine):
-    """Entries added around: `sources[a]` lists, for axis a, which input index each output index copies (-1: `value`)."""
+    """Entries added around: on axis a, output i copies input sources[a][i], or is `value` where that is -1."""
 
     sources: tuple[tuple[int, ...], ...]
     value: float

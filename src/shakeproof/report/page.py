@@ -18,7 +18,8 @@ from shakeproof.result import Result, Status
 
 STYLE = """
 :root { color-scheme: light; --ink: #1e293b; --dim: #64748b; --line: #e2e8f0; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 1360px;
+  margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 0 0 .3rem; }
 p { max-width: 75ch; } .dim { color: var(--dim); } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .84rem; }
@@ -28,7 +29,8 @@ td img { width: 32px; height: 32px; image-rendering: pixelated; vertical-align: 
 article { display: grid; grid-template-columns: 330px 1fr; gap: 1.2rem; align-items: center; margin: 1.4rem 0;
   padding: 1rem; border: 1px solid var(--line); border-radius: 10px; }
 article svg { width: 100%; height: auto; } figure { display: inline-block; margin: 0 .5rem 0 0; text-align: center; }
-figure img { width: 144px; height: 144px; image-rendering: pixelated; border-radius: 6px; } figcaption { font-size: .8rem; }
+figure img { width: 144px; height: 144px; image-rendering: pixelated; border-radius: 6px; }
+figcaption { font-size: .8rem; }
 @media (max-width: 800px) { article { grid-template-columns: 1fr; } }
 """
 
@@ -62,8 +64,8 @@ from nothing (0) to its full kernel (1). <b>safe</b> means that no strength chan
 <p class="dim">{len(by_image)} images, {flips} of {len(results)} combinations change the answer. Redder is sooner.</p>
 <div class="scroll">{_table(by_image)}</div>
 <h2 style="margin-top:2rem">The most dangerous perturbation of each image</h2>
-<p class="dim">Left: the image, and the same image where the label loses most clearly. Right: the margin of the label over
-its rivals. The label wins while all curves are above zero; the background shows who wins.</p>
+<p class="dim">Left: the image, and the same image where the label loses most clearly. Right: the margin of the
+label over its rivals. The label wins while all curves are above zero; the background shows who wins.</p>
 {sections}
 <p class="dim">Made by shakeproof. Rounding: {escape(results[0].rounding)} (float64).</p>
 </body></html>
@@ -80,7 +82,9 @@ def most_dangerous(results: Sequence[Result]) -> Result:
 
 def _table(by_image: dict[str, list[Result]]) -> str:
     first = next(iter(by_image.values()))
-    heads = "".join(f"<th>{escape(str(r.query.perturbation)).replace(':', '<br>').replace(',', '<br>')}</th>" for r in first)
+    heads = "".join(
+        f"<th>{escape(str(r.query.perturbation)).replace(':', '<br>').replace(',', '<br>')}</th>" for r in first
+    )
     rows = "".join(
         f"<tr><td><img src='{_png(group[0].query.image.pixels)}' alt=''>{escape(name)}</td>"
         + "".join(map(_cell, group))
@@ -107,7 +111,9 @@ def _article(result: Result, classes: Sequence[str]) -> str:
     if result.critical_strength is None:
         verdict = f"stays <b>{escape(classes[result.label])}</b> up to strength {query.strength:g}"
     else:
-        verdict = f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"
+        verdict = (
+            f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"
+        )
     return (
         f"<article><div><h2>{escape(query.image.name)}</h2><p>{escape(str(query.perturbation))}<br>{verdict}</p>{pictures}</div>"
         f"<div>{_svg(result, classes)}</div></article>"
@@ -122,7 +128,7 @@ def _figures(result: Result, strength: float, label: str, winner: str) -> Iterat
 
 
 def _svg(result: Result, classes: Sequence[str]) -> str:
-    """The margin plot as inline SVG, its ids made unique so that plots on one page do not mix."""
+    """The margin plot as inline SVG."""
     text = io.StringIO()
     margin_figure(result, str(result.query.perturbation), classes=classes).savefig(text, format="svg")
     svg = text.getvalue()

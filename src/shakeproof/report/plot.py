@@ -50,7 +50,9 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
         axes.set_xlim(0, result.query.strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(f"margin of {names[label]}")
-    axes.set_title(title or f"{Path(result.query.image.name).name}   {result.query.perturbation}", fontsize=10, color=INK)
+    axes.set_title(
+        title or f"{Path(result.query.image.name).name}   {result.query.perturbation}", fontsize=10, color=INK
+    )
     axes.legend(fontsize=8, frameon=False, loc="lower left" if len(winners) > 1 else "best", ncols=2)
     _plain_axes(axes)
     return figure
@@ -64,7 +66,9 @@ def counterexample_figure(result: Result) -> Figure:
     original, perturbed, kernel = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: class {result.predicted}")
     now = int(np.argmax(result.curve.at(np.array([strength]))[0]))
-    show_image(perturbed, perturbed_image(query.perturbation, query.image.pixels, strength), f"z = {strength:.6g}: class {now}")
+    show_image(
+        perturbed, perturbed_image(query.perturbation, query.image.pixels, strength), f"z = {strength:.6g}: class {now}"
+    )
     show_kernel(kernel, query.perturbation, strength)
     note = "" if witness is None or witness.replayed else "; the float32 runtime does not show it"
     figure.suptitle(f"{query.perturbation}   label {result.label}: {result.status}{note}", fontsize=10, color=INK)

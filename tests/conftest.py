@@ -1,0 +1,38 @@
+"""What tests share: where the benchmark material is, and small networks made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from shakeproof import demo
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Callable[[str], Path]:
+    """A file of the benchmark material that lies beside the repository; skips where there is none."""
+
+    def find(name: str) -> Path:
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"needs the benchmark material {name}, which is not part of the repository")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def demo_network():
+    import shakeproof as sp
+
+    return sp.load(demo.MODEL)
+
+
+@pytest.fixture(autouse=True)
+def _repeatable() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,232 @@
+"""The command as its users meet it: a real process, its output, its exit code, its one line of complaint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import model
+from onnx import helper
+from PIL import Image
+
+from shakeproof import demo
+
+MODEL = str(demo.MODEL)
+IMAGES = {path.stem: str(path) for path, _ in demo.images()}
+
+
+def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shakeproof.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+
+
+def complaint(*words: str | Path, cwd: Path | None = None) -> str:
+    """The one line on stderr of a run that must fail with exit code 2."""
+    done = run(*words, cwd=cwd)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stderr.startswith("shakeproof: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_profile_json_and_exit_codes(tmp_path):
+    done = run(
+        "profile",
+        MODEL,
+        IMAGES["limit-30.1"],
+        IMAGES["parking.1"],
+        "-p",
+        "box-blur:size=9",
+        "-p",
+        "sharpen:size=3",
+        "--json",
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1
+    assert [(r["image"], r["perturbation"]) for r in rows] == [
+        (IMAGES[name], text) for name in ("limit-30.1", "parking.1") for text in ("box-blur:size=9", "sharpen:size=3")
+    ]
+    assert rows[0]["status"] == "unsafe"
+    assert rows[0]["counterexample"]["replayed"] is True
+    assert {row["status"] for row in rows[1:]} == {"safe"}
+    assert rows[0]["model"] == MODEL
+
+
+def test_verify_safe_and_table():
+    done = run("verify", MODEL, IMAGES["limit-30.1"], "-p", "box-blur:size=9", "--strength", "0.3")
+    assert done.returncode == 0
+    assert "safe" in done.stdout
+    assert "the prediction at strength 0 is taken" in done.stdout
+
+
+def test_undecided_is_exit_code_3():
+    done = run("profile", MODEL, IMAGES["parking.1"], "-p", "box-blur:size=9", "--timeout", "0.000001")
+    assert done.returncode == 3
+    assert "timeout" in done.stdout
+
+
+def test_pictures(tmp_path):
+    done = run(
+        "profile", MODEL, IMAGES["limit-30.1"], "-p", "box-blur:size=9", "--quiet",
+        "--plot", tmp_path / "plot.svg", "--counterexample", tmp_path / "c.png",
+    )  # fmt: skip
+    assert done.stdout == ""
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+    assert np.asarray(Image.open(tmp_path / "c.png").convert("L")).std() > 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.png", "plot.svg"]
+    run(
+        "profile",
+        MODEL,
+        IMAGES["limit-30.1"],
+        "-p",
+        "box-blur:size=9",
+        "-p",
+        "sharpen:size=3",
+        "--plot",
+        tmp_path / "p.png",
+    )
+    assert (tmp_path / "p-1.png").exists()
+    assert (tmp_path / "p-2.png").exists()
+
+
+def test_labels_come_with_data_sets(tmp_path):
+    pictures = np.stack([np.asarray(Image.open(IMAGES[name])) for name in ("stop.1", "yield.1")])
+    np.savez(tmp_path / "d.npz", x=pictures, y=np.array([0, 3]))
+    done = run("profile", MODEL, tmp_path / "d.npz@0", tmp_path / "d.npz@1", "-p", "box-blur:size=3", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["label"] for row in rows] == [0, 3]
+    assert [row["status"] for row in rows] == ["safe", "misclassified"]
+    assert done.returncode == 1
+    forced = run("profile", MODEL, tmp_path / "d.npz@1", "-p", "box-blur:size=3", "--json", "--label", "2")
+    assert json.loads(forced.stdout)["status"] == "safe"
+
+
+def test_flat_networks_and_normalisation(tmp_path):
+    weights = {"w": np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)}
+    proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 60), weights)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    np.save(tmp_path / "flat.npy", np.random.default_rng(1).uniform(size=60))
+    np.save(tmp_path / "shaped.npy", np.random.default_rng(1).uniform(size=(3, 4, 5)))
+    assert "--image-shape" in complaint("profile", tmp_path / "m.onnx", tmp_path / "flat.npy", "-p", "box-blur:size=3")
+    words = ("-p", "box-blur:size=3", "--json")
+    told = run("profile", tmp_path / "m.onnx", tmp_path / "flat.npy", *words, "--image-shape", "3,4,5")
+    seen = run("profile", tmp_path / "m.onnx", tmp_path / "shaped.npy", *words)
+    results = [json.loads(done.stdout) for done in (told, seen)]
+    assert results[0]["min_margin"] == results[1]["min_margin"]
+    shifted = run("profile", tmp_path / "m.onnx", tmp_path / "shaped.npy", *words, "--mean", "0.5", "--std", "1,2,3")
+    assert json.loads(shifted.stdout)["min_margin"] != results[0]["min_margin"]
+
+
+def test_kernels(tmp_path):
+    listing = run("kernels").stdout
+    assert all(name in listing for name in ("box-blur", "sharpen", "motion-blur", "custom", "identity"))
+    shown = run("kernels", "sharpen:size=3", "--strength", "0.5", "--png", tmp_path / "k.png")
+    assert "-1/8" in shown.stdout
+    assert "sum 1" in shown.stdout
+    assert (tmp_path / "k.png").exists()
+
+
+def test_supports(tmp_path):
+    assert "supported; method: exact" in run("supports", MODEL).stdout
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Erf", ["b"], ["y"]),
+    ]
+    (tmp_path / "m.onnx").write_bytes(model(nodes, (1, 4)).SerializeToString())
+    done = run("supports", tmp_path / "m.onnx")
+    assert done.returncode == 0
+    assert all(word in done.stdout for word in ("Sigmoid", "Relu", "Erf", "not supported", "2 nodes stand in the way"))
+    data = json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)
+    assert data["supported"] is False
+    assert [p["operator"] for p in data["problems"]] == ["Sigmoid", "Erf"]
+    message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3")
+    assert "Sigmoid" in message
+    assert "Erf" in message
+
+
+def test_demo(tmp_path):
+    done = run("demo", cwd=tmp_path)
+    assert done.returncode == 0
+    page = (tmp_path / "demo-report.html").read_text()
+    assert page.count("<article>") == 12
+    assert page.count("<svg") == 12
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")
+    for name in IMAGES:
+        assert name in done.stdout
+        assert name in page
+
+
+def test_help_imports_nothing_heavy():
+    assert "profile" in run("--help").stdout
+    heavy = {"torch", "numpy", "onnx", "rich", "matplotlib"}
+    code = f"import sys, shakeproof.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("profile", "gone.onnx", "IMAGE", "-p", "box-blur:size=3"), "gone.onnx"),
+        (("profile", "cut.onnx", "IMAGE", "-p", "box-blur:size=3"), "cut.onnx"),
+        (("profile", "MODEL", "gone.png", "-p", "box-blur:size=3"), "gone.png"),
+        (("profile", "MODEL", "small.png", "-p", "box-blur:size=3"), "8 x 8 x 3"),
+        (("profile", "MODEL", "nan.npy", "-p", "box-blur:size=3"), "NaN"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--label", "10"), "label 10"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--label", "cat"), "cat"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=0"), "size 0"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=1"), "size 1"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=2"), "size 2"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=-3"), "size -3"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=65"), "too large"),
+        (("profile", "MODEL", "IMAGE", "-p", "motion-blur:size=3,angle=north"), "angle"),
+        (("profile", "MODEL", "IMAGE", "-p", "wobble"), "wobble"),
+        (("profile", "MODEL", "IMAGE"), "perturbation"),
+        (("profile", "MODEL", "-p", "box-blur:size=3"), "IMAGES"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--max-strength", "1.2"), "between 0 and 1"),
+        (("verify", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "-0.1"), "between 0 and 1"),
+        (("verify", "MODEL", "IMAGE", "-p", "box-blur:size=3"), "strength"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--plot", "nowhere/p.png"), "nowhere"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--plot", "p.pdf"), "p.pdf"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--memory", "0.001"), "memory"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--device", "tpu9"), "tpu9"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--mean", "a,b"), "a,b"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--image-shape", "3,32"), "3,32"),
+        (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--image-shape", "1,32,32"), "does not fit"),
+        (("profile", "MODEL", "IMAGE", "-p", "custom:file=gone.npy"), "gone.npy"),
+        (("kernels", "box-blur:size=3", "--strength", "7"), "between 0 and 1"),
+        (("kernels", "box-blur:size=3", "--png", "nowhere/k.png"), "nowhere"),
+        (("supports", "cut.onnx"), "cut.onnx"),
+        (("demo", "--output", "nowhere/report.html"), "nowhere"),
+        (("dance",), "dance"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, words, expected):
+    (tmp_path / "cut.onnx").write_bytes(demo.MODEL.read_bytes()[:40000])
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "small.png")
+    np.save(tmp_path / "nan.npy", np.full((3, 32, 32), np.nan))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    real = [{"MODEL": MODEL, "IMAGE": IMAGES["stop.1"]}.get(word, word) for word in words]
+    assert expected in complaint(*real, cwd=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_full_disk_is_one_line():
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("needs /dev/full")
+    words = [sys.executable, "-m", "shakeproof.cli", "kernels", "box-blur:size=3"]
+    with full.open("w") as target:
+        done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("shakeproof: ")

@@ -1,0 +1,188 @@
+"""Images from every kind of file, and the mistakes that files can hold."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from shakeproof import vnnlib
+from shakeproof.errors import InputError
+from shakeproof.images import read_image
+from shakeproof.network.layout import image_layout
+
+RGB = image_layout((1, 3, 4, 5))
+GREY = image_layout((1, 1, 4, 5))
+random = np.random.default_rng(0)
+PIXELS = random.integers(0, 256, (4, 5, 3)).astype(np.uint8)
+
+
+def test_pictures_are_scaled(tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    image = read_image(str(tmp_path / "a.png")).fitted(RGB)
+    assert torch.equal(image.pixels, torch.from_numpy(PIXELS.transpose(2, 0, 1) / 255))
+    assert image.label is None
+
+
+def test_grey_palette_16_bit_and_opaque_alpha(tmp_path):
+    Image.fromarray(PIXELS[..., 0]).save(tmp_path / "grey.png")
+    assert read_image(str(tmp_path / "grey.png")).fitted(GREY).pixels.shape == (1, 4, 5)
+    deep = (PIXELS[..., 0].astype(np.uint16)) * 257
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    assert torch.allclose(
+        read_image(str(tmp_path / "deep.png")).fitted(GREY).pixels, torch.from_numpy(PIXELS[None, ..., 0] / 255.0)
+    )
+    opaque = np.concatenate([PIXELS, np.full((4, 5, 1), 255, np.uint8)], 2)
+    Image.fromarray(opaque).save(tmp_path / "opaque.png")
+    assert read_image(str(tmp_path / "opaque.png")).fitted(RGB).pixels.shape == (3, 4, 5)
+    opaque[0, 0, 3] = 10
+    Image.fromarray(opaque).save(tmp_path / "glass.png")
+    with pytest.raises(InputError, match="transparent"):
+        read_image(str(tmp_path / "glass.png"))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 5, 3), (1, 3, 4, 5), (60,), (1, 60)])
+def test_arrays_in_every_layout(tmp_path, shape):
+    picture = PIXELS.transpose(2, 0, 1) / 255.0
+    array = picture.transpose(1, 2, 0) if shape == (4, 5, 3) else picture.reshape(shape)
+    np.save(tmp_path / "a.npy", array)
+    assert torch.equal(read_image(str(tmp_path / "a.npy")).fitted(RGB).pixels, torch.from_numpy(picture))
+
+
+def test_archives(tmp_path):
+    np.savez(tmp_path / "d.npz", x=np.stack([PIXELS, PIXELS // 2]), y=np.array([7, 8], np.uint8))
+    image = read_image(f"{tmp_path}/d.npz@1").fitted(RGB)
+    assert image.label == 8
+    assert torch.equal(image.pixels, torch.from_numpy((PIXELS // 2).transpose(2, 0, 1) / 255))
+    np.savez(tmp_path / "none.npz", z=np.zeros(3))
+    for bad, message in (("@2", "0 to 1"), ("@-1", "no image"), ("@x", "no image"), ("", "@0")):
+        with pytest.raises(InputError, match=message):
+            read_image(f"{tmp_path}/d.npz{bad}")
+    with pytest.raises(InputError, match="no array 'x'"):
+        read_image(f"{tmp_path}/none.npz@0")
+
+
+def test_a_wrong_size_names_both(tmp_path):
+    Image.fromarray(PIXELS[:3]).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"3 x 5 x 3.*3 x 4 x 5"):
+        read_image(str(tmp_path / "a.png")).fitted(RGB)
+    # the same number of entries in another shape is still another picture
+    np.save(tmp_path / "turned.npy", np.zeros((3, 5, 4)))
+    with pytest.raises(InputError, match="3 x 5 x 4"):
+        read_image(str(tmp_path / "turned.npy")).fitted(RGB)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_pixels_must_be_finite(tmp_path, bad):
+    array = np.zeros((3, 4, 5))
+    array[0, 0, 0] = bad
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        read_image(str(tmp_path / "a.npy")).fitted(RGB)
+
+
+def test_unreadable_files(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY broken")
+    (tmp_path / "broken.npz").write_bytes(b"PK broken")
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    for name in ("gone.png", "broken.png", "broken.npy", "broken.npz@0", "."):
+        with pytest.raises(InputError):
+            read_image(str(tmp_path / name))
+    with pytest.raises(InputError, match="not numbers"):
+        read_image(str(tmp_path / "words.npy")).fitted(RGB)
+
+
+QUERY = """; a comment with (assert (<= X_0 99))
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const X_2 Real)
+(declare-const X_3 Real)
+(declare-const Y_0 Real)
+(declare-const Y_1 Real)
+(declare-const Y_2 Real)
+(assert (<= X_0 0.03))
+(assert (>= X_0 0.0))
+(assert (<= X_1 0.53))
+(assert (>= X_1 0.47))
+(assert (<= X_2 1.0))
+(assert (>= X_2 0.98))
+(assert (<= X_3 0.08))
+(assert (>= X_3 0.02))
+(assert (or
+    (and (>= Y_0 Y_1))
+    (and (>= Y_2 Y_1))
+))
+"""
+
+
+def test_vnnlib_boxes_clipped_to_the_unit_interval(tmp_path):
+    (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(QUERY.encode()))
+    image = read_image(str(tmp_path / "q.vnnlib.gz")).fitted(image_layout((1, 1, 2, 2)))
+    assert image.label == 1
+    assert image.pixels.flatten().tolist() == pytest.approx([0.0, 0.5, 1.01, 0.05], abs=1e-12)
+
+
+def test_vnnlib_boxes_elsewhere_have_their_centre_in_the_middle(tmp_path):
+    text = QUERY.replace("(>= X_0 0.0)", "(>= X_0 -0.01)").replace("(and (>= Y_0 Y_1))", "(and (<= Y_1 Y_0))")
+    (tmp_path / "q.vnnlib").write_text(text)
+    image = read_image(str(tmp_path / "q.vnnlib")).fitted(image_layout((1, 1, 2, 2)))
+    assert image.label == 1
+    assert image.pixels.flatten().tolist() == pytest.approx([0.01, 0.5, 0.99, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("(assert (<= X_0 0.03))", ""), "not a box"),
+        (("(assert (<= X_0 0.03))", "(assert (<= X_0 0.0.3))"), "not a number"),
+        (("(assert (<= X_0 0.03))", "(assert (<= X_0 -1))"), "lower bound exceeds"),
+        (("(assert (<= X_0 0.03))", "(assert (<= X_0 nan))"), "not finite"),
+        (("(and (>= Y_2 Y_1))", "(and (>= Y_1 Y_2))"), "names no label"),
+    ],
+)
+def test_bad_vnnlib(tmp_path, change, message):
+    path = tmp_path / "q.vnnlib"
+    path.write_text(QUERY.replace(*change))
+    with pytest.raises(InputError, match=message):
+        vnnlib.read_query(path)
+
+
+def test_unreadable_vnnlib(tmp_path):
+    (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(QUERY.encode())[:50])
+    with pytest.raises(InputError):
+        vnnlib.read_query(tmp_path / "q.vnnlib.gz")
+    with pytest.raises(InputError):
+        vnnlib.read_query(tmp_path / "gone.vnnlib")
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "last"),
+    [
+        ((1, 3, 32, 32), (3, 32, 32), False),
+        ((1, 32, 32, 3), (3, 32, 32), True),
+        ((1, 28, 28), (1, 28, 28), False),
+        ((1, 1, 28, 28), (1, 28, 28), False),
+        ((1, 784), (1, 28, 28), False),
+        ((1, 784, 1), (1, 28, 28), False),
+        ((3072,), (3, 32, 32), False),
+    ],
+)
+def test_layouts(shape, image, last):
+    layout = image_layout(shape)
+    assert (layout.image_shape, layout.channels_last) == (image, last)
+    picture = torch.rand(image)
+    assert layout.to_input(picture).shape == shape
+    assert torch.equal(layout.from_input(layout.to_input(picture)), picture)
+
+
+def test_flat_inputs_need_a_word():
+    assert image_layout((1, 100)) is None
+    assert image_layout((1, 100), (1, 10, 10)).image_shape == (1, 10, 10)
+    with pytest.raises(InputError, match="does not fit"):
+        image_layout((1, 100), (1, 9, 9))
+    with pytest.raises(InputError, match="does not fit"):
+        image_layout((1, 3, 8, 8), (1, 8, 8))

@@ -1,0 +1,208 @@
+"""Every operator against onnxruntime, and every bend against dense evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import model
+from onnx import helper
+
+from shakeproof.network.onnx_reader import read
+from shakeproof.operators import Abs, Clip, LeakyRelu, MaxPool, PiecewiseLinear, Relu
+from shakeproof.operators.conv import Window
+from shakeproof.operators.pool import envelope_breaks
+
+random = np.random.default_rng(0)
+
+
+def weight(*shape: int) -> np.ndarray:
+    return random.normal(size=shape).astype(np.float32)
+
+
+def node(kind, *inputs, **attributes):
+    return helper.make_node(kind, ["x", *inputs], ["y"], **attributes)
+
+
+PICTURE = (1, 4, 7, 6)
+# name: (node, weights, input shape, opset)
+ONE_NODE = {
+    "conv": (node("Conv", "w", "b", kernel_shape=[3, 3]), {"w": weight(5, 4, 3, 3), "b": weight(5)}, PICTURE, 13),
+    "conv strides pads": (
+        node("Conv", "w", strides=[2, 1], pads=[1, 0, 2, 1]), {"w": weight(5, 4, 3, 2)}, PICTURE, 13),
+    "conv dilations": (node("Conv", "w", dilations=[2, 2], pads=[2, 2, 2, 2]), {"w": weight(3, 4, 3, 3)}, PICTURE, 13),
+    "conv groups": (node("Conv", "w", "b", group=2), {"w": weight(6, 2, 2, 2), "b": weight(6)}, PICTURE, 13),
+    "conv depthwise": (node("Conv", "w", group=4), {"w": weight(4, 1, 3, 3)}, PICTURE, 13),
+    "conv same upper": (
+        node("Conv", "w", auto_pad="SAME_UPPER", strides=[2, 2]), {"w": weight(3, 4, 4, 3)}, PICTURE, 13),
+    "conv same lower": (node("Conv", "w", auto_pad="SAME_LOWER"), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "conv 1d": (node("Conv", "w", strides=[2], pads=[1, 0]), {"w": weight(3, 4, 3)}, (1, 4, 9), 13),
+    "gemm": (node("Gemm", "w", "b", alpha=0.5, beta=2.0, transB=1), {"w": weight(3, 6), "b": weight(3)}, (1, 6), 13),
+    "gemm no bias": (node("Gemm", "w"), {"w": weight(6, 3)}, (1, 6), 13),
+    "matmul": (node("MatMul", "w"), {"w": weight(6, 3)}, PICTURE, 13),
+    "matmul left": (helper.make_node("MatMul", ["w", "x"], ["y"]), {"w": weight(5, 7)}, PICTURE, 13),
+    "add": (node("Add", "w"), {"w": weight(4, 1, 1)}, PICTURE, 13),
+    "sub": (node("Sub", "w"), {"w": weight(6)}, PICTURE, 13),
+    "sub from": (helper.make_node("Sub", ["w", "x"], ["y"]), {"w": weight(4, 1, 1)}, PICTURE, 13),
+    "mul": (node("Mul", "w"), {"w": weight(1, 4, 7, 1)}, PICTURE, 13),
+    "div": (node("Div", "w"), {"w": weight(4, 1, 1)}, PICTURE, 13),
+    "neg": (node("Neg"), {}, PICTURE, 13),
+    "add itself": (node("Add", "x"), {}, PICTURE, 13),
+    "concat": (node("Concat", "x", axis=1), {}, PICTURE, 13),
+    "concat last": (node("Concat", "x", axis=-1), {}, PICTURE, 13),
+    "batch norm": (
+        node("BatchNormalization", "s", "b", "m", "v", epsilon=1e-3),
+        {"s": weight(4), "b": weight(4), "m": weight(4), "v": np.abs(weight(4)) + 0.1}, PICTURE, 13),
+    "relu": (node("Relu"), {}, PICTURE, 13),
+    "leaky relu": (node("LeakyRelu", alpha=0.2), {}, PICTURE, 13),
+    "prelu": (node("PRelu", "w"), {"w": weight(4, 1, 1)}, PICTURE, 13),
+    "clip": (node("Clip", "a", "b"), {"a": np.float32(-0.3), "b": np.float32(0.4)}, PICTURE, 13),
+    "clip below": (node("Clip", "a"), {"a": np.float32(-0.3)}, PICTURE, 13),
+    "clip attributes": (node("Clip", min=-0.2, max=0.6), {}, PICTURE, 9),
+    "hard sigmoid": (node("HardSigmoid"), {}, PICTURE, 13),
+    "abs": (node("Abs"), {}, PICTURE, 13),
+    "max pool": (node("MaxPool", kernel_shape=[2, 3], strides=[2, 2]), {}, PICTURE, 13),
+    "max pool pads": (node("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), {}, PICTURE, 13),
+    "max pool ceil": (node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), {}, (1, 2, 7, 5), 13),
+    "max pool dilations": (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), {}, PICTURE, 13),
+    "max pool 1d": (node("MaxPool", kernel_shape=[3], strides=[2]), {}, (1, 2, 9), 13),
+    "average pool": (node("AveragePool", kernel_shape=[2, 2], strides=[2, 2]), {}, PICTURE, 13),
+    "average pool pads": (node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), {}, PICTURE, 13),
+    "average pool counted": (
+        node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1), {}, PICTURE, 13),
+    "average pool ceil": (node("AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), {}, (1, 2, 7, 5), 19),
+    "global average pool": (node("GlobalAveragePool"), {}, PICTURE, 13),
+    "global max pool": (node("GlobalMaxPool"), {}, PICTURE, 13),
+    "reduce mean": (node("ReduceMean", axes=[2, -1], keepdims=0), {}, PICTURE, 13),
+    "reduce mean input": (node("ReduceMean", "a", keepdims=1), {"a": np.array([1])}, PICTURE, 18),
+    "reduce mean all": (node("ReduceMean", keepdims=0), {}, PICTURE, 13),
+    "pad": (node("Pad", "p", "v"), {"p": np.array([0, 0, 1, 2, 0, 1, 0, 3]), "v": np.float32(0.7)}, PICTURE, 13),
+    "pad reflect": (node("Pad", "p", mode="reflect"), {"p": np.array([0, 0, 1, 2, 0, 0, 2, 3])}, PICTURE, 13),
+    "pad edge": (node("Pad", "p", mode="edge"), {"p": np.array([0, 0, 1, 2, 0, 0, 2, 3])}, PICTURE, 13),
+    "pad crops": (node("Pad", "p"), {"p": np.array([0, 0, -1, 2, 0, 0, 2, -3])}, PICTURE, 13),
+    "pad attributes": (node("Pad", pads=[0, 0, 1, 0, 0, 0, 0, 1], value=0.5), {}, PICTURE, 9),
+    "flatten": (node("Flatten"), {}, PICTURE, 13),
+    "flatten axis": (node("Flatten", axis=-1), {}, PICTURE, 13),
+    "reshape": (node("Reshape", "s"), {"s": np.array([0, 2, -1, 3])}, PICTURE, 13),
+    "transpose": (node("Transpose", perm=[0, 2, 3, 1]), {}, PICTURE, 13),
+    "transpose all": (node("Transpose"), {}, PICTURE, 13),
+    "squeeze": (node("Squeeze", "a"), {"a": np.array([0])}, PICTURE, 13),
+    "squeeze attribute": (node("Squeeze", axes=[0]), {}, PICTURE, 11),
+    "unsqueeze": (node("Unsqueeze", "a"), {"a": np.array([0, -1])}, PICTURE, 13),
+    "identity": (node("Identity"), {}, PICTURE, 13),
+    "dropout": (node("Dropout"), {}, PICTURE, 13),
+    "cast": (node("Cast", to=1), {}, PICTURE, 13),
+    "sum": (node("Sum", "x", "x"), {}, PICTURE, 13),
+}  # fmt: skip
+
+
+def outputs(name: str, x: np.ndarray, **changed: np.ndarray) -> np.ndarray:
+    """What our graph computes for one node, flat; doubled, so that even one number is a network's output."""
+    one, weights, shape, opset = ONE_NODE[name]
+    inner = helper.make_node(one.op_type, list(one.input), ["z"])
+    inner.attribute.extend(one.attribute)
+    flat = helper.make_node("Reshape", ["z", "flat"], ["f"])
+    twice = helper.make_node("Concat", ["f", "f"], ["y"], axis=1)
+    constants = {**weights, **changed, "flat": np.array([1, -1])}
+    reading = read(model([inner, flat, twice], shape, constants, opset=opset), name)
+    assert reading.graph is not None, reading.problems
+    rows = reading.graph.run(torch.from_numpy(np.stack([x, 2 * x])).double())
+    return rows[0, : rows.shape[1] // 2].numpy()
+
+
+def reference(name: str, x: np.ndarray) -> np.ndarray:
+    one, weights, shape, opset = ONE_NODE[name]
+    data = model([one], shape, weights, opset=opset).SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0].reshape(-1)
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_one_node_like_onnxruntime(name):
+    x = random.normal(size=ONE_NODE[name][2]).astype(np.float32)
+    ours, theirs = outputs(name, x), reference(name, x)
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() < 1e-5
+
+
+def test_the_comparison_notices_a_wrong_weight():
+    x = random.normal(size=PICTURE).astype(np.float32)
+    wrong = outputs("conv", x, w=ONE_NODE["conv"][1]["w"] * np.float32(1.001))
+    assert np.abs(wrong - reference("conv", x)).max() > 1e-5
+
+
+BENDING = {
+    "relu": Relu(),
+    "leaky relu": LeakyRelu(torch.tensor(0.1, dtype=torch.float64)),
+    "clip": Clip(-0.5, 0.3),
+    "half clip": Clip(-float("inf"), 0.3),
+    "abs": Abs(),
+    "max pool": MaxPool(Window((2, 2), (2, 2))),
+    "max pool overlapping": MaxPool(Window((3, 3), (2, 2), pads=(1, 1, 1, 1))),
+    "max pool of a relu": MaxPool(Window((2, 2), (1, 1)), floor=0.0),
+}
+
+
+class Forgetful(PiecewiseLinear):
+    """A negative control: an operator that overlooks its first break."""
+
+    def __init__(self, inner: PiecewiseLinear) -> None:
+        object.__setattr__(self, "inner", inner)
+
+    def apply(self, *inputs):
+        return self.inner.apply(*inputs)
+
+    def breaks(self, x, joined):
+        found = self.inner.breaks(x, joined)
+        return type(found)(found.segment[1:], found.fraction[1:])
+
+
+def bend_error(operator: PiecewiseLinear, seed: int) -> float:
+    """How far an operator's output strays from chords once its breaks are rows; two lines of several segments."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(6, 1, 4, 5, 2, generator=generator, dtype=torch.float64)
+    joined = torch.tensor([True, True, False, True, True])
+    found = operator.breaks(x, joined)
+    assert joined[found.segment].all()
+    worst = 0.0
+    for segment in joined.nonzero().flatten().tolist():
+        cuts = torch.cat([torch.tensor([0.0, 1.0]), found.fraction[found.segment == segment]]).unique()
+        rows = torch.lerp(x[segment], x[segment + 1], cuts.view(-1, 1, 1, 1, 1).double())
+        between = (rows[1:] + rows[:-1]) / 2
+        ends = operator.apply(rows)
+        worst = max(worst, float((operator.apply(between) - (ends[1:] + ends[:-1]) / 2).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("name", BENDING)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_outputs_are_chords_between_breaks(name, seed):
+    assert bend_error(BENDING[name], seed) < 1e-12
+
+
+@pytest.mark.parametrize("name", BENDING)
+def test_an_overlooked_break_is_noticed(name):
+    assert max(bend_error(Forgetful(BENDING[name]), seed) for seed in range(5)) > 1e-3
+
+
+@given(seed=st.integers(0, 10**6), chords=st.integers(2, 7))
+def test_envelope_breaks_are_where_the_leader_changes(seed, chords):
+    generator = np.random.default_rng(seed)
+    left, right = generator.integers(-4, 5, (2, 3, chords)).astype(float)
+    found = envelope_breaks(torch.from_numpy(left), torch.from_numpy(right), 0.0)
+    for group in range(3):
+        cuts = np.sort(found.fraction[found.segment == group].numpy())
+        ends = np.unique(np.concatenate([[0.0, 1.0], cuts]))
+        middle = (ends[1:] + ends[:-1]) / 2
+        height = lambda t, g=group: (left[g] + np.outer(t, right[g] - left[g])).max(1)  # noqa: E731
+        assert np.abs(height(middle) - (height(ends[1:]) + height(ends[:-1])) / 2).max() < 1e-12
+
+
+def test_envelope_without_strict_changes_is_empty():
+    flat = torch.ones(2, 4, dtype=torch.float64)
+    assert not len(envelope_breaks(flat, flat, 0.0).segment)
+    assert not len(envelope_breaks(flat[:0], flat[:0], 0.0).segment)

@@ -1,0 +1,204 @@
+"""The sweep against dense evaluation, split windows against whole ones, many lines against one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import random_module
+
+import shakeproof as sp
+from shakeproof.errors import MemoryBudgetError
+from shakeproof.exact import Curve, Lines, sweep
+from shakeproof.exact.curve import CoverageError, assemble
+from shakeproof.exact.sweep import longest_window
+from shakeproof.network.network import load
+from shakeproof.operators import Relu
+
+GIB = 2.0**30
+
+
+def graph_of(seed: int, **options):
+    return load(random_module(seed, **options), torch.zeros(1, 1, 8, 8)).graph
+
+
+def random_lines(count: int, seed: int, side: int = 8) -> Lines:
+    generator = torch.Generator().manual_seed(seed)
+    slopes, bases = torch.randn(2, count, 1, 1, side, side, generator=generator, dtype=torch.float64)
+    end = torch.rand(count, generator=generator, dtype=torch.float64) + 0.5
+    return Lines(slopes, bases, torch.zeros_like(end), end)
+
+
+def curves(graph, lines: Lines, memory: float = GIB) -> list[Curve]:
+    with torch.inference_mode():
+        return list(assemble(sweep(graph, lines, memory), len(lines), graph.classes))
+
+
+def dense_error(graph, lines: Lines, found: list[Curve]) -> float:
+    """The largest difference between the curves and direct evaluation at many strengths."""
+    worst = 0.0
+    for number, curve in enumerate(found):
+        assert curve.covers(0.0, float(lines.end[number]))
+        z = np.sort(np.random.default_rng(number).uniform(0, float(lines.end[number]), 400))
+        direct = graph.run(lines.at(torch.full((400,), number), torch.from_numpy(z))).numpy()
+        worst = max(worst, float(np.abs(curve.at(z) - direct).max()))
+    return worst
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_curves_agree_with_dense_evaluation(seed):
+    graph, lines = graph_of(seed), random_lines(2, seed)
+    assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
+
+
+def test_a_missing_breakpoint_is_noticed():
+    graph, lines = graph_of(1), random_lines(1, 1)
+    (curve,) = curves(graph, lines)
+    bend = np.abs(np.diff(np.diff(curve.scores, axis=0) / np.diff(curve.z)[:, None], axis=0)).max(1).argmax() + 1
+    broken = Curve(np.delete(curve.z, bend), np.delete(curve.scores, bend, 0))
+    assert dense_error(graph, lines, [broken]) > 1e-6
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(4, 40))
+@settings(max_examples=15, deadline=None)
+def test_split_windows_give_the_same_curves(seed, rows, monkeypatch_module):
+    graph, lines = graph_of(seed), random_lines(3, seed)
+    whole = curves(graph, lines)
+    with monkeypatch_module(rows):
+        split = curves(graph, lines)
+    for one, other in zip(whole, split, strict=True):
+        assert np.abs(other.at(one.z) - one.scores).max() < 1e-9
+        assert np.abs(one.at(other.z) - other.scores).max() < 1e-9
+        assert abs(len(one.z) - len(other.z)) <= 1 + len(one.z) // 100
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    """Limits the length of windows, as a small memory budget would."""
+    from contextlib import contextmanager
+    from unittest.mock import patch
+
+    @contextmanager
+    def limited(rows: int):
+        with patch("shakeproof.exact.sweep.longest_window", lambda graph, memory: rows):
+            yield
+
+    return limited
+
+
+def test_a_lost_segment_is_noticed():
+    """Windows that do not share a row would lose the segment between them."""
+    graph, lines = graph_of(2), random_lines(1, 2)
+    with torch.inference_mode():
+        pieces = list(sweep(graph, lines, GIB))
+    line, z, scores = (torch.cat(column) for column in zip(*pieces, strict=True))
+    without_last = [type(pieces[0])(line[:-1], z[:-1], scores[:-1])]
+    (curve,) = assemble(without_last, 1, graph.classes)
+    assert not curve.covers(0.0, float(lines.end[0]))
+
+
+def test_many_lines_are_as_one_by_one():
+    graph, lines = graph_of(3), random_lines(7, 3)
+    together = curves(graph, lines)
+    for number, curve in enumerate(together):
+        part = Lines(*(t[number : number + 1] for t in (lines.slopes, lines.bases, lines.start, lines.end)))
+        (alone,) = curves(graph, part)
+        assert len(alone.z) == len(curve.z)
+        assert np.abs(alone.z - curve.z).max() < 1e-12
+        assert np.abs(alone.scores - curve.scores).max() < 1e-10
+
+
+def test_closed_lines_are_dropped():
+    graph, lines = graph_of(4), random_lines(3, 4)
+    keep = torch.tensor([True, False, True])
+    with torch.inference_mode():
+        found = assemble(sweep(graph, lines, GIB, lambda: keep), 3, graph.classes)
+    assert [len(curve.z) > 0 for curve in found] == keep.tolist()
+
+
+def test_coinciding_breaks_make_no_empty_segment():
+    """Equal pixels cross zero together: one row for all of them."""
+    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    graph = load(module, torch.zeros(1, 1, 8, 8)).graph
+    ones = torch.ones(1, 1, 1, 8, 8, dtype=torch.float64)
+    lines = Lines(ones, -0.5 * ones, torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    (curve,) = curves(graph, lines)
+    assert curve.z.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_rounding_noise_makes_no_rows():
+    """Among neurons of ordinary size, one that is zero up to rounding everywhere bends nowhere."""
+
+    class Cancelling(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.spread = torch.nn.Linear(64, 64, bias=False)
+            self.last = torch.nn.Linear(128, 2)
+
+        def forward(self, x):
+            y = self.spread(x.flatten(1))
+            nothing = self.spread(x.flatten(1) * 3.0) - 3.0 * y
+            return self.last(torch.relu(torch.cat([nothing, y + 20.0], 1)))
+
+    graph = load(Cancelling(), torch.zeros(1, 1, 8, 8)).graph
+    (curve,) = curves(graph, random_lines(1, 5))
+    assert len(curve.z) == 2
+
+
+@pytest.mark.parametrize(
+    ("z", "scores"),
+    [([0.0, 0.0], [[1.0], [1.0]]), ([0.0, 1.0], [[1.0], [float("nan")]]), ([0.0, 1.0], [[1.0], [float("inf")]])],
+)
+def test_a_curve_must_be_increasing_and_finite(z, scores):
+    with pytest.raises(CoverageError):
+        Curve(np.array(z), np.array(scores))
+
+
+def test_first_loss_and_classes():
+    curve = Curve(np.array([0.0, 0.5, 1.0]), np.array([[2.0, 0.0, 1.0], [1.0, 2.0, 0.0], [4.0, 3.0, 0.0]]))
+    assert curve.first_loss(0) == pytest.approx(1 / 3)
+    assert curve.first_loss(1) == 0.0
+    assert [winner for _, _, winner in curve.classes()] == [0, 1, 0]
+    assert [start for start, _, _ in curve.classes()] == pytest.approx([0.0, 1 / 3, 0.75])
+    assert curve.margin(0).tolist() == [1.0, -1.0, 1.0]
+
+
+def test_a_tie_is_a_loss():
+    curve = Curve(np.array([0.0, 0.5, 1.0]), np.array([[2.0, 0.0], [1.0, 1.0], [2.0, 0.0]]))
+    assert curve.first_loss(0) == 0.5
+    assert [winner for _, _, winner in curve.classes()] == [0]
+
+
+def test_memory_budget():
+    graph = graph_of(6)
+    small, large = longest_window(graph, 0.02 * GIB), longest_window(graph, GIB)
+    assert 4 <= small < large
+    with pytest.raises(MemoryBudgetError, match="raise it with --memory"):
+        longest_window(graph, 1e6)
+
+
+def test_results_do_not_depend_on_the_budget():
+    network = load(random_module(7), torch.zeros(1, 1, 8, 8))
+    image = torch.rand(1, 8, 8, dtype=torch.float64)
+    results = [sp.profile(network, image, "box-blur:size=5", memory=m) for m in (0.02, 2.0)]
+    assert results[0].critical_strength == results[1].critical_strength
+    assert results[0].min_margin == pytest.approx(results[1].min_margin, abs=1e-9)
+
+
+def test_a_clip_in_front_bends_too():
+    graph = graph_of(8).after(Relu())
+    lines = random_lines(2, 8)
+    assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
+
+
+def test_every_consecutive_pair_of_pieces_shares_a_row():
+    graph, lines = graph_of(9), random_lines(1, 9)
+    with torch.inference_mode():
+        pieces = list(sweep(graph, lines, 0.02 * GIB))
+    for one, other in itertools.pairwise(pieces):
+        assert one.z[-1] == other.z[0]
