@@ -70,7 +70,7 @@ def test_text_round_trip(perturbation):
         ("box-blur:padding=reflect,size=5", "box-blur:size=5"),
         ("motion-blur:angle=45.0,size=9", "motion-blur:size=9,angle=45"),
         ("motion-blur:size=9,angle=-45", "motion-blur:size=9,angle=135"),
-        ("motion-blur:size=9,angle=2.5,clip=0..1,padding=zeros", "motion-blur:size=9,angle=2.5,padding=zeros,clip=0..1"),
+        ("motion-blur:size=9,angle=5,clip=0..1,padding=zeros", "motion-blur:size=9,angle=5,padding=zeros,clip=0..1"),
         ("sharpen:size=4,clip=-0.5..1.5", "sharpen:size=4,clip=-0.5..1.5"),
     ],
 )  # fmt: skip
