@@ -106,20 +106,20 @@ SEEN = Counterexample(0.5, 1, -0.5, replayed=True)
 
 
 @pytest.mark.parametrize(
-    ("curve", "strength", "witness", "status", "reason"),
+    ("curve", "strength", "witness", "assured", "status", "reason"),
     [
-        (CURVE, 1.0, None, "safe", None),
-        (CURVE, 0.9, None, "undecided", "timeout"),  # the curve must end exactly where the question ends
-        (Curve(np.array([0.1, 1.0]), CURVE.scores), 1.0, None, "undecided", "timeout"),
-        (Curve(CURVE.z[:0], CURVE.scores[:0]), 1.0, None, "undecided", "timeout"),
-        (Curve(CURVE.z, np.array([[2.0, 0.0], [1e-12, 0.0]])), 1.0, None, "undecided", "rounding"),
-        (CURVE, 1.0, SEEN, "unsafe", None),
-        (CURVE, 1.0, dataclasses.replace(SEEN, replayed=False), "undecided", "not-replayed"),
-        (Curve(CURVE.z, np.array([[0.0, 0.0], [1.0, 0.0]])), 1.0, SEEN, "misclassified", None),
+        (CURVE, 1.0, None, True, "safe", None),
+        (CURVE, 1.0, None, False, "undecided", "rounding"),
+        (CURVE, 0.9, None, True, "undecided", "timeout"),  # the curve must end exactly where the question ends
+        (Curve(np.array([0.1, 1.0]), CURVE.scores), 1.0, None, True, "undecided", "timeout"),
+        (Curve(CURVE.z[:0], CURVE.scores[:0]), 1.0, None, True, "undecided", "timeout"),
+        (CURVE, 1.0, SEEN, True, "unsafe", None),
+        (CURVE, 1.0, dataclasses.replace(SEEN, replayed=False), True, "undecided", "not-replayed"),
+        (Curve(CURVE.z, np.array([[0.0, 0.0], [1.0, 0.0]])), 1.0, SEEN, True, "misclassified", None),
     ],
 )
-def test_verdicts_need_their_evidence(curve, strength, witness, status, reason):
-    assert judge(curve, 0, strength, witness) == (status, reason)
+def test_verdicts_need_their_evidence(curve, strength, witness, assured, status, reason):
+    assert judge(curve, 0, strength, witness, assured) == (status, reason)
 
 
 def test_nan_scores_are_an_error_never_a_verdict():
@@ -129,8 +129,43 @@ def test_nan_scores_are_an_error_never_a_verdict():
     broken = dataclasses.replace(nodes[last].operator, bias=torch.tensor([float("nan"), 0.0], dtype=torch.float64))
     nodes[last] = type(nodes[last])(broken, nodes[last].inputs, nodes[last].shape)
     graph = type(network.graph)(network.graph.input_shape, tuple(nodes))
-    with pytest.raises(AssertionError, match="not finite"):
+    with pytest.raises(sp.ShakeproofError, match="not finite"):
         sp.profile(dataclasses.replace(network, graph=graph), image, "box-blur:size=3", label=0)
+
+
+def test_one_text_with_two_kernels(tmp_path):
+    """A kernel file rewritten between two perturbations: each keeps the kernel it was made with."""
+    network, image = straight_line_network(1.0, -1.0)
+    file = tmp_path / "k.npy"
+    made = []
+    for centre in (1.0, 0.0):
+        matrix = np.zeros((3, 3))
+        matrix[1, 1] = centre
+        np.save(file, matrix)
+        made.append(sp.custom(file))
+    queries = [make_query(network, image, kernel, 0, 1.0) for kernel in made]
+    assert [r.status for r in sp.analyse(network, queries, sp.Settings())] == ["safe", "unsafe"]
+
+
+def test_cancellation_inside_the_network_proves_nothing():
+    """relu(x + 2^40) - 2^40 loses the digits that the margin is made of."""
+
+    class Cancelling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(9, 2), nn.Linear(2, 2)
+            with torch.no_grad():
+                self.first.bias.fill_(2.0**40)
+                self.last.weight.copy_(torch.eye(2))
+                self.last.bias.fill_(-(2.0**40))
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x.flatten(1))))
+
+    network = sp.load(Cancelling().double(), torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    result = sp.profile(network, torch.rand(1, 3, 3), "box-blur:size=3")
+    assert result.status is sp.Status.UNDECIDED
+    assert result.reason is sp.Reason.ROUNDING
 
 
 def test_verify_stops_early_and_agrees_with_the_profile(demo_network):

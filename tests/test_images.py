@@ -75,6 +75,21 @@ def test_a_wrong_size_names_both(tmp_path):
         read_image(str(tmp_path / "turned.npy")).fitted(RGB)
 
 
+@pytest.mark.parametrize("labels", [[1.7, 2.0], [[0, 1], [1, 0]], [3]])
+def test_labels_must_be_one_whole_number_an_image(tmp_path, labels):
+    np.savez(tmp_path / "d.npz", x=np.stack([PIXELS, PIXELS]), y=np.array(labels))
+    with pytest.raises(InputError, match="one whole number"):
+        read_image(f"{tmp_path}/d.npz@0")
+
+
+def test_flat_arrays_are_in_the_networks_order(tmp_path):
+    last = image_layout((1, 5, 5, 3))
+    picture = random.uniform(size=(5, 5, 3))
+    np.save(tmp_path / "flat.npy", picture.reshape(-1))
+    found = read_image(str(tmp_path / "flat.npy")).fitted(last)
+    assert torch.equal(found.pixels, torch.from_numpy(picture.transpose(2, 0, 1)))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_pixels_must_be_finite(tmp_path, bad):
     array = np.zeros((3, 4, 5))
@@ -123,7 +138,7 @@ def test_vnnlib_boxes_clipped_to_the_unit_interval(tmp_path):
     (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(QUERY.encode()))
     image = read_image(str(tmp_path / "q.vnnlib.gz")).fitted(image_layout((1, 1, 2, 2)))
     assert image.label == 1
-    assert image.pixels.flatten().tolist() == pytest.approx([0.0, 0.5, 1.01, 0.05], abs=1e-12)
+    assert image.pixels.flatten().tolist() == pytest.approx([0.0, 0.5, 1.0, 0.05], abs=1e-12)
 
 
 def test_vnnlib_boxes_elsewhere_have_their_centre_in_the_middle(tmp_path):

@@ -105,6 +105,10 @@ def test_turning_by_a_quarter_turns_the_kernel(size, angle):
     assert np.allclose(turned, np.rot90(np.array(kernels.motion_blur(size, angle).at(1), dtype=float), -1), atol=1e-9)
 
 
+def test_an_angle_just_below_zero():
+    assert kernels.motion_blur(5, -1e-20) == kernels.motion_blur(5, 0)
+
+
 @pytest.mark.parametrize("size", [-3, 0, 1, 2, 1001, 3.0])
 def test_impossible_sizes(size):
     for make in (kernels.box_blur, kernels.sharpen, lambda s: kernels.motion_blur(s, 0)):
@@ -145,6 +149,8 @@ def test_custom_kernels_from_files(tmp_path):
         ("empty.csv", b""),
         ("inf.csv", b"inf,1\n"),
         ("kernel.txt", b"1"),
+        ("huge.csv", b"1e400\n"),
+        ("long.csv", b"1" * 200_000),
         ("broken.png", b"\x89PNG broken"),
     ],
 )

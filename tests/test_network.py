@@ -209,6 +209,92 @@ def test_a_network_read_wrongly_is_refused():
         _compare(replace(network, graph=type(network.graph)(network.graph.input_shape, wrong)))
 
 
+def test_a_gemm_bias_per_row_is_not_one_per_column(tmp_path):
+    """C of shape (M, 1) broadcasts along the columns, even where M equals N."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "square"], ["r"]),
+        helper.make_node("Gemm", ["r", "w", "c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"], axis=0),
+        helper.make_node("Gemm", ["f", "last"], ["y"]),
+    ]
+    weights = {
+        "square": np.array([4, 4]),
+        "w": 1e-5 * random.normal(size=(4, 4)).astype(np.float32),
+        "c": 1e-5 * random.normal(size=(4, 1)).astype(np.float32),
+        "last": random.normal(size=(16, 3)).astype(np.float32),
+    }
+    network = sp.load(save(tmp_path, model(nodes, (1, 1, 4, 4), weights)))
+    x = np.zeros((1, 1, 1, 4, 4), np.float32)
+    assert network.scores(torch.from_numpy(x).double()).numpy() == pytest.approx(network.reference(x), rel=1e-4)
+
+
+def test_sixteen_bit_casts_are_refused(tmp_path):
+    proto = classifier(
+        helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16),
+        helper.make_node("Cast", ["h"], ["f"], to=onnx.TensorProto.FLOAT),
+    )
+    with pytest.raises(UnsupportedNetworkError, match="16 bits"):
+        sp.load(save(tmp_path, proto))
+
+
+def test_a_batch_size_fixed_within_a_dynamic_export(tmp_path):
+    proto = classifier(
+        helper.make_node("Reshape", ["x", "fixed"], ["f"]), shape=("N", 1, 4, 4), weights={"fixed": np.array([1, 16])}
+    )
+    assert sp.load(save(tmp_path, proto)).graph.classes == 3
+
+
+def test_padding_with_minus_infinity_belongs_to_max_pooling(tmp_path):
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "v": np.float32(-np.inf)}
+    pool = helper.make_node("MaxPool", ["q"], ["f"], kernel_shape=[2, 2], strides=[2, 2])
+    pad = helper.make_node("Pad", ["x", "p", "v"], ["q"])
+    network = sp.load(save(tmp_path, classifier(pad, pool, weights=pads, flat=9)))
+    assert sp.profile(network, torch.randn(1, 4, 4), "box-blur:size=3").pieces > 1
+    proto = classifier(pad, helper.make_node("Relu", ["q"], ["f"]), weights=pads, flat=36)
+    with pytest.raises(UnsupportedNetworkError, match="infinite"):
+        sp.load(save(tmp_path, proto))
+
+
+def test_a_clip_without_bounds_and_malformed_nodes(tmp_path):
+    assert sp.load(save(tmp_path, classifier(helper.make_node("Clip", ["x"], ["f"])))).graph.classes == 3
+    weights = {"w": random.normal(size=(1, 1, 1, 1)).astype(np.float32)}
+    for strides in ([0, 0], ["a", "b"]):
+        proto = classifier(helper.make_node("Conv", ["x", "w"], ["f"], strides=strides), weights=weights)
+        with pytest.raises(UnsupportedNetworkError, match="malformed"):
+            sp.load(save(tmp_path, proto))
+
+
+class Shifted(nn.Module):
+    """Constants computed on the way, as modules with their own normalisation do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.3, 0.4]))
+        self.last = nn.Linear(32, 3)
+
+    def forward(self, x):
+        x = (x - self.mean.view(1, 2, 1, 1)) / self.mean[None, :, None, None]
+        return nn.functional.linear(x.flatten(1), self.last.weight * 2, self.last.bias) / torch.tensor(3)
+
+
+def test_torch_constants_and_odd_modules():
+    assert sp.load(Shifted(), torch.zeros(1, 2, 4, 4)).graph.classes == 3
+
+    class Two(Shifted):
+        def forward(self, x):
+            return super().forward(x), x
+
+    with pytest.raises(InputError, match="2 outputs"):
+        sp.load(Two(), torch.zeros(1, 2, 4, 4))
+
+    class Branches(Shifted):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(InputError, match=r"torch\.export"):
+        sp.load(Branches(), torch.zeros(1, 2, 4, 4))
+
+
 def test_bad_files(tmp_path):
     whole = demo.MODEL.read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) // 2])

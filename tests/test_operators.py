@@ -193,7 +193,7 @@ def test_an_overlooked_break_is_noticed(name):
 def test_envelope_breaks_are_where_the_leader_changes(seed, chords):
     generator = np.random.default_rng(seed)
     left, right = generator.integers(-4, 5, (2, 3, chords)).astype(float)
-    found = envelope_breaks(torch.from_numpy(left), torch.from_numpy(right), 0.0)
+    found = envelope_breaks(torch.from_numpy(left), torch.from_numpy(right))
     for group in range(3):
         cuts = np.sort(found.fraction[found.segment == group].numpy())
         ends = np.unique(np.concatenate([[0.0, 1.0], cuts]))
@@ -204,5 +204,5 @@ def test_envelope_breaks_are_where_the_leader_changes(seed, chords):
 
 def test_envelope_without_strict_changes_is_empty():
     flat = torch.ones(2, 4, dtype=torch.float64)
-    assert not len(envelope_breaks(flat, flat, 0.0).segment)
-    assert not len(envelope_breaks(flat[:0], flat[:0], 0.0).segment)
+    assert not len(envelope_breaks(flat, flat).segment)
+    assert not len(envelope_breaks(flat[:0], flat[:0]).segment)

@@ -17,7 +17,8 @@ from shakeproof.exact import Curve, Lines, sweep
 from shakeproof.exact.curve import CoverageError, assemble
 from shakeproof.exact.sweep import longest_window
 from shakeproof.network.network import load
-from shakeproof.operators import Relu
+from shakeproof.operators import MaxPool, Relu
+from shakeproof.operators.conv import Window
 
 GIB = 2.0**30
 
@@ -131,23 +132,42 @@ def test_coinciding_breaks_make_no_empty_segment():
     assert curve.z.tolist() == [0.0, 0.5, 1.0]
 
 
-def test_rounding_noise_makes_no_rows():
-    """Among neurons of ordinary size, one that is zero up to rounding everywhere bends nowhere."""
+def test_ties_in_rounding_noise_make_no_rows():
+    """Windows over a flat region tie up to rounding, and bend nowhere."""
+    pool = MaxPool(Window((2, 2), (2, 2)))
+    flat = torch.linspace(1, 2, 5, dtype=torch.float64).view(-1, 1, 1, 1, 1).expand(5, 1, 8, 8, 3)
+    noisy = flat * (1 + 1e-16 * torch.randint(-1, 2, flat.shape))
+    assert not len(pool.breaks(noisy, torch.ones(4, dtype=torch.bool)).segment)
 
-    class Cancelling(torch.nn.Module):
-        def __init__(self):
+
+@pytest.mark.parametrize("large", [1e14, 1e30])
+def test_one_large_neuron_hides_no_crossing(large):
+    """A dead neuron beside the others, of whatever size, leaves their breaks where they are."""
+
+    class Lopsided(torch.nn.Module):
+        def __init__(self, offset: float) -> None:
             super().__init__()
-            self.spread = torch.nn.Linear(64, 64, bias=False)
-            self.last = torch.nn.Linear(128, 2)
+            self.first = torch.nn.Linear(64, 8)
+            self.last = torch.nn.Linear(8, 3)
+            with torch.no_grad():
+                self.first.bias[0] = -offset
 
         def forward(self, x):
-            y = self.spread(x.flatten(1))
-            nothing = self.spread(x.flatten(1) * 3.0) - 3.0 * y
-            return self.last(torch.relu(torch.cat([nothing, y + 20.0], 1)))
+            return self.last(torch.relu(self.first(x.flatten(1))))
 
-    graph = load(Cancelling(), torch.zeros(1, 1, 8, 8)).graph
-    (curve,) = curves(graph, random_lines(1, 5))
-    assert len(curve.z) == 2
+    found = []
+    for offset in (1e3, large):
+        torch.manual_seed(0)
+        graph = load(Lopsided(offset).double(), torch.zeros(1, 1, 8, 8, dtype=torch.float64)).graph
+        found.append(curves(graph, random_lines(1, 5))[0])
+    assert len(found[0].z) > 3
+    assert np.array_equal(found[0].z, found[1].z)
+
+
+def test_tiny_values_cross_too():
+    """Products of two tiny values underflow; their signs do not."""
+    tiny = torch.tensor([[-1e-200], [1e-200]], dtype=torch.float64)
+    assert Relu().breaks(tiny, torch.ones(1, dtype=torch.bool)).fraction.tolist() == [0.5]
 
 
 @pytest.mark.parametrize(

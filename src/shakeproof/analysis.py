@@ -31,10 +31,13 @@ from shakeproof.perturbation import Perturbation, parse
 from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
 
 GIB = 2.0**30
-# A margin below this share of the largest score may be float64 rounding; it proves nothing.
-ROUNDING_GUARD = 1e-9
+# A margin below these shares of the scores it separates, or of the largest value inside the network, may be float64
+# rounding; it proves nothing.
+GUARD_OF_SCORES, GUARD_OF_VALUES = 1e-9, 1e-12
+# How many pieces of a curve are compared with direct evaluation before it proves anything.
+SPOT_CHECKS = 3
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
-HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10)
+HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
 # Lines that share a sweep; more gain nothing.
 LINES_AT_ONCE = 128
 
@@ -129,7 +132,7 @@ def check_query(network: Network, query: Query) -> None:
     """Refuse what cannot be asked, before any work."""
     if not 0 <= query.strength <= 1:
         raise InputError(f"the strength must be between 0 and 1, not {query.strength}")
-    if query.label is not None and not 0 <= query.label < network.graph.classes:
+    if query.label is not None and query.label not in range(network.graph.classes):
         raise InputError(f"label {query.label} is not one of the network's classes 0 to {network.graph.classes - 1}")
     if query.perturbation.kernel.parameters != 1:
         raise InputError(f"{query.perturbation}: the exact method takes one strength")
@@ -145,6 +148,7 @@ class Batch:
     def __init__(self, network: Network, graph: Graph, queries: Sequence[Query], settings: Settings) -> None:
         self.network, self.graph, self.queries, self.settings = network, graph, queries, settings
         self.started = time.perf_counter()
+        self.confirmed: dict[int, float] = {}
         self.lines = make_lines(network, queries, torch.device(settings.device))
         first = self.scores(np.arange(len(queries)), np.zeros(len(queries)))
         self.predicted = first.argmax(1)
@@ -157,10 +161,11 @@ class Batch:
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
         brackets = self.brackets(losses)
         witnesses = self.witnesses(curves, losses)
+        assured = self.assured(curves)
         seconds = time.perf_counter() - self.started
         pieces = sum(curve.pieces + 1 for curve in curves)
         return [
-            self.result(i, curve, brackets.get(i), witnesses.get(i), seconds * (curve.pieces + 1) / pieces)
+            self.result(i, curve, brackets.get(i), witnesses.get(i), assured[i], seconds * (curve.pieces + 1) / pieces)
             for i, curve in enumerate(curves)
         ]
 
@@ -193,6 +198,7 @@ class Batch:
             rows = np.flatnonzero(line == number)
             worst = z[rows[margin[rows].argmin()]]
             if self.replayed([number], [worst])[0]:
+                self.confirmed[number] = float(worst)
                 is_open[number] = False
 
     def brackets(self, losses: Sequence[float | None]) -> dict[int, tuple[float, float]]:
@@ -218,15 +224,36 @@ class Batch:
     def witnesses(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Counterexample]:
         """For each line whose label loses: where it does so most clearly, replayed in the reference runtime."""
         numbers = [i for i, loss in enumerate(losses) if loss is not None]
-        rows = [int(curves[i].margin(int(self.labels[i])).argmin()) for i in numbers]
-        strengths = [float(curves[i].z[row]) for i, row in zip(numbers, rows, strict=True)]
-        confirmed = self.replayed(numbers, strengths)
+        worst = [float(curves[i].z[curves[i].margin(int(self.labels[i])).argmin()]) for i in numbers]
         found = {}
-        for i, row, strength, replayed in zip(numbers, rows, strengths, confirmed, strict=True):
-            label = int(self.labels[i])
-            leads = curves[i].leads(label)[row]
-            found[i] = Counterexample(strength, int(leads.argmin()), float(leads.min()), bool(replayed))
+        for i, z, replayed in zip(numbers, worst, self.replayed(numbers, worst), strict=True):
+            strength = z if replayed else self.confirmed.get(i, z)
+            row = int(np.searchsorted(curves[i].z, strength))
+            leads = curves[i].leads(int(self.labels[i]))[row]
+            seen = bool(replayed) or i in self.confirmed
+            found[i] = Counterexample(strength, int(leads.argmin()), float(leads.min()), seen)
         return found
+
+    def assured(self, curves: Sequence[Curve]) -> list[bool]:
+        """Whether each curve's smallest margin is positive beyond rounding, and the curve what evaluation says it is.
+
+        The network is evaluated at the smallest margin and in the middle of a few pieces. There it must agree with the
+        curve, and the margin exceed what rounding could explain; and the reference runtime must not contradict it.
+        """
+        places = [spots(curve, int(label)) for curve, label in zip(curves, self.labels, strict=True)]
+        numbers = np.repeat(np.arange(len(curves)), [len(z) for z in places])
+        direct, largest = self.scores_and_sizes(numbers, np.concatenate(places))
+        expected = np.concatenate([curve.at(z) for curve, z in zip(curves, places, strict=True)])
+        labels = self.labels[numbers]
+        lead, lead_expected = margins(direct, labels), margins(expected, labels)
+        own = np.abs(direct[np.arange(len(labels)), labels])
+        guard = GUARD_OF_SCORES * np.maximum(own, np.abs(own - lead)) + GUARD_OF_VALUES * largest
+        good = (np.abs(lead - lead_expected) <= guard) & (np.minimum(lead, lead_expected) > guard)
+        first = np.flatnonzero(np.diff(numbers, prepend=-1))
+        close = first[good[first]]
+        contradicted = self.replayed(numbers[close], np.concatenate(places)[close])
+        good[close] &= ~contradicted
+        return [bool(good[numbers == i].all()) and len(places[i]) > 0 for i in range(len(curves))]
 
     def result(
         self,
@@ -234,10 +261,11 @@ class Batch:
         curve: Curve,
         bracket: tuple[float, float] | None,
         witness: Counterexample | None,
+        assured: bool,
         seconds: float,
     ) -> Result:
         query, label = self.queries[number], int(self.labels[number])
-        status, reason = judge(curve, label, query.strength, witness)
+        status, reason = judge(curve, label, query.strength, witness, assured)
         return Result(
             model=self.network.name,
             query=query,
@@ -262,9 +290,22 @@ class Batch:
 
     def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
         """Class scores on given lines at given strengths, evaluated directly."""
+        return self.scores_and_sizes(numbers, z)[0]
+
+    def scores_and_sizes(
+        self, numbers: NDArray[Any], z: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Class scores on given lines at given strengths, and the size of the largest value that led to each."""
         step = longest_window(self.graph, self.settings.memory * GIB)
-        rows = [self.graph.run(self.inputs(numbers[i : i + step], z[i : i + step])) for i in range(0, len(z), step)]
-        return np.asarray(torch.cat(rows).cpu().numpy())
+        scores, sizes = [torch.empty(0, self.graph.classes)], [torch.empty(0)]
+        for start in range(0, len(z), step):
+            rows = self.inputs(numbers[start : start + step], z[start : start + step])
+            largest = rows.flatten(1).abs().amax(1)
+            for value in self.graph.values(rows):
+                torch.maximum(largest, value.flatten(1).abs().amax(1), out=largest)
+            scores.append(value)
+            sizes.append(largest)
+        return torch.cat(scores).double().cpu().numpy(), torch.cat(sizes).double().cpu().numpy()
 
     def replayed(self, numbers: Sequence[int], z: Sequence[float]) -> NDArray[np.bool_]:
         """Whether the label loses in the reference runtime, on given lines at given strengths."""
@@ -278,10 +319,10 @@ def make_lines(network: Network, queries: Sequence[Query], device: torch.device)
     layout = network.picture()
     shape = (len(queries), *network.graph.input_shape)
     slopes, bases = torch.empty(shape, dtype=torch.float64), torch.empty(shape, dtype=torch.float64)
-    by_text: dict[str, list[int]] = {}
+    same: dict[int, list[int]] = {}
     for i, query in enumerate(queries):
-        by_text.setdefault(str(query.perturbation), []).append(i)
-    for numbers in by_text.values():
+        same.setdefault(id(query.perturbation), []).append(i)
+    for numbers in same.values():
         images = torch.stack([queries[i].image.pixels for i in numbers])
         path = queries[numbers[0]].perturbation.apply(images)
         slopes[numbers], bases[numbers] = layout.to_input(path.slopes[0]), layout.to_input(path.base)
@@ -298,7 +339,18 @@ def margins(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.flo
     return lead
 
 
-def judge(curve: Curve, label: int, strength: float, witness: Counterexample | None) -> tuple[Status, Reason | None]:
+def spots(curve: Curve, label: int) -> NDArray[np.float64]:
+    """Where to compare a curve with direct evaluation: at its smallest margin, and in the middle of a few pieces."""
+    if not len(curve.z):
+        return curve.z
+    pieces = np.unique(np.linspace(0, curve.pieces - 1, SPOT_CHECKS).astype(int)) if curve.pieces else np.empty(0, int)
+    middles = (curve.z[pieces] + curve.z[pieces + 1]) / 2 if curve.pieces else curve.z[:0]
+    return np.concatenate([curve.z[[curve.margin(label).argmin()]], middles])
+
+
+def judge(
+    curve: Curve, label: int, strength: float, witness: Counterexample | None, assured: bool
+) -> tuple[Status, Reason | None]:
     """The verdict that the evidence supports, and if it is none, why."""
     if len(curve.z) and curve.margin(label)[0] <= 0:
         return Status.MISCLASSIFIED, None
@@ -306,7 +358,6 @@ def judge(curve: Curve, label: int, strength: float, witness: Counterexample | N
         return (Status.UNSAFE, None) if witness.replayed else (Status.UNDECIDED, Reason.NOT_REPLAYED)
     if not curve.covers(0.0, strength):
         return Status.UNDECIDED, Reason.TIMEOUT
-    guard = ROUNDING_GUARD * max(1.0, float(np.abs(curve.scores).max()))
-    if curve.margin(label).min() > guard:
+    if assured and curve.margin(label).min() > 0:
         return Status.SAFE, None
     return Status.UNDECIDED, Reason.ROUNDING

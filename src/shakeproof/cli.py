@@ -45,6 +45,8 @@ def main() -> None:
         code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
+    except Exception as error:  # a traceback's exit code, 1, would read as a verdict
+        code = _complain(f"internal error, please report it: {type(error).__name__}: {error}")
     sys.exit(code)
 
 
@@ -215,6 +217,8 @@ def _device(name: str) -> str:
 
     try:
         torch.empty(0, device=name)
+        if torch.device(name).type == "meta":
+            raise RuntimeError("it computes nothing")
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]})") from None
     return name

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL.Image import DecompressionBombError
 from torch import Tensor
 
 from shakeproof import vnnlib
@@ -52,12 +54,16 @@ class RawImage:
     def fitted(self, layout: ImageLayout) -> Image:
         """The image as the network's picture; an error that names both sizes if it is another."""
         if isinstance(self.array, vnnlib.RobustnessQuery):
-            flat = self.array.centre(1 if layout.channels_last else layout.image_shape[0])
-            if flat.size != int(np.prod(layout.image_shape)):
+            box = self.array.lower, self.array.upper
+            if box[0].size != int(np.prod(layout.image_shape)):
                 raise InputError(
-                    f"{self.name}: has {flat.size} inputs, the network's picture is {_by(layout.image_shape)}"
+                    f"{self.name}: has {box[0].size} inputs, the network's picture is {_by(layout.image_shape)}"
                 )
-            return Image(self.name, layout.from_input(torch.from_numpy(flat)), self.label)
+            lower, upper = (layout.from_input(torch.from_numpy(side)).numpy() for side in box)
+            return Image(self.name, torch.from_numpy(vnnlib.centre(lower, upper)), self.label)
+        if layout.channels_last and self.array.ndim == 1 and self.array.size == int(np.prod(layout.image_shape)):
+            in_order = layout.from_input(torch.from_numpy(self.array)).numpy()
+            return Image(self.name, as_picture(in_order, layout.image_shape, self.name), self.label)
         return Image(self.name, as_picture(self.array, layout.image_shape, self.name), self.label)
 
 
@@ -76,7 +82,7 @@ def read_image(source: str) -> RawImage:
         return RawImage(source, np.load(path, allow_pickle=False) if path.suffix in ARRAY_FILES else _picture(path))
     except OSError as error:
         raise InputError(f"{source}: cannot read the image ({error.strerror or 'not a readable picture'})") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, SyntaxError, DecompressionBombError) as error:
         raise InputError(
             f"{source}: not a readable image ({str(error).splitlines()[0] if str(error) else 'damaged'})"
         ) from error
@@ -122,17 +128,21 @@ def _from_archive(source: str, path: Path, index: str) -> RawImage:
             )
         images = archive["x"]
         labels = archive.get("y")
+    if images.ndim < 2:
+        raise InputError(f"{source}: the archive's 'x' has shape {images.shape}, not a list of images")
     if not re.fullmatch(r"\d+", index) or int(index) >= len(images):
         raise InputError(f"{source}: there is no image {index!r}; the archive has images 0 to {len(images) - 1}")
     place = int(index)
+    if labels is not None and (labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"):
+        raise InputError(f"{source}: the archive's 'y' must hold one whole number for each image of 'x'")
     return RawImage(source, images[place], None if labels is None else int(labels[place]))
 
 
 def _picture(path: Path) -> Array:
     """A picture's pixels: bytes (height, width[, 3]), or [0, 1] where it has 16 bits."""
-    from PIL import Image as Pillow
-
     with Pillow.open(path) as picture:
+        if picture.mode == "F":
+            return np.asarray(picture, dtype=np.float64)
         if picture.mode.startswith("I"):
             return np.asarray(picture, dtype=np.float64) / 65535
         if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:

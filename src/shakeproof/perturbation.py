@@ -122,7 +122,9 @@ def sharpen(size: int, padding: str = "reflect", clip: Clip | None = None) -> Pe
 def motion_blur(size: int, angle: float, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
     """Camera shake: the mean along a line; `angle` is a bearing (0 is up, clockwise), equal modulo 180."""
     kernel = kernels.motion_blur(size, angle)
-    return Perturbation("motion-blur", (("size", str(size)), ("angle", _plain(angle % 180))), kernel, padding, clip)
+    return Perturbation(
+        "motion-blur", (("size", str(size)), ("angle", _plain(kernels.reduced(angle)))), kernel, padding, clip
+    )
 
 
 def custom(

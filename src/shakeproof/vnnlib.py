@@ -26,17 +26,19 @@ class RobustnessQuery:
     upper: NDArray[np.float64]
     label: int
 
-    def centre(self, channels: int) -> NDArray[np.float64]:
-        """The image the box was drawn around (channels first).
 
-        Boxes inside [0, 1] were clipped to it, and then the midpoint is not the centre: a box that begins at 0 is
-        measured from its upper end, the others from their lower end, by half the widest side of the channel.
-        """
-        if self.lower.min() < 0 or self.upper.max() > 1:
-            return np.asarray((self.lower + self.upper) / 2)
-        by_channel = (self.upper - self.lower).reshape(channels, -1)
-        radius = np.broadcast_to(by_channel.max(1, keepdims=True) / 2, by_channel.shape).reshape(-1)
-        return np.asarray(np.where(self.lower == 0, self.upper - radius, self.lower + radius))
+def centre(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The image a box was drawn around; all (channels, height, width).
+
+    Boxes inside [0, 1] were clipped to it, and then the midpoint is not the centre: a side that begins at 0 is measured
+    from its upper end, one that ends at 1 from its lower end, by half the widest side of the channel.
+    """
+    middle = (lower + upper) / 2
+    if lower.min() < 0 or upper.max() > 1:
+        return np.asarray(middle)
+    radius = (upper - lower).max(axis=(1, 2), keepdims=True) / 2
+    unclipped = np.where(lower == 0, upper - radius, np.where(upper == 1, lower + radius, middle))
+    return np.asarray(np.clip(unclipped, lower, upper))
 
 
 def read_query(path: Path) -> RobustnessQuery:

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shakeproof.errors import ShakeproofError
 from shakeproof.exact.sweep import Piece
-from shakeproof.operators.base import NOISE
 from shakeproof.operators.pool import envelope_breaks
 
 Floats = NDArray[np.float64]
 
 
-class CoverageError(AssertionError):
-    """Rows that do not make up a complete, finite curve: a defect here, never a verdict."""
+class CoverageError(ShakeproofError):
+    """Rows that do not make up a finite curve: never a verdict."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,10 @@ class Curve:
     scores: Floats
 
     def __post_init__(self) -> None:
-        if not (np.diff(self.z) > 0).all() or not np.isfinite(self.scores).all() or not np.isfinite(self.z).all():
-            raise CoverageError("a curve with rows that are not increasing or not finite")
+        if not np.isfinite(self.scores).all():
+            raise CoverageError("the network's scores are not finite along this path; check its weights, mean and std")
+        if not (np.diff(self.z) > 0).all() or not np.isfinite(self.z).all():
+            raise CoverageError("the rows of a curve do not increase: this is a bug in shakeproof, please report it")
 
     def covers(self, start: float, end: float) -> bool:
         """Whether the rows reach from `start` to `end`, both exactly."""
@@ -82,7 +84,7 @@ class Curve:
         best = self.scores.argmax(1)
         mixed = np.flatnonzero(best[1:] != best[:-1])
         left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
-        found = envelope_breaks(left, right, NOISE * float(np.abs(self.scores).max(initial=0)))
+        found = envelope_breaks(left, right)
         segment = mixed[found.segment.numpy()]
         cuts = self.z[segment] + found.fraction.numpy() * (self.z[segment + 1] - self.z[segment])
         ends = np.unique(np.concatenate([self.z, cuts]))

@@ -1,6 +1,6 @@
 """Parameterised convolution kernels K(z) = sum_i A_i z_i + B, in exact fractions."""
 
-from shakeproof.kernels.families import box_blur, custom_target, identity, motion_blur, sharpen
+from shakeproof.kernels.families import box_blur, custom_target, identity, motion_blur, reduced, sharpen
 from shakeproof.kernels.kernel import Matrix, ParameterisedKernel, between, identity_matrix
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "identity",
     "identity_matrix",
     "motion_blur",
+    "reduced",
     "sharpen",
 ]

@@ -17,6 +17,7 @@ from shakeproof.errors import InputError
 from shakeproof.kernels.kernel import Matrix, ParameterisedKernel, between, identity_matrix
 
 LARGEST_SIZE = 999
+LARGEST_ENTRY = 1e100
 
 
 def identity() -> ParameterisedKernel:
@@ -89,9 +90,14 @@ def _check_size(size: int) -> None:
         )
 
 
+def reduced(angle: float) -> float:
+    """The same line's angle in [0, 180). (A tiny negative angle modulo 180 rounds to 180 itself, hence twice.)"""
+    return angle % 180 % 180
+
+
 def _direction(angle: float) -> tuple[Fraction, Fraction]:
     """The bearing as (right, down); exact for the multiples of 45 degrees."""
-    eighth, rest = divmod(angle % 180, 45)
+    eighth, rest = divmod(reduced(angle), 45)
     if rest == 0:
         compass = ((0, -1), (1, -1), (1, 0), (1, 1))
         right, down = compass[int(eighth)]
@@ -132,10 +138,13 @@ def _read_matrix(path: Path) -> Matrix:
         raise InputError(f"{path}: a kernel file is .npy, .csv or a grey .png, not {path.suffix or 'without ending'}")
     try:
         rows = reader(path)
+        magnitude = float(max((abs(entry) for row in rows for entry in row), default=0))
     except OSError as error:
         raise InputError(f"{path}: cannot read the kernel ({error.strerror or 'not a readable file'})") from error
-    except (ValueError, ZeroDivisionError, OverflowError) as error:
+    except (ValueError, TypeError, ArithmeticError, csv.Error) as error:
         raise InputError(f"{path}: not a kernel of finite numbers ({error})") from error
+    if magnitude > LARGEST_ENTRY:
+        raise InputError(f"{path}: an entry of {magnitude:.3g} is too large for a kernel")
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
     if max(len(rows), len(rows[0])) > LARGEST_SIZE:
@@ -149,8 +158,8 @@ def _read_npy(path: Path) -> Matrix:
     import numpy as np
 
     array = np.load(path, allow_pickle=False)
-    if array.ndim != 2:
-        raise ValueError(f"an array of shape {array.shape}, not a matrix")
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        raise ValueError("not an array with two axes")
     return _fractions(array.tolist())
 
 

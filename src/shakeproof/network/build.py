@@ -92,7 +92,10 @@ class Builder:
         if max(output.shape, default=1) != classes or classes < 2:
             raise Unsupported(f"the output has shape {list(output.shape)}; a classifier gives one score per class")
         self.reshape(output, (classes,), keep=True)
-        return simplify(Graph(self._input_shape, tuple(self._nodes)))
+        graph = simplify(Graph(self._input_shape, tuple(self._nodes)))
+        if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
+            raise Unsupported("padding with an infinite value, other than for max pooling")
+        return graph
 
     # -- affine ------------------------------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class Builder:
             raise Unsupported(f"a product of {x.shape[-1]} values with a {list(weight.shape)} matrix")
         zero = torch.zeros(weight.shape[1], dtype=weight.dtype)
         offset = zero if bias is None else zero + bias.reshape(-1)
-        return self._add(Linear(weight.contiguous(), offset), x)
+        return self._add(Linear(weight.t().contiguous(), offset), x)
 
     def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float) -> Value:
         """factor * x + offset with numpy's broadcasting; a wider constant widens the value."""
@@ -142,7 +145,7 @@ class Builder:
         if x.shape[1] != depth * groups or outputs % groups:
             raise Unsupported(f"a convolution of {x.shape[1]} channels with weights for {depth * groups}")
         by_group = weight.reshape(groups, outputs // groups, depth, height, width)
-        matrix = by_group.permute(0, 3, 4, 2, 1).reshape(groups, height * width * depth, outputs // groups)
+        matrix = by_group.permute(0, 1, 3, 4, 2).reshape(groups, outputs // groups, height * width * depth)
         zero = torch.zeros(outputs, dtype=weight.dtype)
         window = pooling.window(x.shape[2], x.shape[3])
         return self._picture(Conv(matrix.contiguous(), zero if bias is None else zero + bias, window), x, window)
@@ -163,11 +166,15 @@ class Builder:
 
     def leaky_relu(self, x: Value, slope: Tensor | float) -> Value:
         slope = torch.as_tensor(slope, dtype=torch.float64)
+        if slope.dim() > len(x.shape):
+            raise Unsupported(f"a slope of shape {list(slope.shape)} for a value of shape {list(x.shape)}")
         return self._elementwise(LeakyRelu(self._stored(slope, x)), x)
 
     def clip(self, x: Value, low: float, high: float) -> Value:
         if not low <= high:
             raise Unsupported(f"clipping to [{low}, {high}]")
+        if abs(low) == abs(high) == float("inf"):
+            return x
         return self._elementwise(Clip(low, high), x)
 
     def abs(self, x: Value) -> Value:
@@ -193,6 +200,8 @@ class Builder:
 
     def pad(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
         """Entries added or dropped along each axis: `sources[a]` lists the index each output index copies, or -1."""
+        if len(x.shape) == 4:  # a picture: what follows will want it with channels last
+            x = Value(self._arranged(x, CHANNELS_LAST), x.shape, CHANNELS_LAST)
         stored: list[tuple[int, ...]] = [()] * len(x.shape)
         for axis, source in zip(x.order, sources, strict=True):
             stored[axis] = tuple(source)

@@ -30,12 +30,18 @@ class Graph:
 
     def run(self, x: Tensor) -> Tensor:
         """Class scores (rows, classes) of inputs (rows, *input_shape)."""
+        for value in self.values(x):
+            x = value
+        return x
+
+    def values(self, x: Tensor) -> Iterator[Tensor]:
+        """What each node computes, in their order; only what is still needed is kept."""
         values = {0: x}
         for index, node in enumerate(self.nodes):
             values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+            yield values[index + 1]
             for dead in self.last_uses[index]:
                 del values[dead]
-        return values[len(self.nodes)]
 
     @cached_property
     def last_uses(self) -> tuple[tuple[int, ...], ...]:

@@ -41,6 +41,8 @@ def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None
 
     `wanted` (channels, height, width) decides for flat inputs and is checked for the others.
     """
+    if wanted is not None and (len(wanted) != 3 or min(wanted) < 1):
+        raise InputError(f"an image shape is channels, height and width, not {_by(wanted)}")
     shape = tuple(input_shape)
     inner = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
     sides = tuple(size for size in inner if size > 1)

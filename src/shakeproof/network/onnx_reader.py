@@ -125,7 +125,14 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
             known[node.output[0]] = rule(call)
         except Unsupported as problem:
             problems.append(Problem(node.op_type, node.name or node.output[0], str(problem)))
-        except (KeyError, IndexError, ValueError, RuntimeError) as error:  # what a malformed node runs into
+        except (
+            ArithmeticError,
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # what a malformed node runs into
             problems.append(Problem(node.op_type, node.name or node.output[0], f"malformed ({error})"))
     graph = None
     if not problems:
@@ -147,6 +154,8 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:
         raise InputError(
             f"{name}: the network has {len(inputs)} inputs; shakeproof needs one image in, class scores out"
         )
+    if inputs[0].type.tensor_type.elem_type not in FLOATS:
+        raise InputError(f"{name}: the input is not float32 or float64; export the network for one of them")
     dims = list(inputs[0].type.tensor_type.shape.dim)
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in dims]
     if shape and len(shape) > 1 and shape[0] <= 0:
@@ -170,10 +179,8 @@ def _widen(array: Array) -> Array:
 
 def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], opset: int) -> list[Array]:
     """A node that depends on constants only, by ONNX's own reference implementation, floats in float64."""
-    if node.op_type == "Cast" and isinstance(inputs[0], np.ndarray) and inputs[0].dtype.kind == "f":
-        target = {a.name: a.i for a in node.attribute}.get("to")
-        if target in FLOATS:
-            return [inputs[0]]
+    if node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial"):
+        raise Unsupported("random numbers")
     present = [i for i in node.input if i]
     arrays = {n: i for n, i in zip(node.input, inputs, strict=True) if isinstance(i, np.ndarray)}
     anything = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.UNDEFINED, None) for n in present]
@@ -216,7 +223,7 @@ def _dropout(call: Call) -> Value:
 
 def _cast(call: Call) -> Value:
     if call.attributes["to"] not in FLOATS:
-        raise Unsupported("a cast of computed values to integers")
+        raise Unsupported("a cast of computed values to integers or 16 bits, which rounds them")
     return call.value()
 
 
@@ -231,12 +238,9 @@ def _gemm(call: Call) -> Value:
     x, weight = call.value(), _tensor(call.constant(1))
     if call.attributes.get("transA"):
         x = call.builder.transpose(x, (1, 0))
+    product = call.builder.linear(x, alpha * (weight.T if call.attributes.get("transB") else weight), None)
     bias = call.optional(2)
-    return call.builder.linear(
-        x,
-        alpha * (weight.T if call.attributes.get("transB") else weight),
-        None if bias is None else beta * _tensor(bias),
-    )
+    return product if bias is None else call.builder.scale(product, 1.0, beta * _tensor(bias))
 
 
 def _matmul(call: Call) -> Value:
@@ -435,6 +439,8 @@ def _pad(call: Call) -> Value:
 
 def _pad_sources(size: int, before: int, after: int, mode: str) -> Array:
     """Which index each index of the padded axis copies; -1 for the constant. Negative padding crops."""
+    if max(before, after) > LARGEST_PAD:
+        raise Unsupported(f"padding by {max(before, after)} entries")
     inner = np.arange(size)[max(0, -before) : size - max(0, -after)]
     widths = (max(0, before), max(0, after))
     if mode == "constant":
@@ -483,7 +489,9 @@ def _unsqueeze(call: Call) -> Value:
     return call.builder.reshape(x, [1 if a in added else next(sizes) for a in range(rank)])
 
 
-FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+
+LARGEST_PAD = 10_000
 
 OPERATORS: Mapping[str, Callable[[Call], Value]] = {
     "Abs": _abs,

@@ -8,12 +8,13 @@ from dataclasses import replace
 import torch
 
 from shakeproof.network.graph import Graph, Node
-from shakeproof.operators import Conv, Linear, MaxPool, Operator, Relu, Scale
+from shakeproof.operators import Conv, Linear, MaxPool, Operator, Pad, Relu, Scale
+from shakeproof.operators.conv import unrolled
 
 
 def simplify(graph: Graph) -> Graph:
-    """Fold scalings into what precedes them and ReLUs into max pooling, then drop what the output does not need."""
-    return without_dead_nodes(fold(graph))
+    """Fold scalings into what precedes them and ReLUs into max pooling, drop what the output does not need, unroll."""
+    return unroll(without_dead_nodes(fold(graph)))
 
 
 def fold(graph: Graph) -> Graph:
@@ -43,7 +44,25 @@ def merge(first: Operator, second: Operator) -> Operator | None:
     if isinstance(first, Relu) and isinstance(second, MaxPool):
         # max(relu(a), relu(b)) = max(a, b, 0): a ReLU's break below the maximum is none of the output's.
         return replace(second, floor=max(second.floor, 0.0))
+    if isinstance(first, Pad) and isinstance(second, MaxPool) and first.value == -torch.inf:
+        return padded(first, second)
     return None
+
+
+def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
+    """Max pooling that pads by itself, where a padding with -inf adds a border around the picture and no more."""
+    widths = []
+    for source in pad.sources:
+        inner = [index for index in source if index >= 0]
+        before = next((place for place, index in enumerate(source) if index >= 0), 0)
+        if inner != list(range(len(inner))) or list(source[before : before + len(inner)]) != inner:
+            return None
+        widths.append((before, len(source) - before - len(inner)))
+    if any(map(any, (widths[0], widths[3]))):
+        return None
+    top, left, bottom, right = pool.window.pads
+    pads = (top + widths[1][0], left + widths[2][0], bottom + widths[1][1], right + widths[2][1])
+    return replace(pool, window=replace(pool.window, pads=pads))
 
 
 def scaled(first: Operator, scale: Scale) -> Operator | None:
@@ -58,9 +77,18 @@ def scaled(first: Operator, scale: Scale) -> Operator | None:
     outputs = first.bias.numel()
     factor, offset = (c.reshape(-1).expand(outputs) for c in (factor, offset))
     if isinstance(first, Linear):
-        return Linear(first.weight * factor, first.bias * factor + offset)
-    by_group = factor.reshape(first.weight.shape[0], 1, -1)
+        return Linear(first.weight * factor.unsqueeze(1), first.bias * factor + offset)
+    by_group = factor.reshape(first.weight.shape[0], -1, 1)
     return replace(first, weight=first.weight * by_group, bias=first.bias * factor + offset)
+
+
+def unroll(graph: Graph) -> Graph:
+    """Convolutions of small pictures as plain matrices, where that is less work."""
+    nodes = []
+    for node in graph.nodes:
+        small = unrolled(node.operator, graph.shape(node.inputs[0])) if isinstance(node.operator, Conv) else None
+        nodes.append(replace(node, operator=small or node.operator))
+    return Graph(graph.input_shape, tuple(nodes))
 
 
 def _last(constant: torch.Tensor) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import Builder, Pooling, Unsupported, Value
@@ -47,7 +48,10 @@ def read(program: ExportedProgram, name: str) -> Reading:
             weight = weights[held[node.name]].detach()
             known[node.name] = weight.double() if weight.is_floating_point() else weight
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    output = program.graph.output_node().args[0][0].name
+    outputs = program.graph.output_node().args[0]
+    if len(outputs) != 1 or not isinstance(outputs[0], torch.fx.Node):
+        raise InputError(f"{name}: the module has {len(outputs)} outputs; shakeproof needs one, the class scores")
+    output = outputs[0].name
     problems, dropped = [], None
     for node in calls:
         word = str(node.target).removeprefix("aten.").partition(".")[0]
@@ -64,10 +68,21 @@ def read(program: ExportedProgram, name: str) -> Reading:
                 known[output] = arguments[0]
                 dropped = "LogSoftmax" if "log" in word else "Softmax"
                 continue
+            if not any(isinstance(leaf, Value) for leaf in tree_leaves((arguments, options))):
+                known[node.name] = node.target(*arguments, **options)
+                continue
             if word not in OPERATORS:
                 raise Unsupported("not supported")
             known[node.name] = OPERATORS[word](builder, *arguments, **options)
-        except (Unsupported, TypeError) as problem:
+        except (
+            Unsupported,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as problem:
             problems.append(f"{word} ({node.name}): {problem}")
     if problems:
         raise UnsupportedNetworkError(f"{name}: {len(problems)} operators cannot be analysed: {'; '.join(problems)}")
@@ -166,7 +181,7 @@ def _mul(b: Builder, x: Any, y: Any) -> Value:
 def _div(b: Builder, x: Any, y: Any) -> Value:
     if not isinstance(x, Value) or isinstance(y, Value):
         raise Unsupported("a division by a computed value")
-    return b.scale(x, 1.0 / y, 0.0)
+    return b.scale(x, 1.0 / torch.as_tensor(y, dtype=torch.float64), 0.0)
 
 
 def _clamp(b: Builder, x: Value, low: float | None = None, high: float | None = None) -> Value:

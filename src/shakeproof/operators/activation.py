@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, PiecewiseLinear, noise_level
+from shakeproof.operators.base import Breaks, PiecewiseLinear
 
 
 class Elementwise(PiecewiseLinear):
@@ -20,22 +20,21 @@ class Elementwise(PiecewiseLinear):
         """The inputs at which the slope changes."""
 
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
-        noise = noise_level(x)
-        rows = x.flatten(1)
-        found = [_crossings(rows, threshold, joined, noise) for threshold in self.thresholds]
+        rows = x.reshape(len(x), -1)
+        found = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
         return Breaks(torch.cat([b.segment for b in found]), torch.cat([b.fraction for b in found]))
 
     def workspace(self, *inputs: torch.Size) -> int:
         return 3 * inputs[0].numel()  # masks, a byte a neuron
 
 
-def _crossings(x: Tensor, threshold: float, joined: Tensor, noise: Tensor) -> Breaks:
+def _crossings(x: Tensor, threshold: float, joined: Tensor) -> Breaks:
     """Where a neuron passes the threshold between two rows; `x` is (rows, neurons)."""
     above = x > threshold
     changed = above[1:] ^ above[:-1]
     segment, neuron = changed.nonzero(as_tuple=True)
     start, end = x[segment, neuron] - threshold, x[segment + 1, neuron] - threshold
-    strict = (start * end < 0) & ((end - start).abs() > noise) & joined[segment]
+    strict = (start != 0) & (end != 0) & joined[segment]
     start, end = start[strict], end[strict]
     return Breaks(segment[strict], start / (start - end))
 

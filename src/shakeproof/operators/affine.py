@@ -12,15 +12,15 @@ from shakeproof.operators.base import Affine
 
 @dataclass(frozen=True, eq=False)
 class Linear(Affine):
-    """x @ weight + bias along the last axis; weight (inputs, outputs), bias (outputs)."""
+    """x @ weight.T + bias along the last axis; weight (outputs, inputs), bias (outputs)."""
 
     weight: Tensor
     bias: Tensor
 
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
-        return rows.view(*x.shape[:-1], self.weight.shape[1])
+        rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight.t())
+        return rows.view(*x.shape[:-1], self.weight.shape[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-# Differences below this share of a layer's largest value are rounding noise of float64 sums, not crossings.
-NOISE = 2.0**-46
-
 
 class Breaks(NamedTuple):
     """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered."""
@@ -56,8 +53,3 @@ class PiecewiseLinear(Operator):
         `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
         Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
         """
-
-
-def noise_level(x: Tensor) -> Tensor:
-    """What counts as rounding noise among the values of a layer, judged by its first and last row."""
-    return NOISE * torch.maximum(x[0].abs().amax(), x[-1].abs().amax())

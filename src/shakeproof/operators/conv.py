@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ class Window:
     strides: Pair = (1, 1)
     dilations: Pair = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def is_pointwise(self) -> bool:
+        return self.kernel == (1, 1) and not any(self.pads)
 
     def padded(self, x: Tensor, value: float) -> Tensor:
         """`x` (n, height, width, channels) with its border added."""
@@ -74,33 +78,74 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Conv(Affine):
-    """Cross-correlation; weight (groups, kernel height * kernel width * channels in, channels out), bias (channels)."""
+    """Cross-correlation; weight (groups, channels out, kernel height * kernel width * channels in), bias (channels).
+
+    Patches are laid out as the rows of a matrix, a few pictures at a time so that they stay in the cache, and
+    multiplied by the weights. (A matrix product reads weights stored by output a quarter faster than stored by input.)
+    """
 
     weight: Tensor
     bias: Tensor
     window: Window
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        n, (height, width, channels) = x.shape[0] * x.shape[1], x.shape[2:]
-        groups, depth, outputs = self.weight.shape
-        size = self.window.output_size(height, width)
-        padded = self.window.padded(x.reshape(n, height, width, channels), 0.0)
-        out = x.new_empty(n, *size, groups * outputs)
-        step = max(1, PATCH_BYTES // (size[0] * size[1] * depth * groups * x.element_size()))
-        for start in range(0, n, step):
-            part = self.window.patches(padded[start : start + step], size)
-            for group in range(groups):
-                inputs_of_group = part[..., group * channels // groups : (group + 1) * channels // groups]
-                outputs_of_group = slice(group * outputs, (group + 1) * outputs)
-                product = torch.addmm(
-                    self.bias[outputs_of_group], inputs_of_group.reshape(-1, depth), self.weight[group]
-                )
-                out[start : start + step, :, :, outputs_of_group] = product.view(-1, *size, outputs)
-        return out.view(*x.shape[:2], *size, groups * outputs)
+        pictures = inputs[0].flatten(0, 1)
+        size = self.window.output_size(pictures.shape[1], pictures.shape[2])
+        out = pictures.new_empty(pictures.shape[0], *size, self.bias.numel())
+        if self.window.is_pointwise and len(self.weight) == 1:
+            rows = pictures[:, :: self.window.strides[0], :: self.window.strides[1]].flatten(0, 2)
+            torch.mm(rows, self.weight[0].t(), out=out.flatten(0, 2))
+        else:
+            self._multiply_patches(pictures, out)
+        return out.add_(self.bias).view(*inputs[0].shape[:2], *out.shape[1:])
 
-    def workspace(self, *inputs: torch.Size) -> int:
-        return 8 * self.window.padded_entries(inputs[0])
+    def _multiply_patches(self, pictures: Tensor, out: Tensor) -> None:
+        groups, outputs, depth = self.weight.shape
+        n, down, across, _ = out.shape
+        channels = pictures.shape[3]
+        step = min(n, max(1, PATCH_BYTES // (down * across * groups * depth * pictures.element_size())))
+        border = self.window.padded(pictures.new_zeros(step, *pictures.shape[1:]), 0.0)
+        top, left = self.window.pads[:2]
+        inner = border[:, top : top + pictures.shape[1], left : left + pictures.shape[2]]
+        patches = pictures.new_empty(groups, step * down * across, depth)
+        for start in range(0, n, step):
+            part = pictures[start : start + step]
+            count = len(part) * down * across
+            inner[: len(part)] = part
+            seen = self.window.patches(border[: len(part)], (down, across))
+            by_group = seen.unflatten(-1, (groups, channels // groups)).movedim(-2, 0)
+            patches[:, :count].view(by_group.shape).copy_(by_group)
+            target = out[start : start + step].flatten(0, 2)
+            if groups == 1:
+                torch.mm(patches[0, :count], self.weight[0].t(), out=target)
+            else:
+                products = torch.bmm(patches[:, :count], self.weight.transpose(1, 2))
+                target.unflatten(-1, (groups, outputs)).copy_(products.transpose(0, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Unrolled(Affine):
+    """A convolution on a picture so small that most of its patches are border, as one matrix: (outputs, inputs)."""
+
+    weight: Tensor
+    bias: Tensor
+    shape: tuple[int, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        rows = torch.addmm(self.bias, inputs[0].flatten(1), self.weight.t())
+        return rows.view(-1, *self.shape)
+
+
+def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
+    """The convolution as a matrix, if that takes fewer multiplications; `shape` (batch, height, width, channels)."""
+    down, across = conv.window.output_size(shape[1], shape[2])
+    outputs = shape[0] * down * across * conv.bias.numel()
+    if shape.numel() >= conv.weight.shape[2]:
+        return None
+    units = torch.eye(shape.numel(), dtype=conv.weight.dtype, device=conv.weight.device).view(-1, *shape)
+    columns = replace(conv, bias=torch.zeros_like(conv.bias)).apply(units).reshape(-1, outputs)
+    positions = outputs // conv.bias.numel()
+    return Unrolled(columns.t().contiguous(), conv.bias.repeat(positions), (shape[0], down, across, conv.bias.numel()))
 
 
 @dataclass(frozen=True, eq=False)

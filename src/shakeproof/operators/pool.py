@@ -7,17 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, PiecewiseLinear, noise_level
+from shakeproof.operators.base import Breaks, PiecewiseLinear
 from shakeproof.operators.conv import Pair, Window
 
+# Two values closer than this share of their size are equal but for the rounding of the sums they came from.
+NOISE = 2.0**-46
 
-def envelope_breaks(left: Tensor, right: Tensor, noise: Tensor | float) -> Breaks:
+
+def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
     """Where the maximum of k chords passes from one chord to another.
 
     Each of the p groups has k chords on [0, 1], from `left` to `right`, both (p, k). Returns the group (as `segment`)
     and the fraction of every change strictly inside. Walks along the envelope: from the chord that leads, the next
     leader is the steeper one that meets it first. At most k - 1 steps, since slopes only grow. A chord that ends ahead
-    of the leader by no more than `noise` is left out.
+    of the leader by no more than rounding of its own value (whatever else is in the group) is left out: flat regions of
+    a picture would otherwise tie in noise.
     """
     slope = right - left
     # The leader just after 0: the highest start and, among equals, the steepest.
@@ -29,7 +33,8 @@ def envelope_breaks(left: Tensor, right: Tensor, noise: Tensor | float) -> Break
     while group.numel():
         behind = left.gather(1, leader) - left
         gain = slope - slope.gather(1, leader)
-        overtakes = (gain > 0) & (gain - behind > noise)
+        ahead = gain - behind
+        overtakes = (gain > 0) & (ahead > NOISE * (left + slope).abs())
         meeting = torch.where(overtakes, behind / gain, torch.inf).maximum(reached)
         first = meeting.amin(1, keepdim=True)
         leader = torch.where(meeting == first, gain, -torch.inf).argmax(1, keepdim=True)
@@ -83,7 +88,7 @@ class MaxPool(PiecewiseLinear):
             left, right = torch.cat([left, floor], 1), torch.cat([right, floor], 1)
         # Padding has no chord: far below everything, at both ends.
         lowest = torch.finfo(left.dtype).min / 4
-        found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest), noise_level(best))
+        found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
         return Breaks(segment[found.segment], found.fraction)
 
     def workspace(self, *inputs: torch.Size) -> int:
