@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench tables
+.PHONY: setup demo test lint bench
 
 setup: $(VENV)/installed
 
@@ -27,3 +27,6 @@ lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/speed.py $(ARGS)

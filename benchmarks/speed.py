@@ -30,6 +30,7 @@ import shakeproof as sp
 from shakeproof.analysis import make_lines
 from shakeproof.exact import sweep
 from shakeproof.images import read_image
+from shakeproof.memory import keep_freed_memory
 from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
 
@@ -82,6 +83,7 @@ class Row:
 
 def measure(name: str, data: Path, memory: float) -> list[Row]:
     """All perturbations of one network."""
+    keep_freed_memory()
     model, images = NETWORKS[name]
     network = sp.load(data / model)
     pictures = [read_image(f"{data}/{image}").fitted(network.picture()) for image in images(data)]

@@ -106,20 +106,21 @@ SEEN = Counterexample(0.5, 1, -0.5, replayed=True)
 
 
 @pytest.mark.parametrize(
-    ("curve", "strength", "witness", "assured", "status", "reason"),
+    ("curve", "strength", "witness", "assured", "wins", "status", "reason"),
     [
-        (CURVE, 1.0, None, True, "safe", None),
-        (CURVE, 1.0, None, False, "undecided", "rounding"),
-        (CURVE, 0.9, None, True, "undecided", "timeout"),  # the curve must end exactly where the question ends
-        (Curve(np.array([0.1, 1.0]), CURVE.scores), 1.0, None, True, "undecided", "timeout"),
-        (Curve(CURVE.z[:0], CURVE.scores[:0]), 1.0, None, True, "undecided", "timeout"),
-        (CURVE, 1.0, SEEN, True, "unsafe", None),
-        (CURVE, 1.0, dataclasses.replace(SEEN, replayed=False), True, "undecided", "not-replayed"),
-        (Curve(CURVE.z, np.array([[0.0, 0.0], [1.0, 0.0]])), 1.0, SEEN, True, "misclassified", None),
+        (CURVE, 1.0, None, True, True, "safe", None),
+        (CURVE, 1.0, None, False, True, "undecided", "rounding"),
+        (CURVE, 0.9, None, True, True, "undecided", "timeout"),  # the curve must end exactly where the question ends
+        (Curve(np.array([0.1, 1.0]), CURVE.scores), 1.0, None, True, True, "undecided", "timeout"),
+        (Curve(CURVE.z[:0], CURVE.scores[:0]), 1.0, None, True, True, "undecided", "timeout"),
+        (CURVE, 1.0, SEEN, True, True, "unsafe", None),
+        (CURVE, 1.0, dataclasses.replace(SEEN, replayed=False), True, True, "undecided", "not-replayed"),
+        (CURVE, 1.0, SEEN, True, False, "misclassified", None),
+        (CURVE, 1.0, None, True, False, "misclassified", None),
     ],
 )
-def test_verdicts_need_their_evidence(curve, strength, witness, assured, status, reason):
-    assert judge(curve, 0, strength, witness, assured) == (status, reason)
+def test_verdicts_need_their_evidence(curve, strength, witness, assured, wins, status, reason):
+    assert judge(curve, 0, strength, witness, assured, wins) == (status, reason)
 
 
 def test_nan_scores_are_an_error_never_a_verdict():
@@ -176,8 +177,42 @@ def test_verify_stops_early_and_agrees_with_the_profile(demo_network):
             assert early.status is whole.status
             assert early.pieces <= whole.pieces
             if whole.critical_strength is not None:
-                assert early.critical_strength[0] == pytest.approx(whole.critical_strength[0], abs=1e-10)
+                assert early.critical_strength[0] <= whole.critical_strength[0]
+                assert early.critical_strength[1] >= whole.critical_strength[1] - 1e-10
                 assert early.counterexample.replayed
+                assert early.counterexample.margin < 0
+
+
+def test_a_flip_between_probes_is_found_by_the_sweep():
+    """Where no probe falls into it, a narrow flip is still found, with its exact critical strength."""
+    network, image = narrow_flip_network(centre=0.5 / 32 + 0.25, width=1e-3)
+    result = sp.verify(network, image, "box-blur:size=3,padding=zeros", strength=1.0, label=0)
+    assert result.status is sp.Status.UNSAFE
+    assert result.critical_strength[1] - result.critical_strength[0] <= 1e-9
+    assert result.critical_strength[0] == pytest.approx(0.5 / 32 + 0.25 - 5e-4, abs=1e-5)
+
+
+def narrow_flip_network(centre: float, width: float) -> tuple[sp.Network, np.ndarray]:
+    """The label loses on an interval of strengths, and nowhere else: margin |z - centre| - width / 2."""
+    image = np.zeros((1, 3, 3))
+    image[0, 1, 1] = 1.0
+    pick, out = nn.Linear(9, 1), nn.Linear(1, 2)
+    with torch.no_grad():
+        pick.weight.zero_()
+        pick.weight[0, 4] = -9 / 8  # (1 - pixel) 9/8 is the strength
+        pick.bias.fill_(9 / 8 - centre)
+        out.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        out.bias.copy_(torch.tensor([0.0, width / 2]))
+
+    class Narrow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pick, self.out = pick, out
+
+        def forward(self, x):
+            return self.out(torch.abs(self.pick(x.flatten(1))))
+
+    return sp.load(Narrow(), torch.zeros(1, 1, 3, 3)), image
 
 
 def test_many_queries_are_answered_in_order(demo_network):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -208,6 +210,54 @@ def test_results_do_not_depend_on_the_budget():
     results = [sp.profile(network, image, "box-blur:size=5", memory=m) for m in (0.02, 2.0)]
     assert results[0].critical_strength == results[1].critical_strength
     assert results[0].min_margin == pytest.approx(results[1].min_margin, abs=1e-9)
+
+
+def test_the_sweep_never_leaves_the_device(monkeypatch):
+    """No operator falls back to numpy, which would fail (or crawl) on a GPU."""
+    graph, lines = graph_of(10), random_lines(2, 10)
+
+    def refuse(self, *_):
+        raise AssertionError("a tensor was turned into a numpy array")
+
+    for name in ("numpy", "__array__", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    with torch.inference_mode():
+        pieces = list(sweep(graph, lines, GIB))
+    assert sum(len(piece.z) for piece in pieces) > 10
+    with pytest.raises(AssertionError, match="numpy array"):
+        assemble(pieces, 2, graph.classes)
+
+
+LARGE = """
+import sys, torch, shakeproof as sp
+from torch import nn
+
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**20
+
+torch.manual_seed(0)
+module = nn.Sequential(
+    nn.Conv2d(3, 32, 7, stride=2, padding=3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+    nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).eval()
+network = sp.load(module, torch.zeros(1, 3, 224, 224))
+image = torch.rand(3, 224, 224, generator=torch.Generator().manual_seed(1))
+sp.profile(network, image, "identity", memory=float(sys.argv[1]))
+before = peak()
+result = sp.profile(network, image, "motion-blur:size=9,angle=30", max_strength=0.01, memory=float(sys.argv[1]))
+assert result.curve.covers(0.0, 0.01)
+print(result.pieces, peak() - before)
+"""
+
+
+@pytest.mark.parametrize("budget", [0.25, 0.6])
+def test_large_images_within_the_budget(budget):
+    """A network for 224 x 224 pictures, a narrow range of strengths: memory stays below the budget."""
+    done = subprocess.run([sys.executable, "-c", LARGE, str(budget)], capture_output=True, text=True, check=True)
+    pieces, gib = map(float, done.stdout.split())
+    assert pieces > 50
+    assert gib < budget
 
 
 def test_a_clip_in_front_bends_too():

@@ -38,6 +38,8 @@ GUARD_OF_SCORES, GUARD_OF_VALUES = 1e-9, 1e-12
 SPOT_CHECKS = 3
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
 HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
+# How many strengths are tried in the reference runtime before an early answer is worked for.
+PROBES = 32
 # Lines that share a sweep; more gain nothing.
 LINES_AT_ONCE = 128
 
@@ -84,7 +86,10 @@ def verify(
     label: int | None = None,
     **settings: Any,
 ) -> Result:
-    """Whether the label wins at every strength in [0, strength]; stops at the first confirmed counterexample."""
+    """Whether the label wins at every strength in [0, strength]; stops at the first confirmed counterexample.
+
+    If a quick probe finds one, all that is known of the critical strength is that it is in (0, counterexample].
+    """
     query = make_query(network, image, perturbation, label, strength)
     return analyse(network, [query], Settings(**{"stop_early": True, **settings}))[0]
 
@@ -148,18 +153,21 @@ class Batch:
     def __init__(self, network: Network, graph: Graph, queries: Sequence[Query], settings: Settings) -> None:
         self.network, self.graph, self.queries, self.settings = network, graph, queries, settings
         self.started = time.perf_counter()
-        self.confirmed: dict[int, float] = {}
         self.lines = make_lines(network, queries, torch.device(settings.device))
         first = self.scores(np.arange(len(queries)), np.zeros(len(queries)))
         self.predicted = first.argmax(1)
         self.labels = np.array(
             [p if q.label is None else q.label for q, p in zip(queries, self.predicted, strict=True)]
         )
+        self.wins_at_zero = margins(first, self.labels) > 0
+        # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
+        self.confirmed: dict[int, Counterexample] = {}
 
     def results(self) -> list[Result]:
+        probed = self.probe() if self.settings.stop_early else {}
         curves = assemble(self.swept(), len(self.queries), self.graph.classes)
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-        brackets = self.brackets(losses)
+        brackets = {**probed, **self.brackets(losses)}
         witnesses = self.witnesses(curves, losses)
         assured = self.assured(curves)
         seconds = time.perf_counter() - self.started
@@ -174,6 +182,7 @@ class Batch:
         total = float((self.lines.end - self.lines.start).sum()) or 1.0
         settled = 0.0
         is_open = torch.ones(len(self.queries), dtype=torch.bool, device=self.lines.start.device)
+        is_open[list(self.confirmed)] = False
         deadline = math.inf if self.settings.timeout is None else self.started + self.settings.timeout
 
         def still_open() -> Tensor:
@@ -190,15 +199,34 @@ class Batch:
             self.settings.progress(min(1.0, (settled + float(((~is_open) * self.lines.end).sum())) / total))
         self.settings.progress(1.0)
 
+    def probe(self) -> dict[int, tuple[float, float]]:
+        """Look for counterexamples at evenly spaced strengths in the reference runtime itself, before the real work.
+
+        Confirms what it finds, and returns what that says of the critical strength: it is in (0, z].
+        """
+        bounds = {}
+        for number in np.flatnonzero(self.wins_at_zero).tolist():
+            tried = np.linspace(0, self.queries[number].strength, PROBES + 1)[1:]
+            tried = tried[self.replayed([number] * PROBES, tried)]
+            scores = self.scores(np.full(len(tried), number), tried)
+            lead = margins(scores, np.full(len(tried), self.labels[number]))
+            if len(tried) and lead.min() < 0:
+                worst = int(lead.argmin())
+                winner = int(scores[worst].argmax())
+                self.confirmed[number] = Counterexample(float(tried[worst]), winner, float(lead[worst]), replayed=True)
+                bounds[number] = (0.0, float(tried[lead < 0][0]))
+        return bounds
+
     def close_flipped(self, piece: Piece, is_open: Tensor) -> None:
         """Close the lines on which this piece holds a counterexample that the reference runtime confirms."""
         line, z, scores = (column.cpu().numpy() for column in piece)
         margin = margins(scores, self.labels[line])
         for number in np.unique(line[margin < 0]).tolist():
             rows = np.flatnonzero(line == number)
-            worst = z[rows[margin[rows].argmin()]]
-            if self.replayed([number], [worst])[0]:
-                self.confirmed[number] = float(worst)
+            worst = rows[margin[rows].argmin()]
+            if self.replayed([number], [z[worst]])[0]:
+                winner, lead = int(scores[worst].argmax()), float(margin[worst])
+                self.confirmed[number] = Counterexample(float(z[worst]), winner, lead, replayed=True)
                 is_open[number] = False
 
     def brackets(self, losses: Sequence[float | None]) -> dict[int, tuple[float, float]]:
@@ -224,14 +252,13 @@ class Batch:
     def witnesses(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Counterexample]:
         """For each line whose label loses: where it does so most clearly, replayed in the reference runtime."""
         numbers = [i for i, loss in enumerate(losses) if loss is not None]
-        worst = [float(curves[i].z[curves[i].margin(int(self.labels[i])).argmin()]) for i in numbers]
-        found = {}
-        for i, z, replayed in zip(numbers, worst, self.replayed(numbers, worst), strict=True):
-            strength = z if replayed else self.confirmed.get(i, z)
-            row = int(np.searchsorted(curves[i].z, strength))
+        rows = [int(curves[i].margin(int(self.labels[i])).argmin()) for i in numbers]
+        strengths = [float(curves[i].z[row]) for i, row in zip(numbers, rows, strict=True)]
+        found = dict(self.confirmed)
+        for i, row, z, replayed in zip(numbers, rows, strengths, self.replayed(numbers, strengths), strict=True):
             leads = curves[i].leads(int(self.labels[i]))[row]
-            seen = bool(replayed) or i in self.confirmed
-            found[i] = Counterexample(strength, int(leads.argmin()), float(leads.min()), seen)
+            if replayed or i not in found:
+                found[i] = Counterexample(z, int(leads.argmin()), float(leads.min()), bool(replayed))
         return found
 
     def assured(self, curves: Sequence[Curve]) -> list[bool]:
@@ -246,8 +273,8 @@ class Batch:
         expected = np.concatenate([curve.at(z) for curve, z in zip(curves, places, strict=True)])
         labels = self.labels[numbers]
         lead, lead_expected = margins(direct, labels), margins(expected, labels)
-        own = np.abs(direct[np.arange(len(labels)), labels])
-        guard = GUARD_OF_SCORES * np.maximum(own, np.abs(own - lead)) + GUARD_OF_VALUES * largest
+        own = direct[np.arange(len(labels)), labels]
+        guard = GUARD_OF_SCORES * np.maximum(np.abs(own), np.abs(own - lead)) + GUARD_OF_VALUES * largest
         good = (np.abs(lead - lead_expected) <= guard) & (np.minimum(lead, lead_expected) > guard)
         first = np.flatnonzero(np.diff(numbers, prepend=-1))
         close = first[good[first]]
@@ -265,7 +292,9 @@ class Batch:
         seconds: float,
     ) -> Result:
         query, label = self.queries[number], int(self.labels[number])
-        status, reason = judge(curve, label, query.strength, witness, assured)
+        status, reason = judge(curve, label, query.strength, witness, assured, bool(self.wins_at_zero[number]))
+        lowest = [float(curve.margin(label).min())] if len(curve.z) else []
+        lowest += [witness.margin] if witness is not None else []
         return Result(
             model=self.network.name,
             query=query,
@@ -275,7 +304,7 @@ class Batch:
             critical_strength=bracket,
             profile=tuple(Interval(*interval) for interval in curve.classes()),
             counterexample=witness,
-            min_margin=float(curve.margin(label).min()) if len(curve.z) else None,
+            min_margin=min(lowest, default=None),
             pieces=curve.pieces,
             reason=reason,
             seconds=seconds,
@@ -307,7 +336,7 @@ class Batch:
             sizes.append(largest)
         return torch.cat(scores).double().cpu().numpy(), torch.cat(sizes).double().cpu().numpy()
 
-    def replayed(self, numbers: Sequence[int], z: Sequence[float]) -> NDArray[np.bool_]:
+    def replayed(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> NDArray[np.bool_]:
         """Whether the label loses in the reference runtime, on given lines at given strengths."""
         clip = self.queries[0].perturbation.clip
         inputs = self.inputs(numbers, z)
@@ -349,10 +378,10 @@ def spots(curve: Curve, label: int) -> NDArray[np.float64]:
 
 
 def judge(
-    curve: Curve, label: int, strength: float, witness: Counterexample | None, assured: bool
+    curve: Curve, label: int, strength: float, witness: Counterexample | None, assured: bool, wins_at_zero: bool
 ) -> tuple[Status, Reason | None]:
     """The verdict that the evidence supports, and if it is none, why."""
-    if len(curve.z) and curve.margin(label)[0] <= 0:
+    if not wins_at_zero:
         return Status.MISCLASSIFIED, None
     if witness is not None:
         return (Status.UNSAFE, None) if witness.replayed else (Status.UNDECIDED, Reason.NOT_REPLAYED)

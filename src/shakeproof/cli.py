@@ -14,6 +14,7 @@ import click
 
 from shakeproof import __version__
 from shakeproof.errors import InputError, ShakeproofError
+from shakeproof.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,7 @@ EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    keep_freed_memory()
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -126,7 +128,7 @@ def profile(max_strength: float, **options: Any) -> int:
 @click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample.")
 def verify(strength: float, whole_profile: bool, **options: Any) -> int:
     """Whether the label wins at every strength up to a given one."""
-    return _analyse(strength=strength, stop_early=not whole_profile, **options)
+    return _analyse(strength=strength, stop_early=not whole_profile and options["plot"] is None, **options)
 
 
 def _analyse(

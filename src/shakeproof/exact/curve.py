@@ -83,6 +83,8 @@ class Curve:
         """z cut at every row and every change of leader, and who leads in each cell."""
         best = self.scores.argmax(1)
         mixed = np.flatnonzero(best[1:] != best[:-1])
+        if len(self.z) > 1 and not len(mixed):  # whoever leads at both ends of a chord leads on all of it
+            return self.z[[0, -1]], best[:1]
         left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
         found = envelope_breaks(left, right)
         segment = mixed[found.segment.numpy()]

@@ -27,7 +27,9 @@ from shakeproof.operators.conv import PATCH_BYTES
 
 FLOAT_BYTES = 8
 FIXED_BYTES = 2 * PATCH_BYTES
+BREAK_BYTES = 64  # for finding and sorting a break; a segment may have one for each neuron
 SHORTEST_WINDOW = 4
+FEW_ROWS = 12
 # Windows beyond this size gain nothing from larger products and leave the cache.
 WINDOW_BYTES = 64 * 2**20
 
@@ -116,9 +118,14 @@ def advance(graph: Graph, window: Window) -> Piece | Window:
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
             if len(breaks.segment):
                 return Window(index, insert(plan, breaks), values)
-        values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+        inputs = [values[i] for i in node.inputs]
         for dead in graph.last_uses[index]:
             del values[dead]
+        if isinstance(node.operator, PiecewiseLinear) and index in graph.overwriting:
+            values[index + 1] = node.operator.overwrite(inputs[0])
+        else:
+            values[index + 1] = node.operator.apply(*inputs)
+        del inputs
     return Piece(plan.line, plan.z, values[len(graph.nodes)])
 
 
@@ -159,13 +166,21 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
 
 def make_rows(plan: Plan, rows: Tensor) -> Tensor:
     """The planned rows of one value: copies of its rows, and points on the chords between them."""
-    made = rows.index_select(0, plan.source)
+    flat = rows.reshape(len(rows), -1)
+    first, last = int(plan.source[0]), min(int(plan.source[-1]) + 1, len(rows) - 1)
     new = plan.fraction.nonzero().squeeze(1)
-    if len(new):
-        segment = plan.source[new]
-        fraction = plan.fraction[new].view(-1, *(1,) * (rows.dim() - 1))
-        made.index_copy_(0, new, torch.lerp(rows[segment], rows[segment + 1], fraction))
-    return made
+    if last - first < FEW_ROWS and len(new):
+        # Many points on few segments: a product with two weights a row writes each entry once.
+        weights = rows.new_zeros(len(plan.z), last - first + 1)
+        weights.scatter_(1, (plan.source - first).unsqueeze(1), (1 - plan.fraction).unsqueeze(1))
+        weights[new, plan.source[new] + 1 - first] = plan.fraction[new]
+        made = weights @ flat[first : last + 1]
+    else:
+        made = flat.index_select(0, plan.source)
+        if len(new):
+            start, end = (flat.index_select(0, plan.source[new] + step) for step in (0, 1))
+            made.index_copy_(0, new, end.sub_(start).mul_(plan.fraction[new].unsqueeze(1)).add_(start))
+    return made.view(-1, *rows.shape[1:])
 
 
 def cut_into_windows(node: int, plan: Plan, values: Mapping[int, Tensor], longest: int) -> Iterator[Window]:
@@ -191,9 +206,11 @@ def longest_window(graph: Graph, memory: float) -> int:
         at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
         if isinstance(node.operator, PiecewiseLinear):
             waiting += live
-    rows = int((memory - FIXED_BYTES) // (waiting + at_work))
+    bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, PiecewiseLinear)]
+    fixed = FIXED_BYTES + BREAK_BYTES * max(bending, default=0)
+    rows = int((memory - fixed) // (waiting + at_work))
     if rows < SHORTEST_WINDOW:
-        needed = (SHORTEST_WINDOW * (waiting + at_work) + FIXED_BYTES) / 2**30
+        needed = (SHORTEST_WINDOW * (waiting + at_work) + fixed) / 2**30
         raise MemoryBudgetError(
             f"the network needs {needed:.2f} GiB of working memory, the budget is {memory / 2**30:.2f} GiB;"
             " raise it with --memory"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,9 +111,9 @@ class Builder:
     def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float) -> Value:
         """factor * x + offset with numpy's broadcasting; a wider constant widens the value."""
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
-        wide = torch.broadcast_shapes(factor.shape, offset.shape)
+        wide = np.broadcast_shapes(factor.shape, offset.shape)
         x = self._with_rank(x, len(wide))
-        if torch.broadcast_shapes(wide, x.shape) != torch.Size(x.shape):
+        if np.broadcast_shapes(wide, x.shape) != x.shape:
             raise Unsupported(f"a constant of shape {list(wide)} that widens a value of shape {list(x.shape)}")
         return self._elementwise(Scale(self._stored(factor, x), self._stored(offset, x)), x)
 
@@ -120,7 +121,7 @@ class Builder:
         """first + sign * second."""
         rank = max(len(first.shape), len(second.shape))
         first, second = self._with_rank(first, rank), self._with_rank(second, rank)
-        shape = tuple(torch.broadcast_shapes(first.shape, second.shape))
+        shape = tuple(np.broadcast_shapes(first.shape, second.shape))
         index = self._node(Combine(sign), first.index, self._arranged(second, first.order))
         return Value(index, shape, first.order)
 

@@ -49,6 +49,14 @@ class Graph:
         last = {value: index for index, node in enumerate(self.nodes) for value in node.inputs}
         return tuple(tuple(v for v, index in last.items() if index == i) for i in range(len(self.nodes)))
 
+    @cached_property
+    def overwriting(self) -> frozenset[int]:
+        """The nodes with one input that nothing else needs or shares: it may be overwritten."""
+        own = {0, *(index + 1 for index, node in enumerate(self.nodes) if not node.operator.may_return_input)}
+        return frozenset(
+            i for i, node in enumerate(self.nodes) if node.inputs == self.last_uses[i] and own >= {*node.inputs}
+        )
+
     def shape(self, value: int) -> torch.Size:
         """A value's shape, without the row axis."""
         return self.input_shape if value == 0 else self.nodes[value - 1].shape

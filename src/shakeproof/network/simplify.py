@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from shakeproof.network.graph import Graph, Node
@@ -68,9 +69,9 @@ def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
 def scaled(first: Operator, scale: Scale) -> Operator | None:
     """Linear, Conv or Scale followed by a scaling that is the same at every position: batch norm, mostly."""
     factor, offset = scale.factor, scale.offset
-    if isinstance(first, Scale) and torch.broadcast_shapes(
-        first.factor.shape, first.offset.shape
-    ) == torch.broadcast_shapes(first.factor.shape, first.offset.shape, factor.shape, offset.shape):
+    if isinstance(first, Scale) and np.broadcast_shapes(first.factor.shape, first.offset.shape) == np.broadcast_shapes(
+        first.factor.shape, first.offset.shape, factor.shape, offset.shape
+    ):
         return Scale(first.factor * factor, first.offset * factor + offset)
     if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in (factor, offset)):
         return None

@@ -48,6 +48,9 @@ class Relu(Elementwise):
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].clamp(min=0)
 
+    def overwrite(self, x: Tensor) -> Tensor:
+        return x.clamp_(min=0)
+
 
 @dataclass(frozen=True, eq=False)
 class LeakyRelu(Elementwise):
@@ -75,6 +78,9 @@ class Clip(Elementwise):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].clamp(self.low, self.high)
+
+    def overwrite(self, x: Tensor) -> Tensor:
+        return x.clamp_(self.low, self.high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ class Breaks(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Operator(ABC):
     """One layer; its fields are its parameters. Values have shape (rows, *shape)."""
+
+    may_return_input: ClassVar[bool] = False
+    """Whether the output may share its entries with the input."""
 
     @abstractmethod
     def apply(self, *inputs: Tensor) -> Tensor:
@@ -53,3 +56,7 @@ class PiecewiseLinear(Operator):
         `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
         Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
         """
+
+    def overwrite(self, x: Tensor) -> Tensor:
+        """The same as `apply`, for an input that nobody needs any more."""
+        return self.apply(x)

@@ -14,6 +14,8 @@ from shakeproof.operators.base import Affine
 class Reshape(Affine):
     """The same entries in another shape."""
 
+    may_return_input = True
+
     shape: tuple[int, ...]
 
     def apply(self, *inputs: Tensor) -> Tensor:
@@ -23,6 +25,8 @@ class Reshape(Affine):
 @dataclass(frozen=True, eq=False)
 class Transpose(Affine):
     """The axes in another order: axis i of the output is axis order[i] of the input."""
+
+    may_return_input = True
 
     order: tuple[int, ...]
 
@@ -43,6 +47,8 @@ class Concat(Affine):
 @dataclass(frozen=True, eq=False)
 class Pad(Affine):
     """Entries added around: on axis a, output i copies input sources[a][i], or is `value` where that is -1."""
+
+    may_return_input = True
 
     sources: tuple[tuple[int, ...], ...]
     value: float

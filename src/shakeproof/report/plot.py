@@ -65,7 +65,7 @@ def counterexample_figure(result: Result) -> Figure:
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     original, perturbed, kernel = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: class {result.predicted}")
-    now = int(np.argmax(result.curve.at(np.array([strength]))[0]))
+    now = result.label if witness is None else witness.winner
     show_image(
         perturbed, perturbed_image(query.perturbation, query.image.pixels, strength), f"z = {strength:.6g}: class {now}"
     )
