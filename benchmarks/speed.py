@@ -35,7 +35,6 @@ from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
 
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
-CIFAR = tuple(f"data/cifar10_test_first2000.npz@{i}" for i in range(1))
 BATCHES = (16, 32, 64, 128, 256, 512)
 
 
@@ -47,7 +46,12 @@ def vnnlib(folder: str, pattern: str, count: int) -> Callable[[Path], tuple[str,
     return find
 
 
-MNIST = vnnlib("benchmarks/mnist_fc/vnnlib", "*_0.03.vnnlib.gz", 15)
+def first(archive: str, count: int) -> Callable[[Path], tuple[str, ...]]:
+    return lambda data: tuple(f"{archive}@{index}" for index in range(count))
+
+
+CIFAR, GTSRB = "data/cifar10_test_first2000.npz", "data/gtsrb_test_first1000.npz"
+MNIST = first("data/mnist_test.npz", 1000)
 NETWORKS: dict[str, tuple[str, Callable[[Path], tuple[str, ...]]]] = {
     **{f"mnist_fc_256x{n}": (f"benchmarks/mnist_fc/onnx/mnist-net_256x{n}.onnx", MNIST) for n in (2, 4, 6)},
     **{
@@ -61,9 +65,9 @@ NETWORKS: dict[str, tuple[str, Callable[[Path], tuple[str, ...]]]] = {
         "benchmarks/sri_resnet_b/onnx/resnet_3b2_bn_mixup_ssadv_4.0_bs128_lr-1_v2.onnx",
         vnnlib("benchmarks/sri_resnet_b/vnnlib", "*_eps_0.00350.vnnlib.gz", 4),
     ),
-    "cifar10_resnet20": ("networks/cifar10_resnet20.onnx", lambda data: CIFAR),
-    "gtsrb_cnn": ("networks/gtsrb_cnn.onnx", lambda data: ("data/gtsrb_test_first1000.npz@0",)),
-    "cifar10_resnet18": ("networks/cifar10_resnet18.onnx", lambda data: CIFAR),
+    "cifar10_resnet20": ("networks/cifar10_resnet20.onnx", first(CIFAR, 1)),
+    "gtsrb_cnn": ("networks/gtsrb_cnn.onnx", first(GTSRB, 2)),
+    "cifar10_resnet18": ("networks/cifar10_resnet18.onnx", first(CIFAR, 1)),
 }
 
 

@@ -40,8 +40,8 @@ SPOT_CHECKS = 3
 HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
 # How many strengths are tried in the reference runtime before an early answer is worked for.
 PROBES = 32
-# Lines that share a sweep; more gain nothing.
-LINES_AT_ONCE = 128
+# Lines that share a sweep: as many as this, and as their inputs fit into so many bytes; more gain nothing.
+LINES_AT_ONCE, LINE_BYTES = 1024, 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def analyse(network: Network, queries: Sequence[Query], settings: Settings) -> l
     """Answer all queries about one network, in their order; many share a sweep."""
     for query in queries:
         check_query(network, query)
-    at_once = LINES_AT_ONCE if settings.timeout is None else 1
+    fitting = max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * network.graph.input_shape.numel())))
+    at_once = fitting if settings.timeout is None else 1  # a clock for each query
     order = sorted(range(len(queries)), key=lambda i: repr(queries[i].perturbation.clip))
     results: dict[int, Result] = {}
     for clip, same_clip in groupby(order, key=lambda i: queries[i].perturbation.clip):

@@ -18,7 +18,6 @@ from shakeproof.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from shakeproof.images import Image
     from shakeproof.network import Network
@@ -179,11 +178,13 @@ def _analyse(
         for result in results:
             click.echo(json.dumps(result.to_json()))
     elif not quiet:
+        from shakeproof.report.tables import explanations, label_notes, results_table
+
         console = _console()
-        for note in (*network.notes, *_label_notes(results)):
+        for note in (*network.notes, *label_notes(results)):
             console.print(f"[dim]note: {note}[/]")
         console.print(results_table(results))
-        for explanation in _explanations(results):
+        for explanation in explanations(results):
             console.print(explanation)
     _write_pictures(results, plot, counterexample)
     return exit_code(results)
@@ -255,57 +256,6 @@ def exit_code(results: Sequence[Result]) -> int:
     return EXIT_UNDECIDED if "undecided" in statuses else 0
 
 
-# -- what people read -------------------------------------------------------------------------------------------------
-
-COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
-
-
-def results_table(results: Sequence[Result]) -> Table:
-    from rich.table import Table
-
-    table = Table(header_style="bold", pad_edge=False)
-    for heading in ("image", "perturbation", "label", "status"):
-        table.add_column(heading)
-    for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        status = f"[{COLOURS[result.status]}]{result.status}[/]"
-        table.add_row(
-            _short(result.query.image.name),
-            str(result.query.perturbation),
-            str(result.label),
-            status + (f" ({result.reason})" if result.reason else ""),
-            "-" if result.critical_strength is None else f"{result.critical_strength[0]:.9f}",
-            _journey(result),
-            "-" if result.min_margin is None else f"{result.min_margin:.4g}",
-            str(result.pieces),
-            f"{result.seconds:.3f}",
-        )
-    return table
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 32 else "…" + name[-31:]
-
-
-def _journey(result: Result) -> str:
-    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over."""
-    steps = [str(result.profile[0].winner)] if result.profile else []
-    steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
-    return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
-
-
-def _label_notes(results: Sequence[Result]) -> Iterator[str]:
-    predicted = sorted({_short(r.query.image.name) for r in results if r.query.label is None})
-    if predicted:
-        yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
-
-
-def _explanations(results: Sequence[Result]) -> Iterator[str]:
-    for reason in sorted({result.reason for result in results if result.reason is not None}):
-        yield f"[yellow]{reason}[/]: {reason.sentence}"
-
-
 def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
@@ -352,11 +302,9 @@ def kernels(perturbation: str | None, strength: float, png: Path | None, image: 
     from shakeproof.perturbation import FAMILIES, PADDINGS, parse
 
     if perturbation is None:
-        from rich.table import Table
+        from shakeproof.report.tables import plain_table
 
-        table = Table(header_style="bold", pad_edge=False)
-        for heading in ("family", "what it does at strength 1", "for example"):
-            table.add_column(heading)
+        table = plain_table("family", "what it does at strength 1", "for example")
         for name, family in FAMILIES.items():
             table.add_row(name, family.summary, family.example)
         console = _console()
@@ -414,11 +362,9 @@ def supports(model: str, as_json: bool) -> int:
         click.echo(json.dumps({"model": model, "supported": supported, "method": "exact" if supported else None,
                                "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
         return 0
-    from rich.table import Table
+    from shakeproof.report.tables import plain_table
 
-    table = Table(header_style="bold", pad_edge=False)
-    for heading in ("operator", "nodes", "supported"):
-        table.add_column(heading)
+    table = plain_table("operator", "nodes", "supported")
     failing: dict[str, list[str]] = {}
     for problem in reading.problems:
         failing.setdefault(problem.operator, []).append(problem.reason)
@@ -475,30 +421,13 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
             click.echo(json.dumps(result.to_json()))
     elif not quiet:
         console = _console()
+        from shakeproof.report.tables import demo_table
+
         console.print(demo_table(results))
         console.print(
             f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}"
         )
     return 0
-
-
-def demo_table(results: Sequence[Result]) -> Table:
-    """Images down, perturbations across: the critical strength."""
-    from rich.table import Table
-
-    table = Table(header_style="bold", pad_edge=False)
-    table.add_column("image")
-    names = list(dict.fromkeys(str(result.query.perturbation) for result in results))
-    for name in names:
-        table.add_column(name.replace("motion-blur", "motion").replace(":", "\n").replace(",", "\n"), justify="right")
-    rows: dict[str, list[str]] = {}
-    for result in results:
-        critical = result.critical_strength
-        text = f"[{COLOURS[result.status]}]{'safe' if critical is None else f'{critical[0]:.4f}'}[/]"
-        rows.setdefault(result.query.image.name, []).append(text)
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
 
 
 if __name__ == "__main__":

@@ -31,14 +31,12 @@ def centre(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np
     """The image a box was drawn around; all (channels, height, width).
 
     Boxes inside [0, 1] were clipped to it, and then the midpoint is not the centre: a side that begins at 0 is measured
-    from its upper end, one that ends at 1 from its lower end, by half the widest side of the channel.
+    from its upper end, the others from their lower end, by half the widest side of the channel.
     """
-    middle = (lower + upper) / 2
     if lower.min() < 0 or upper.max() > 1:
-        return np.asarray(middle)
+        return np.asarray((lower + upper) / 2)
     radius = (upper - lower).max(axis=(1, 2), keepdims=True) / 2
-    unclipped = np.where(lower == 0, upper - radius, np.where(upper == 1, lower + radius, middle))
-    return np.asarray(np.clip(unclipped, lower, upper))
+    return np.asarray(np.clip(np.where(lower == 0, upper - radius, lower + radius), lower, upper))
 
 
 def read_query(path: Path) -> RobustnessQuery:

@@ -30,8 +30,8 @@ FIXED_BYTES = 2 * PATCH_BYTES
 BREAK_BYTES = 64  # for finding and sorting a break; a segment may have one for each neuron
 SHORTEST_WINDOW = 4
 FEW_ROWS = 12
-# Windows beyond this size gain nothing from larger products and leave the cache.
-WINDOW_BYTES = 64 * 2**20
+# Longer windows than this gain nothing from larger products.
+WINDOW_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, eq=False)

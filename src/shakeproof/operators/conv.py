@@ -104,9 +104,10 @@ class Conv(Affine):
         n, down, across, _ = out.shape
         channels = pictures.shape[3]
         step = min(n, max(1, PATCH_BYTES // (down * across * groups * depth * pictures.element_size())))
-        border = self.window.padded(pictures.new_zeros(step, *pictures.shape[1:]), 0.0)
-        top, left = self.window.pads[:2]
-        inner = border[:, top : top + pictures.shape[1], left : left + pictures.shape[2]]
+        top, left, bottom, right = self.window.pads
+        height, width = pictures.shape[1:3]
+        border = pictures.new_zeros(step, top + height + bottom, left + width + right, channels)
+        inner = border[:, top : top + height, left : left + width]
         patches = pictures.new_empty(groups, step * down * across, depth)
         for start in range(0, n, step):
             part = pictures[start : start + step]

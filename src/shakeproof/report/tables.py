@@ -1,0 +1,77 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from shakeproof.result import Result
+
+COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
+
+
+def plain_table(*headings: str) -> Table:
+    """An empty table in the house style."""
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading)
+    return table
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    table = plain_table("image", "perturbation", "label", "status")
+    for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        status = f"[{COLOURS[result.status]}]{result.status}[/]"
+        table.add_row(
+            _short(result.query.image.name),
+            str(result.query.perturbation),
+            str(result.label),
+            status + (f" ({result.reason})" if result.reason else ""),
+            "-" if result.critical_strength is None else f"{result.critical_strength[0]:.9f}",
+            _journey(result),
+            "-" if result.min_margin is None else f"{result.min_margin:.4g}",
+            str(result.pieces),
+            f"{result.seconds:.3f}",
+        )
+    return table
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 32 else "…" + name[-31:]
+
+
+def _journey(result: Result) -> str:
+    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over."""
+    steps = [str(result.profile[0].winner)] if result.profile else []
+    steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
+    return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
+
+
+def label_notes(results: Sequence[Result]) -> Iterator[str]:
+    predicted = sorted({_short(r.query.image.name) for r in results if r.query.label is None})
+    if predicted:
+        yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
+
+
+def explanations(results: Sequence[Result]) -> Iterator[str]:
+    for reason in sorted({result.reason for result in results if result.reason is not None}):
+        yield f"[yellow]{reason}[/]: {reason.sentence}"
+
+
+def demo_table(results: Sequence[Result]) -> Table:
+    """Images down, perturbations across: the critical strength."""
+    table = plain_table("image")
+    names = list(dict.fromkeys(str(result.query.perturbation) for result in results))
+    for name in names:
+        table.add_column(name.replace("motion-blur", "motion").replace(":", "\n").replace(",", "\n"), justify="right")
+    rows: dict[str, list[str]] = {}
+    for result in results:
+        critical = result.critical_strength
+        text = f"[{COLOURS[result.status]}]{'safe' if critical is None else f'{critical[0]:.4f}'}[/]"
+        rows.setdefault(result.query.image.name, []).append(text)
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
