@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shakeproof.errors import InputError
 
 BOUND = re.compile(r"\(assert\s+\((<=|>=)\s+X_(\d+)\s+([^\s()]+)\s*\)\s*\)")
+ROUNDED = 1e-6
 COMPARISON = re.compile(r"\((<=|>=)\s+Y_(\d+)\s+Y_(\d+)\s*\)")
 
 
@@ -31,12 +32,15 @@ def centre(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np
     """The image a box was drawn around; all (channels, height, width).
 
     Boxes inside [0, 1] were clipped to it, and then the midpoint is not the centre: a side that begins at 0 is measured
-    from its upper end, the others from their lower end, by half the widest side of the channel.
+    from its upper end, the others from their lower end, by half the widest side of the channel. A box that this rule
+    does not explain (the result is outside, by more than rounded decimals are) gets its nearest point instead.
     """
     if lower.min() < 0 or upper.max() > 1:
         return np.asarray((lower + upper) / 2)
     radius = (upper - lower).max(axis=(1, 2), keepdims=True) / 2
-    return np.asarray(np.clip(np.where(lower == 0, upper - radius, lower + radius), lower, upper))
+    found = np.where(lower == 0, upper - radius, lower + radius)
+    explained = (found >= lower - ROUNDED) & (found <= upper + ROUNDED)
+    return np.asarray(np.where(explained, found, np.clip(found, lower, upper)))
 
 
 def read_query(path: Path) -> RobustnessQuery:
