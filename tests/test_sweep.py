@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,25 @@ def test_many_lines_are_as_one_by_one():
         assert len(alone.z) == len(curve.z)
         assert np.abs(alone.z - curve.z).max() < 1e-12
         assert np.abs(alone.scores - curve.scores).max() < 1e-10
+
+
+def test_a_value_seen_in_another_shape_is_not_overwritten():
+    """A reshaped view of a layer lives on beside the ReLU of that layer."""
+
+    class Views(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(64, 12)
+            self.last = torch.nn.Linear(24, 3)
+
+        def forward(self, x):
+            layer = self.first(x.flatten(1))
+            view = layer.reshape(1, 3, 4)
+            return self.last(torch.cat([torch.relu(layer), view.flatten(1)], 1))
+
+    graph, lines = load(Views(), torch.zeros(1, 1, 8, 8)).graph, random_lines(3, 11)
+    lines = replace(lines, slopes=1e-9 * lines.slopes)  # too short for a break, after which rows are made anew
+    assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
 
 
 def test_closed_lines_are_dropped():

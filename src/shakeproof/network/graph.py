@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,11 +52,11 @@ class Graph:
 
     @cached_property
     def overwriting(self) -> frozenset[int]:
-        """The nodes with one input that nothing else needs or shares: it may be overwritten."""
-        own = {0, *(index + 1 for index, node in enumerate(self.nodes) if not node.operator.may_return_input)}
-        return frozenset(
-            i for i, node in enumerate(self.nodes) if node.inputs == self.last_uses[i] and own >= {*node.inputs}
-        )
+        """The nodes that alone read their one input, which shares its entries with no other value: it may be lost."""
+        uses = Counter(value for node in self.nodes for value in node.inputs)
+        shared = {index + 1 for index, node in enumerate(self.nodes) if node.operator.may_return_input}
+        alone = {value for value, count in uses.items() if count == 1} - shared
+        return frozenset(i for i, node in enumerate(self.nodes) if len(node.inputs) == 1 and node.inputs[0] in alone)
 
     def shape(self, value: int) -> torch.Size:
         """A value's shape, without the row axis."""
