@@ -13,7 +13,7 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.analysis import judge, make_query
+from shakeproof.analysis import above_rounding, judge, make_query
 from shakeproof.errors import InputError
 from shakeproof.exact import Curve
 from shakeproof.result import Counterexample
@@ -167,6 +167,21 @@ def test_cancellation_inside_the_network_proves_nothing():
     result = sp.profile(network, torch.rand(1, 3, 3), "box-blur:size=3")
     assert result.status is sp.Status.UNDECIDED
     assert result.reason is sp.Reason.ROUNDING
+
+
+def test_a_runtime_without_finite_scores_proves_nothing():
+    """Scores that are finite in float64 but not in float32: the deployed network does not win there."""
+    network, image = straight_line_network(2.0, 1.0)
+    huge = dataclasses.replace(network, reference=lambda x: np.full((len(x), 2), np.inf, np.float32))
+    assert sp.profile(network, image, "box-blur:size=3", label=0).status is sp.Status.SAFE
+    result = sp.profile(huge, image, "box-blur:size=3", label=0)
+    assert (result.status, result.reason) == (sp.Status.UNDECIDED, sp.Reason.ROUNDING)
+
+
+def test_the_margin_must_exceed_rounding_at_every_row():
+    fine = Curve(np.array([0.0, 1.0]), np.array([[1.0 + 1e-6, 1.0], [1e6 + 1.0, 1e6]]))
+    assert above_rounding(fine, 0)
+    assert not above_rounding(Curve(fine.z, np.array([[1.0 + 1e-6, 1.0], [1e6 + 1e-5, 1e6]])), 0)
 
 
 def test_verify_stops_early_and_agrees_with_the_profile(demo_network):

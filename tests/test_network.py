@@ -255,6 +255,24 @@ def test_padding_with_minus_infinity_belongs_to_max_pooling(tmp_path):
         sp.load(save(tmp_path, proto))
 
 
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+@pytest.mark.parametrize("bias", [12.0, 30.0, 120.0])
+def test_confident_softmax_networks_load(last, bias):
+    """Probabilities near 0 and 1 are rounded relative to 1, not to themselves."""
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5), last)
+    with torch.no_grad():
+        module[3].bias[2] += bias
+    assert sp.load(module, torch.zeros(1, 1, 8, 8)).dropped
+
+
+def test_an_infinite_padding_that_crops_is_refused(tmp_path):
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, -1, -1]), "v": np.float32(-np.inf)}
+    pool = helper.make_node("MaxPool", ["q"], ["f"], kernel_shape=[2, 2], strides=[2, 2])
+    proto = classifier(helper.make_node("Pad", ["x", "p", "v"], ["q"]), pool, weights=pads, flat=4)
+    with pytest.raises(UnsupportedNetworkError, match="cropping"):
+        sp.load(save(tmp_path, proto))
+
+
 def test_a_clip_without_bounds_and_malformed_nodes(tmp_path):
     assert sp.load(save(tmp_path, classifier(helper.make_node("Clip", ["x"], ["f"])))).graph.classes == 3
     weights = {"w": random.normal(size=(1, 1, 1, 1)).astype(np.float32)}

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.attack import replay
+from shakeproof.attack import loses, wins
 from shakeproof.errors import InputError
 from shakeproof.exact import Curve, Lines, Piece, sweep
 from shakeproof.exact.curve import assemble
@@ -278,10 +278,12 @@ class Batch:
         guard = GUARD_OF_SCORES * np.maximum(np.abs(own), np.abs(own - lead)) + GUARD_OF_VALUES * largest
         good = (np.abs(lead - lead_expected) <= guard) & (np.minimum(lead, lead_expected) > guard)
         first = np.flatnonzero(np.diff(numbers, prepend=-1))
-        close = first[good[first]]
-        contradicted = self.replayed(numbers[close], np.concatenate(places)[close])
-        good[close] &= ~contradicted
-        return [bool(good[numbers == i].all()) and len(places[i]) > 0 for i in range(len(curves))]
+        kept = first[good[first]]
+        good[kept] &= wins(self.network, self.pictured(numbers[kept], np.concatenate(places)[kept]), labels[kept])
+        return [
+            bool(good[numbers == i].all()) and len(places[i]) > 0 and above_rounding(curve, int(self.labels[i]))
+            for i, curve in enumerate(curves)
+        ]
 
     def result(
         self,
@@ -333,15 +335,19 @@ class Batch:
             largest = rows.flatten(1).abs().amax(1)
             for value in self.graph.values(rows):
                 torch.maximum(largest, value.flatten(1).abs().amax(1), out=largest)
-            scores.append(value)
-            sizes.append(largest)
-        return torch.cat(scores).double().cpu().numpy(), torch.cat(sizes).double().cpu().numpy()
+            scores.append(value.cpu())
+            sizes.append(largest.cpu())
+        return torch.cat(scores).double().numpy(), torch.cat(sizes).double().numpy()
 
     def replayed(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> NDArray[np.bool_]:
         """Whether the label loses in the reference runtime, on given lines at given strengths."""
+        return loses(self.network, self.pictured(numbers, z), self.labels[numbers])
+
+    def pictured(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
+        """What the deployed network would be given on given lines at given strengths, clipped if the perturbation is."""
         clip = self.queries[0].perturbation.clip
         inputs = self.inputs(numbers, z)
-        return replay(self.network, inputs if clip is None else inputs.clamp(*clip), self.labels[numbers].tolist())
+        return inputs if clip is None else inputs.clamp(*clip)
 
 
 def make_lines(network: Network, queries: Sequence[Query], device: torch.device) -> Lines:
@@ -367,6 +373,12 @@ def margins(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.flo
     rivals[rows, labels] = -np.inf
     lead: NDArray[np.float64] = scores[rows, labels] - rivals.max(1)
     return lead
+
+
+def above_rounding(curve: Curve, label: int) -> bool:
+    """Whether the margin exceeds, at every row, the rounding of the scores it separates."""
+    margin, own = curve.margin(label), curve.scores[:, label]
+    return bool((margin > GUARD_OF_SCORES * np.maximum(np.abs(own), np.abs(own - margin))).all())
 
 
 def spots(curve: Curve, label: int) -> NDArray[np.float64]:

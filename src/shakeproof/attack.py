@@ -1,8 +1,6 @@
-"""Counterexamples: perturbed images on which the reference runtime itself gives another class."""
+"""What the reference runtime itself says about perturbed images."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +9,28 @@ from torch import Tensor
 from shakeproof.network import Network
 
 
-def replay(network: Network, inputs: Tensor, labels: Sequence[int]) -> NDArray[np.bool_]:
-    """Whether the label loses (or ties) in the reference runtime, for float32 copies of inputs (n, *input_shape)."""
-    if not len(labels):
-        return np.empty(0, dtype=bool)
-    scores = network.reference(inputs.to("cpu").float().numpy())
-    rows = np.arange(len(labels))
-    of_label = scores[rows, labels].copy()
-    scores = scores.copy()
-    scores[rows, labels] = -np.inf
-    lost: NDArray[np.bool_] = (scores.max(1) >= of_label) & np.isfinite(of_label)
+def loses(network: Network, inputs: Tensor, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether another class wins or ties, for float32 copies of inputs (n, *input_shape): a counterexample."""
+    own, rivals = _scores(network, inputs, labels)
+    lost: NDArray[np.bool_] = (rivals >= own) & np.isfinite(own)
     return lost
+
+
+def wins(network: Network, inputs: Tensor, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the label wins, all scores being finite. Neither `loses` nor `wins` holds where they are not."""
+    own, rivals = _scores(network, inputs, labels)
+    won: NDArray[np.bool_] = (own > rivals) & np.isfinite(own)
+    return won
+
+
+def _scores(
+    network: Network, inputs: Tensor, labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The label's score and its best rival's, for each input; NaN if any score is."""
+    if not len(labels):
+        return np.empty(0, np.float32), np.empty(0, np.float32)
+    scores = network.reference(inputs.to("cpu").float().numpy()).copy()
+    rows = np.arange(len(labels))
+    own = scores[rows, labels]
+    scores[rows, labels] = -np.inf
+    return own, scores.max(1)

@@ -201,6 +201,9 @@ class Builder:
 
     def pad(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
         """Entries added or dropped along each axis: `sources[a]` lists the index each output index copies, or -1."""
+        crops = any(size and max(source, default=-1) != size - 1 for source, size in zip(sources, x.shape, strict=True))
+        if crops and abs(value) == float("inf"):
+            raise Unsupported("cropping and padding with an infinite value at once")
         if len(x.shape) == 4:  # a picture: what follows will want it with channels last
             x = Value(self._arranged(x, CHANNELS_LAST), x.shape, CHANNELS_LAST)
         stored: list[tuple[int, ...]] = [()] * len(x.shape)

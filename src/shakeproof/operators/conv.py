@@ -13,6 +13,7 @@ from shakeproof.operators.base import Affine
 Pair = tuple[int, int]
 # Patches are laid out for this many bytes at a time, so that the product reads them from the cache.
 PATCH_BYTES = 4 * 2**20
+LARGEST_UNROLLED = 2**24
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
     """The convolution as a matrix, if that takes fewer multiplications; `shape` (batch, height, width, channels)."""
     down, across = conv.window.output_size(shape[1], shape[2])
     outputs = shape[0] * down * across * conv.bias.numel()
-    if shape.numel() >= conv.weight.shape[2]:
+    if shape.numel() >= conv.weight.shape[2] or shape.numel() * outputs > LARGEST_UNROLLED:
         return None
     units = torch.eye(shape.numel(), dtype=conv.weight.dtype, device=conv.weight.device).view(-1, *shape)
     columns = replace(conv, bias=torch.zeros_like(conv.bias)).apply(units).reshape(-1, outputs)
