@@ -344,7 +344,7 @@ class Batch:
         return loses(self.network, self.pictured(numbers, z), self.labels[numbers])
 
     def pictured(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
-        """What the deployed network would be given on given lines at given strengths, clipped if the perturbation is."""
+        """What the deployed network is given on given lines at given strengths: clipped if the perturbation clips."""
         clip = self.queries[0].perturbation.clip
         inputs = self.inputs(numbers, z)
         return inputs if clip is None else inputs.clamp(*clip)
