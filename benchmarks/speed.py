@@ -28,7 +28,7 @@ from torch.nn import functional
 
 import shakeproof as sp
 from shakeproof.analysis import make_lines
-from shakeproof.exact import sweep
+from shakeproof.exact import Lines, sweep
 from shakeproof.images import read_image
 from shakeproof.memory import keep_freed_memory
 from shakeproof.network import Graph
@@ -100,12 +100,20 @@ def measure(name: str, data: Path, memory: float) -> list[Row]:
             f64 = seconds_per_row(network.graph.run, inputs)
             f32 = seconds_per_row(float32_forward(network.graph), inputs.float())
             forget_peak()
-            started = time.perf_counter()
-            pieces = sum(count_segments(piece.line) for piece in sweep(network.graph, lines, memory * 2**30))
-            seconds = time.perf_counter() - started
+            pieces, seconds = timed_sweep(network.graph, lines, memory * 2**30)
             ratios = (seconds / (pieces * f64), seconds / (pieces * f32))
             rows.append(Row(name, text, len(pictures), pieces, seconds, peak_mib(), *ratios))
     return rows
+
+
+def timed_sweep(graph: Graph, lines: Lines, memory: float) -> tuple[int, float]:
+    """Pieces and seconds; short sweeps are repeated and the best taken, as the forward passes' is."""
+    times: list[float] = []
+    while not times or (sum(times) < 2 and len(times) < 5):
+        started = time.perf_counter()
+        pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, memory))
+        times.append(time.perf_counter() - started)
+    return pieces, min(times)
 
 
 def count_segments(line: Tensor) -> int:
