@@ -65,6 +65,19 @@ def test_verify_safe_and_table():
     assert "the prediction at strength 0 is taken" in done.stdout
 
 
+def test_an_early_answer_does_not_pretend_to_know_the_critical_strength():
+    words = ("verify", MODEL, IMAGES["limit-30.1"], "-p", "box-blur:size=9", "--strength", "1")
+    done = run(*words)
+    assert done.returncode == 1
+    assert "at most 0." in done.stdout
+    whole = run(*words, "--profile", "--json")
+    low, high = json.loads(whole.stdout)["critical_strength"]
+    assert high - low <= 1e-9
+    early = json.loads(run(*words, "--json").stdout)["critical_strength"]
+    assert early[0] <= low
+    assert high <= early[1]
+
+
 def test_undecided_is_exit_code_3():
     done = run("profile", MODEL, IMAGES["parking.1"], "-p", "box-blur:size=9", "--timeout", "0.000001")
     assert done.returncode == 3

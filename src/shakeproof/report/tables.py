@@ -30,13 +30,21 @@ def results_table(results: Sequence[Result]) -> Table:
             str(result.query.perturbation),
             str(result.label),
             status + (f" ({result.reason})" if result.reason else ""),
-            "-" if result.critical_strength is None else f"{result.critical_strength[0]:.9f}",
+            _critical(result),
             _journey(result),
             "-" if result.min_margin is None else f"{result.min_margin:.4g}",
             str(result.pieces),
             f"{result.seconds:.3f}",
         )
     return table
+
+
+def _critical(result: Result) -> str:
+    """The critical strength, or the most that an early answer knows of it."""
+    if result.critical_strength is None:
+        return "-"
+    low, high = result.critical_strength
+    return f"{low:.9f}" if high - low < 1e-6 else f"at most {high:.6f}"
 
 
 def _short(name: str) -> str:
