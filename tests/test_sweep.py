@@ -70,10 +70,10 @@ def test_a_missing_breakpoint_is_noticed():
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(4, 40))
 @settings(max_examples=15, deadline=None)
-def test_split_windows_give_the_same_curves(seed, rows, monkeypatch_module):
+def test_split_windows_give_the_same_curves(seed, rows, short_windows):
     graph, lines = graph_of(seed), random_lines(3, seed)
     whole = curves(graph, lines)
-    with monkeypatch_module(rows):
+    with short_windows(rows):
         split = curves(graph, lines)
     for one, other in zip(whole, split, strict=True):
         assert np.abs(other.at(one.z) - one.scores).max() < 1e-9
@@ -82,7 +82,7 @@ def test_split_windows_give_the_same_curves(seed, rows, monkeypatch_module):
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module():
+def short_windows():
     """Limits the length of windows, as a small memory budget would."""
     from contextlib import contextmanager
     from unittest.mock import patch
@@ -104,6 +104,17 @@ def test_a_lost_segment_is_noticed():
     without_last = [type(pieces[0])(line[:-1], z[:-1], scores[:-1])]
     (curve,) = assemble(without_last, 1, graph.classes)
     assert not curve.covers(0.0, float(lines.end[0]))
+
+
+def test_a_piece_lost_in_the_middle_is_noticed(short_windows):
+    """The ends would still be covered; the gap must not become a chord."""
+    graph, lines = graph_of(2), random_lines(1, 2)
+    with torch.inference_mode(), short_windows(8):
+        pieces = list(sweep(graph, lines, GIB))
+    assert len(pieces) > 2
+    assert assemble(pieces, 1, graph.classes)[0].covers(0.0, float(lines.end[0]))
+    with pytest.raises(CoverageError, match="missing"):
+        assemble([*pieces[:1], *pieces[2:]], 1, graph.classes)
 
 
 def test_many_lines_are_as_one_by_one():
@@ -286,9 +297,10 @@ def test_a_clip_in_front_bends_too():
     assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
 
 
-def test_every_consecutive_pair_of_pieces_shares_a_row():
+def test_every_consecutive_pair_of_pieces_shares_a_row(short_windows):
     graph, lines = graph_of(9), random_lines(1, 9)
-    with torch.inference_mode():
-        pieces = list(sweep(graph, lines, 0.02 * GIB))
+    with torch.inference_mode(), short_windows(8):
+        pieces = list(sweep(graph, lines, GIB))
+    assert len(pieces) > 2
     for one, other in itertools.pairwise(pieces):
         assert one.z[-1] == other.z[0]

@@ -104,8 +104,14 @@ class Curve:
 
 
 def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curve]:
-    """One curve per line from a sweep's pieces, the rows that neighbours share taken once."""
+    """One curve per line from a sweep's pieces, the rows that neighbours share taken once.
+
+    That they do share a row is checked: a piece lost in between would leave a chord over what was never analysed.
+    """
     parts = list(pieces)
+    for before, after in pairwise(parts):
+        if before.line[-1] == after.line[0] and before.z[-1] != after.z[0]:
+            raise CoverageError("a piece of a line is missing: this is a bug in shakeproof, please report it")
     if not parts:
         return [Curve(np.empty(0), np.empty((0, classes)))] * lines
     line, z, scores = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
