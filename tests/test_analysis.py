@@ -13,10 +13,11 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.analysis import above_rounding, judge, make_query
+from shakeproof.analysis import make_query
 from shakeproof.errors import InputError
 from shakeproof.exact import Curve
 from shakeproof.result import Counterexample
+from shakeproof.verdict import above_rounding, judge
 
 
 def straight_line_network(margin_at_0: float, margin_at_1: float) -> tuple[sp.Network, np.ndarray]:

@@ -17,6 +17,7 @@ FLOORS = [
     {"exact", "vnnlib", "demo"},
     {"images", "attack"},
     {"result"},
+    {"verdict"},
     {"analysis"},
     {"report"},
     {"cli"},
