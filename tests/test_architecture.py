@@ -10,11 +10,12 @@ import shakeproof
 ROOT = Path(shakeproof.__file__).parent
 # From the ground up: a room may import from its own and lower floors.
 FLOORS = [
-    {"errors", "memory"},
+    {"errors", "memory", "rounding"},
     {"kernels"},
     {"perturbation", "operators"},
     {"network"},
-    {"exact", "vnnlib", "demo"},
+    {"exact", "bounds", "vnnlib", "demo"},
+    {"search"},
     {"images", "attack"},
     {"result"},
     {"verdict"},

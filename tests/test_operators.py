@@ -155,6 +155,9 @@ class Forgetful(PiecewiseLinear):
     def apply(self, *inputs):
         return self.inner.apply(*inputs)
 
+    def relaxed(self, *ranges):
+        return self.inner.relaxed(*ranges)
+
     def breaks(self, x, joined):
         found = self.inner.breaks(x, joined)
         return type(found)(found.segment[1:], found.fraction[1:])

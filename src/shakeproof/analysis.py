@@ -29,7 +29,8 @@ from shakeproof.network import Graph, Network
 from shakeproof.operators import Clip
 from shakeproof.perturbation import Perturbation, parse
 from shakeproof.result import Counterexample, Interval, Query, Result
-from shakeproof.verdict import GUARD_OF_SCORES, GUARD_OF_VALUES, above_rounding, judge, margins, spots
+from shakeproof.rounding import OF_SCORES, OF_VALUES
+from shakeproof.verdict import above_rounding, judge, margins, spots
 
 GIB = 2.0**30
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
@@ -271,7 +272,7 @@ class Batch:
         labels = self.labels[numbers]
         lead, lead_expected = margins(direct, labels), margins(expected, labels)
         own = direct[np.arange(len(labels)), labels]
-        guard = GUARD_OF_SCORES * np.maximum(np.abs(own), np.abs(own - lead)) + GUARD_OF_VALUES * largest
+        guard = OF_SCORES * np.maximum(np.abs(own), np.abs(own - lead)) + OF_VALUES * largest
         good = (np.abs(lead - lead_expected) <= guard) & (np.minimum(lead, lead_expected) > guard)
         first = np.flatnonzero(np.diff(numbers, prepend=-1))
         kept = first[good[first]]
@@ -328,10 +329,8 @@ class Batch:
         scores, sizes = [torch.empty(0, self.graph.classes)], [torch.empty(0)]
         for start in range(0, len(z), step):
             rows = self.inputs(numbers[start : start + step], z[start : start + step])
-            largest = rows.flatten(1).abs().amax(1)
-            for value in self.graph.values(rows):
-                torch.maximum(largest, value.flatten(1).abs().amax(1), out=largest)
-            scores.append(value.cpu())
+            found, largest = self.graph.measured(rows)
+            scores.append(found.cpu())
             sizes.append(largest.cpu())
         return torch.cat(scores).double().numpy(), torch.cat(sizes).double().numpy()
 

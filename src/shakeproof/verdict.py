@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from shakeproof.exact import Curve
 from shakeproof.result import Counterexample, Reason, Status
+from shakeproof.rounding import OF_SCORES
 
-# A margin below these shares of the scores it separates, or of the largest value inside the network, may be float64
-# rounding; it proves nothing.
-GUARD_OF_SCORES, GUARD_OF_VALUES = 1e-9, 1e-12
 # How many pieces of a curve are compared with direct evaluation before it proves anything.
 SPOT_CHECKS = 3
 
@@ -29,7 +27,7 @@ def margins(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.flo
 def above_rounding(curve: Curve, label: int) -> bool:
     """Whether the margin exceeds, at every row, the rounding of the scores it separates."""
     margin, own = curve.margin(label), curve.scores[:, label]
-    return bool((margin > GUARD_OF_SCORES * np.maximum(np.abs(own), np.abs(own - margin))).all())
+    return bool((margin > OF_SCORES * np.maximum(np.abs(own), np.abs(own - margin))).all())
 
 
 def spots(curve: Curve, label: int) -> NDArray[np.float64]:

@@ -35,6 +35,14 @@ class Graph:
             x = value
         return x
 
+    def measured(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Class scores (rows, classes) of inputs, and the size (rows) of the largest value that led to each."""
+        largest = x.flatten(1).abs().amax(1)
+        for value in self.values(x):
+            torch.maximum(largest, value.flatten(1).abs().amax(1), out=largest)
+            x = value
+        return x, largest
+
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """What each node computes, in their order; only what is still needed is kept."""
         values = {0: x}

@@ -1,4 +1,4 @@
-"""What a network is made of. An operator says what it computes and, if piecewise linear, where it bends.
+"""What a network is made of. An operator says what it computes, how it is enclosed, and if it bends, where.
 
 Values carry a leading row axis: a tensor of shape (rows, *shape) holds one value of the network per row. Pictures
 inside the network are stored with channels last, so that a convolution is one large matrix product.
@@ -6,10 +6,13 @@ inside the network are stored with channels last, so that a convolution is one l
 
 from shakeproof.operators.activation import Abs, Clip, LeakyRelu, Relu
 from shakeproof.operators.affine import Combine, Linear, Mean, Scale
-from shakeproof.operators.base import Affine, Breaks, Operator, PiecewiseLinear
+from shakeproof.operators.base import Affine, Breaks, Operator, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.conv import AveragePool, Conv
+from shakeproof.operators.elementwise import Elementwise
 from shakeproof.operators.pool import MaxPool
+from shakeproof.operators.product import MatMul, Multiply, Softmax
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
+from shakeproof.operators.smooth import Erf, Exp, Gelu, GeluTanh, HardSwish, Power, Sigmoid, Silu, Softplus, Tanh
 
 __all__ = [
     "Abs",
@@ -20,15 +23,31 @@ __all__ = [
     "Combine",
     "Concat",
     "Conv",
+    "Elementwise",
+    "Erf",
+    "Exp",
+    "Gelu",
+    "GeluTanh",
+    "HardSwish",
     "LeakyRelu",
     "Linear",
+    "MatMul",
     "MaxPool",
     "Mean",
+    "Multiply",
     "Operator",
     "Pad",
     "PiecewiseLinear",
+    "Power",
+    "Range",
+    "Relaxation",
     "Relu",
     "Reshape",
     "Scale",
+    "Sigmoid",
+    "Silu",
+    "Softmax",
+    "Softplus",
+    "Tanh",
     "Transpose",
 ]

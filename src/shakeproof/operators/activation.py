@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, PiecewiseLinear
+from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.elementwise import Elementwise, Lines
 
 
-class Elementwise(PiecewiseLinear):
-    """An elementwise function with the same thresholds for every neuron."""
+class Bending(Elementwise, PiecewiseLinear):
+    """An elementwise function that is straight between thresholds, the same ones for every neuron."""
 
     @property
     @abstractmethod
@@ -27,6 +28,19 @@ class Elementwise(PiecewiseLinear):
     def workspace(self, *inputs: torch.Size) -> int:
         return 3 * inputs[0].numel()  # masks, a byte a neuron
 
+    def strays(self, slopes: Tensor, within: Range) -> Range:
+        # Straight in between, it is farthest from any line at an end or at a threshold.
+        heights = [self.apply(x) - slopes * x for x in self._corners(within)]
+        return Range(torch.stack(heights).amin(0), torch.stack(heights).amax(0))
+
+    def image(self, within: Range) -> Range:
+        heights = torch.stack([self.apply(x) for x in self._corners(within)])
+        return Range(heights.amin(0), heights.amax(0))
+
+    def _corners(self, within: Range) -> list[Tensor]:
+        inner = [torch.full_like(within.low, t).clamp(within.low, within.high) for t in self.thresholds]
+        return [within.low, within.high, *inner]
+
 
 def _crossings(x: Tensor, threshold: float, joined: Tensor) -> Breaks:
     """Where a neuron passes the threshold between two rows; `x` is (rows, neurons)."""
@@ -40,7 +54,7 @@ def _crossings(x: Tensor, threshold: float, joined: Tensor) -> Breaks:
 
 
 @dataclass(frozen=True, eq=False)
-class Relu(Elementwise):
+class Relu(Bending):
     """max(x, 0)."""
 
     thresholds = (0.0,)
@@ -51,9 +65,21 @@ class Relu(Elementwise):
     def overwrite(self, x: Tensor) -> Tensor:
         return x.clamp_(min=0)
 
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        """The general rule's answer in fewer steps: above, the chord; below, 0 or x, the higher in the middle."""
+        (within,) = ranges
+        image = Range(within.low.clamp(min=0), within.high.clamp(min=0))
+        # 0 where the neuron is off, 1 where it is on, the chord's slope in between; NaN ranges stay NaN.
+        slope = torch.where(within.low < 0, image.high / (within.high - within.low.clamp(max=0)), 1.0)
+        slope = torch.where(within.high <= 0, 0.0, slope)
+        top = slope * -within.low.clamp(max=0)
+        none = torch.zeros_like(top)
+        below = torch.where(within.low < 0, (within.high > -within.low).to(top.dtype), 1.0)
+        return Lines(slope, Range(none, top), (below, none), (slope, top), image)
+
 
 @dataclass(frozen=True, eq=False)
-class LeakyRelu(Elementwise):
+class LeakyRelu(Bending):
     """x where positive, slope * x elsewhere; `slope` is a number or broadcasts against the value (PRelu)."""
 
     slope: Tensor
@@ -66,7 +92,7 @@ class LeakyRelu(Elementwise):
 
 
 @dataclass(frozen=True, eq=False)
-class Clip(Elementwise):
+class Clip(Bending):
     """x limited to [low, high]; either may be infinite."""
 
     low: float
@@ -84,7 +110,7 @@ class Clip(Elementwise):
 
 
 @dataclass(frozen=True, eq=False)
-class Abs(Elementwise):
+class Abs(Bending):
     """|x|."""
 
     thresholds = (0.0,)

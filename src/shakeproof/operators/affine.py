@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Affine
+from shakeproof.operators.base import Affine, Operator, summed_to
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Affine):
     """x @ weight.T + bias along the last axis; weight (outputs, inputs), bias (outputs)."""
+
+    is_product = True
 
     weight: Tensor
     bias: Tensor
@@ -21,6 +25,12 @@ class Linear(Affine):
         (x,) = inputs
         rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight.t())
         return rows.view(*x.shape[:-1], self.weight.shape[0])
+
+    def magnitude(self) -> Operator:
+        return Linear(self.weight.abs(), torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return (coefficients @ self.weight,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +43,12 @@ class Scale(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         return torch.addcmul(self.offset, inputs[0], self.factor)
 
+    def magnitude(self) -> Operator:
+        return Scale(self.factor.abs(), torch.zeros_like(self.offset))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return (coefficients * self.factor,)
+
 
 @dataclass(frozen=True, eq=False)
 class Combine(Affine):
@@ -43,6 +59,13 @@ class Combine(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         return torch.add(inputs[0], inputs[1], alpha=self.sign)
 
+    def magnitude(self) -> Operator:
+        return Combine(1)
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        second = summed_to(coefficients, shapes[1])
+        return summed_to(coefficients, shapes[0]), second if self.sign > 0 else -second
+
 
 @dataclass(frozen=True, eq=False)
 class Mean(Affine):
@@ -52,3 +75,10 @@ class Mean(Affine):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].mean(dim=[axis + 1 for axis in self.axes], keepdim=True)
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        (shape,) = shapes
+        return ((coefficients / prod(shape[axis] for axis in self.axes)).expand(-1, *shape),)

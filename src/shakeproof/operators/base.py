@@ -1,9 +1,15 @@
-"""The two kinds of operator the exact analysis knows, and the breaks of a piecewise-linear one."""
+"""What an operator is: what it computes, where it bends, and how it is enclosed between affine functions.
+
+The exact sweep asks a piecewise-linear operator for its breaks. Bounds ask any operator for a `Relaxation`: an affine
+function of its inputs, and how far the output may be from it, for each of many cells of the input domain.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -17,6 +23,46 @@ class Breaks(NamedTuple):
     fraction: Tensor
 
 
+class Range(NamedTuple):
+    """What a value is known to lie between, on each cell: low and high (cells, *shape)."""
+
+    low: Tensor
+    high: Tensor
+
+    @property
+    def centre(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @property
+    def radius(self) -> Tensor:
+        return (self.high - self.low) / 2
+
+
+class Relaxation(ABC):
+    """An operator on some cells, enclosed: its output is an affine function of its inputs, give or take a radius."""
+
+    @abstractmethod
+    def points(self, *values: Tensor) -> Tensor:
+        """The affine function at several points of each cell; values (points, cells, *shape)."""
+
+    @abstractmethod
+    def spread(self, *radii: Tensor) -> Tensor:
+        """How far the output may be from it when the inputs are only known up to `radii` (cells, *shape)."""
+
+    @abstractmethod
+    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Coefficients of the inputs, and a constant (rows), with
+
+            sum(coefficients * output) >= sum(pulled * input) + constant
+
+        on the row's cell; coefficients (rows, *shape), cell (rows) numbers the cells.
+        """
+
+    def range(self) -> Range | None:
+        """What the output lies between whatever the inputs are in their ranges, if that is cheap to say."""
+        return None
+
+
 @dataclass(frozen=True, eq=False)
 class Operator(ABC):
     """One layer; its fields are its parameters. Values have shape (rows, *shape)."""
@@ -27,6 +73,10 @@ class Operator(ABC):
     @abstractmethod
     def apply(self, *inputs: Tensor) -> Tensor:
         """The operator's output for all rows at once."""
+
+    @abstractmethod
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        """The operator enclosed, for inputs in `ranges`. Where it cannot be enclosed, the radius is infinite or NaN."""
 
     def to(self, device: torch.device) -> Self:
         """The same operator with its parameters on a device."""
@@ -43,7 +93,54 @@ class Operator(ABC):
 
 
 class Affine(Operator):
-    """Affine in its input(s) together: a chord stays a chord, nothing bends."""
+    """Affine in its input(s) together: a chord stays a chord, nothing bends, and it is its own enclosure."""
+
+    is_product: ClassVar[bool] = False
+    """Whether it is a matrix product, so that applying it is what costs time."""
+
+    @abstractmethod
+    def magnitude(self) -> Operator:
+        """The linear operator whose coefficients are the absolute values of this one's."""
+
+    @abstractmethod
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        """Coefficients of the inputs (of `shapes`) in sum(coefficients * output); coefficients (rows, *shape)."""
+
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        return Itself(self, self._magnitude, ranges)
+
+    @cached_property
+    def _magnitude(self) -> Operator:
+        return self.magnitude()
+
+
+@dataclass(frozen=True, eq=False)
+class Itself(Relaxation):
+    """An affine operator encloses itself."""
+
+    operator: Affine
+    magnitude: Operator
+    ranges: tuple[Range, ...]
+
+    def points(self, *values: Tensor) -> Tensor:
+        flat = self.operator.apply(*(value.flatten(0, 1) for value in values))
+        return flat.view(*values[0].shape[:2], *flat.shape[1:])
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self.magnitude.apply(*radii)
+
+    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        shapes = [ranges.low.shape[1:] for ranges in self.ranges]
+        offset = self.operator.apply(*(coefficients.new_zeros(1, *shape) for shape in shapes))
+        constant = coefficients.flatten(1) @ offset.flatten()
+        return self.operator.adjoint(coefficients, shapes), constant
+
+    def range(self) -> Range | None:
+        if self.operator.is_product:
+            return None
+        centre = self.operator.apply(*(ranges.centre for ranges in self.ranges))
+        radius = self.magnitude.apply(*(ranges.radius for ranges in self.ranges))
+        return Range(centre - radius, centre + radius)
 
 
 class PiecewiseLinear(Operator):
@@ -60,3 +157,9 @@ class PiecewiseLinear(Operator):
     def overwrite(self, x: Tensor) -> Tensor:
         """The same as `apply`, for an input that nobody needs any more."""
         return self.apply(x)
+
+
+def summed_to(x: Tensor, shape: torch.Size) -> Tensor:
+    """`x` (rows, *wide) summed over the axes along which a value of `shape` was repeated."""
+    repeated = [axis + 1 for axis, size in enumerate(shape) if size == 1 and x.shape[axis + 1] > 1]
+    return x.sum(repeated, keepdim=True) if repeated else x

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.base import Affine
+from shakeproof.operators.base import Affine, Operator
 
 Pair = tuple[int, int]
 # Patches are laid out for this many bytes at a time, so that the product reads them from the cache.
@@ -76,6 +77,22 @@ class Window:
         patches = self.patches(x, size)
         return [patches[:, :, :, i, j] for i in range(self.kernel[0]) for j in range(self.kernel[1])]
 
+    def scattered(self, parts: Iterable[Tensor], height: int, width: int) -> Tensor:
+        """The transpose of `padded` and `shifted`: a picture to which each kernel entry's part has been added.
+
+        Each part is (n, down, across, channels).
+        """
+        top, left, bottom, right = self.pads
+        picture: Tensor | None = None
+        views: list[Tensor] = []
+        for number, part in enumerate(parts):
+            if picture is None:
+                picture = part.new_zeros(part.shape[0], top + height + bottom, left + width + right, part.shape[3])
+                views = self.shifted(picture, (part.shape[1], part.shape[2]))
+            views[number].add_(part)
+        assert picture is not None
+        return picture[:, top : top + height, left : left + width]
+
 
 @dataclass(frozen=True, eq=False)
 class Conv(Affine):
@@ -84,6 +101,8 @@ class Conv(Affine):
     Patches are laid out as the rows of a matrix, a few pictures at a time so that they stay in the cache, and
     multiplied by the weights. (A matrix product reads weights stored by output a quarter faster than stored by input.)
     """
+
+    is_product = True
 
     weight: Tensor
     bias: Tensor
@@ -99,6 +118,22 @@ class Conv(Affine):
         else:
             self._multiply_patches(pictures, out)
         return out.add_(self.bias).view(*inputs[0].shape[:2], *out.shape[1:])
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        batch, height, width, channels = shapes[0]
+        groups, outputs, depth = self.weight.shape
+        rows = coefficients.flatten(0, 1)
+        step = max(1, PATCH_BYTES // (rows[0, ..., 0].numel() * groups * depth * rows.element_size()))
+        parts = []
+        for part in rows.split(step):
+            by_group = part.flatten(0, 2).unflatten(-1, (groups, outputs)).transpose(0, 1)
+            pulled = torch.bmm(by_group, self.weight).view(groups, *part.shape[:3], -1, channels // groups)
+            entries = (entry.movedim(0, -2).flatten(-2) for entry in pulled.unbind(-2))
+            parts.append(self.window.scattered(entries, height, width))
+        return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
 
     def _multiply_patches(self, pictures: Tensor, out: Tensor) -> None:
         groups, outputs, depth = self.weight.shape
@@ -129,6 +164,8 @@ class Conv(Affine):
 class Unrolled(Affine):
     """A convolution on a picture so small that most of its patches are border, as one matrix: (outputs, inputs)."""
 
+    is_product = True
+
     weight: Tensor
     bias: Tensor
     shape: tuple[int, ...]
@@ -136,6 +173,12 @@ class Unrolled(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         rows = torch.addmm(self.bias, inputs[0].flatten(1), self.weight.t())
         return rows.view(-1, *self.shape)
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return ((coefficients.flatten(1) @ self.weight).view(-1, *shapes[0]),)
 
 
 def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
@@ -163,6 +206,15 @@ class AveragePool(Affine):
         size = (self.divisor.shape[0], self.divisor.shape[1])
         total = torch.stack(self.window.shifted(self.window.padded(flat, 0.0), size)).sum(0)
         return (total / self.divisor).view(*x.shape[:2], *total.shape[1:])
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        batch, height, width, channels = shapes[0]
+        share = coefficients.flatten(0, 1) / self.divisor
+        picture = self.window.scattered([share] * (self.window.kernel[0] * self.window.kernel[1]), height, width)
+        return (picture.reshape(len(coefficients), batch, height, width, channels),)
 
     def workspace(self, *inputs: torch.Size) -> int:
         return 8 * (self.window.padded_entries(inputs[0]) + self.window.patch_entries(inputs[0]))

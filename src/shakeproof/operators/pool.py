@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, PiecewiseLinear
+from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.conv import Pair, Window
+from shakeproof.operators.elementwise import Lines
 
 # Two values closer than this share of their size are equal but for the rounding of the sums they came from.
 NOISE = 2.0**-46
@@ -91,12 +92,75 @@ class MaxPool(PiecewiseLinear):
         found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
         return Breaks(segment[found.segment], found.fraction)
 
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        """Each window's maximum as max(x, rest) of its entry x with the highest range, and the rest within its own."""
+        (within,) = ranges
+        lows, highs = (torch.stack(self._views(end)) for end in within)
+        high, chosen = highs.max(0, keepdim=True)
+        low = lows.gather(0, chosen).squeeze(0)
+        rest = Range(
+            lows.scatter(0, chosen, -torch.inf).amax(0).clamp(min=self.floor),
+            highs.scatter(0, chosen, -torch.inf).amax(0).clamp(min=self.floor),
+        )
+        high, chosen = high.squeeze(0), chosen.squeeze(0)
+        # Above: the chord of max(x, highest rest). Below: x, or the constant, whichever is higher in the middle.
+        slope = ((high - rest.high) / (high - low)).clamp(0, 1)
+        slope = torch.where(rest.high <= low, 1.0, torch.where(rest.high >= high, 0.0, slope))
+        greatest = torch.maximum(torch.maximum(low, rest.high) - slope * low, high.maximum(rest.high) - slope * high)
+        turn = rest.low.clamp(low, high)
+        least = torch.maximum(turn, rest.low) - slope * turn
+        constant = torch.maximum(low, rest.low)
+        follows = (low + high) / 2 > constant
+        below = (follows.to(low.dtype), torch.where(follows, 0.0, constant))
+        image = Range(constant, torch.maximum(high, rest.high))
+        by_cell = [x.unflatten(0, within.low.shape[:2]) for x in (slope, least, greatest, *below, *image, chosen)]
+        slope, least, greatest, follow, floor, bottom, top, chosen = by_cell
+        lines = Lines(slope, Range(least, greatest), (follow, floor), (slope, greatest), Range(bottom, top))
+        return Chosen(self, lines, chosen, within.low.shape[2], within.low.shape[3])
+
     def workspace(self, *inputs: torch.Size) -> int:
         # the padded picture, the running maximum, the winners and their comparison
         outputs = self.window.patch_entries(inputs[0]) // (self.window.kernel[0] * self.window.kernel[1])
         return 8 * (self.window.padded_entries(inputs[0]) + 2 * outputs)
 
+    def chosen(self, x: Tensor, choice: Tensor) -> Tensor:
+        """One entry of each window of `x` (rows, *shape); `choice` (rows, *output shape) numbers a window's entries."""
+        flat = choice.flatten(0, 1)
+        views = self._views(x)
+        picked = torch.where(flat == 0, views[0], 0.0)
+        for number, view in enumerate(views[1:], start=1):
+            picked = torch.where(flat == number, view, picked)
+        return picked.view(choice.shape)
+
     def _views(self, x: Tensor) -> list[Tensor]:
         flat = x.flatten(0, 1)
         size: Pair = self.window.output_size(flat.shape[1], flat.shape[2])
         return self.window.shifted(self.window.padded(flat, -torch.inf), size)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Relaxation):
+    """Max pooling, enclosed by lines over one chosen entry of each window."""
+
+    pool: MaxPool
+    lines: Lines
+    choice: Tensor
+    height: int
+    width: int
+
+    def points(self, *values: Tensor) -> Tensor:
+        return self.lines.points(torch.stack([self.pool.chosen(value, self.choice) for value in values[0]]))
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self.lines.spread(self.pool.chosen(radii[0], self.choice))
+
+    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        (pulled,), constant = self.lines.pull(coefficients, cell)
+        flat, choice = pulled.flatten(0, 1), self.choice[cell].flatten(0, 1)
+        window = self.pool.window
+        parts = (flat * (choice == number) for number in range(window.kernel[0] * window.kernel[1]))
+        picture = window.scattered(parts, self.height, self.width)
+        return (picture.unflatten(0, pulled.shape[:2]),), constant
+
+    def range(self) -> Range | None:
+        return self.lines.image

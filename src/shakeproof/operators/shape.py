@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Affine
+from shakeproof.operators.base import Affine, Operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +22,12 @@ class Reshape(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].reshape(-1, *self.shape)
 
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return (coefficients.reshape(-1, *shapes[0]),)
+
 
 @dataclass(frozen=True, eq=False)
 class Transpose(Affine):
@@ -33,6 +40,13 @@ class Transpose(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].permute(0, *(axis + 1 for axis in self.order)).contiguous()
 
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return (coefficients.permute(0, *(axis + 1 for axis in inverse)),)
+
 
 @dataclass(frozen=True, eq=False)
 class Concat(Affine):
@@ -43,10 +57,16 @@ class Concat(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         return torch.cat(inputs, dim=self.axis + 1)
 
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return torch.split(coefficients, [shape[self.axis] for shape in shapes], dim=self.axis + 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Pad(Affine):
-    """Entries added around: on axis a, output i copies input sources[a][i], or is `value` where that is -1."""
+    """Entries added, dropped or moved: on axis a, output i copies input sources[a][i], or is `value` if that is -1."""
 
     may_return_input = True
 
@@ -63,3 +83,17 @@ class Pad(Affine):
             if min(source) < 0:
                 x.index_fill_(axis, (index < 0).nonzero().squeeze(1), self.value)
         return x
+
+    def magnitude(self) -> Operator:
+        return replace(self, value=0.0)
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        for axis, source in reversed(list(enumerate(self.sources, start=1))):
+            size = shapes[0][axis - 1]
+            if source == tuple(range(size)):
+                continue
+            copied = torch.tensor([i for i, index in enumerate(source) if index >= 0], device=coefficients.device)
+            origin = torch.tensor([index for index in source if index >= 0], device=coefficients.device)
+            summed = coefficients.new_zeros(*coefficients.shape[:axis], size, *coefficients.shape[axis + 1 :])
+            coefficients = summed.index_add(axis, origin.long(), coefficients.index_select(axis, copied.long()))
+        return (coefficients,)

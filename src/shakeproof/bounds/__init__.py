@@ -1,0 +1,7 @@
+"""Sound linear bounds: forward through the network for every neuron, backward from the margins."""
+
+from shakeproof.bounds.backward import Planes, planes_below
+from shakeproof.bounds.domain import Boxes, Domain, Hulls
+from shakeproof.bounds.forward import Enclosed, Path, enclose
+
+__all__ = ["Boxes", "Domain", "Enclosed", "Hulls", "Path", "Planes", "enclose", "planes_below"]

@@ -1,0 +1,45 @@
+"""Backward: a linear combination of class scores, pulled through the network to a plane over the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shakeproof.bounds.forward import Enclosed, Path
+from shakeproof.network.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """Affine functions offset + gradient . z of the parameters: offset (rows), gradient (rows, m)."""
+
+    offset: Tensor
+    gradient: Tensor
+
+    def lowest(self, low: Tensor, high: Tensor) -> Tensor:
+        """Each one's least value (rows) on its box, low and high (rows, m). NaN where it is not finite."""
+        ends = torch.minimum(self.gradient * low, self.gradient * high)
+        return self.offset + ends.sum(1)
+
+    def lowest_corner(self, low: Tensor, high: Tensor) -> Tensor:
+        return torch.where(self.gradient > 0, low, high)
+
+
+def planes_below(graph: Graph, path: Path, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
+    """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
+    pulled = {len(graph.nodes): coefficients}
+    offset = coefficients.new_zeros(len(coefficients))
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        given = pulled.pop(index + 1, None)
+        if given is None:
+            continue
+        parts, constant = enclosed.relaxations[index].pull(given, cell)
+        offset = offset + constant
+        for value, part in zip(graph.nodes[index].inputs, parts, strict=True):
+            pulled[value] = pulled[value] + part if value in pulled else part
+    at_input = pulled[0].flatten(1)
+    directions = torch.cat([path.base.reshape(1, -1), path.slopes.flatten(1)])
+    along = at_input @ directions.t()
+    return Planes(offset + along[:, 0], along[:, 1:])

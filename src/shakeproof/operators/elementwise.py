@@ -1,0 +1,91 @@
+"""Functions of one number, applied to each neuron, and how any of them is enclosed between two straight lines.
+
+All a function has to say is how far it strays, between two numbers, from a line of a given slope. The slopes are chords
+of the function, so that each enclosure is as tight as two lines can be where the function is nearly straight.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators.base import Operator, Range, Relaxation
+
+# Parts of the interval whose chords are tried as slopes: the whole; one half; the other; the middle, almost a tangent.
+CHORDS = ((0.0, 1.0), (0.0, 0.5), (0.5, 1.0), (0.25, 0.75))
+# A chord over a narrower interval than this share of its ends is made of rounding.
+NARROW = 1e-9
+
+
+class Elementwise(Operator):
+    """A function of one number, the same for every neuron."""
+
+    @abstractmethod
+    def strays(self, slopes: Tensor, within: Range) -> Range:
+        """The least and the greatest that f(x) - slope * x can be for x in `within`, for any slopes.
+
+        Slopes (k, cells, *shape); what it returns has their shape. Infinite or NaN where f is not defined throughout.
+        """
+
+    @abstractmethod
+    def image(self, within: Range) -> Range:
+        """What f(x) lies between for x in `within`."""
+
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        (within,) = ranges
+        low, high = within
+        ends = torch.tensor(CHORDS, dtype=low.dtype, device=low.device)
+        start, end = (low + part.view(-1, *(1,) * low.dim()) * (high - low) for part in ends.unbind(1))
+        wide = (high - low) > NARROW * torch.maximum(low.abs(), high.abs())
+        slopes = torch.where(wide, (self.apply(end) - self.apply(start)) / (end - start), 0.0)
+        image = self.image(within)
+        least, greatest = self.strays(slopes, within)
+        # The constant function is a line too, and the only safe one where the function is steep at an end.
+        slopes = torch.cat([slopes, torch.zeros_like(slopes[:1])])
+        least, greatest = torch.cat([least, image.low.unsqueeze(0)]), torch.cat([greatest, image.high.unsqueeze(0)])
+        least, greatest = _known(least, -torch.inf), _known(greatest, torch.inf)
+        best = _taken((least, greatest, slopes), _first_least(greatest - least))
+        middle = slopes * within.centre
+        below = _taken((least, slopes), _first_least(-(middle + least)))
+        above = _taken((greatest, slopes), _first_least(middle + greatest))
+        return Lines(best[2], Range(best[0], best[1]), (below[1], below[0]), (above[1], above[0]), image)
+
+
+def _first_least(scores: Tensor) -> Tensor:
+    return _known(scores, torch.inf).argmin(0, keepdim=True)
+
+
+def _known(x: Tensor, otherwise: float) -> Tensor:
+    return torch.where(x.isnan(), otherwise, x)
+
+
+def _taken(stacks: tuple[Tensor, ...], choice: Tensor) -> tuple[Tensor, ...]:
+    return tuple(stack.gather(0, choice).squeeze(0) for stack in stacks)
+
+
+@dataclass(frozen=True, eq=False)
+class Lines(Relaxation):
+    """slope * x + something within `gap`, for the way forward; two lines (slope, offset) below and above, for back."""
+
+    slope: Tensor
+    gap: Range
+    below: tuple[Tensor, Tensor]
+    above: tuple[Tensor, Tensor]
+    image: Range
+
+    def points(self, *values: Tensor) -> Tensor:
+        return torch.addcmul(self.gap.centre, self.slope, values[0])
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return torch.addcmul(self.gap.radius, self.slope.abs(), radii[0])
+
+    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        lower, upper = coefficients.clamp(min=0), coefficients.clamp(max=0)
+        constant = (lower * self.below[1][cell] + upper * self.above[1][cell]).flatten(1).sum(1)
+        return (torch.addcmul(upper.mul_(self.above[0][cell]), lower, self.below[0][cell]),), constant
+
+    def range(self) -> Range | None:
+        return self.image
