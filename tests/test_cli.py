@@ -138,11 +138,46 @@ def test_flat_networks_and_normalisation(tmp_path):
 
 def test_kernels(tmp_path):
     listing = run("kernels").stdout
-    assert all(name in listing for name in ("box-blur", "sharpen", "motion-blur", "custom", "identity"))
+    names = ("box-blur", "sharpen", "motion-blur", "custom", "identity", "brightness", "contrast", "angle=0+brightness")
+    assert all(name in listing for name in names)
     shown = run("kernels", "sharpen:size=3", "--strength", "0.5", "--png", tmp_path / "k.png")
     assert "-1/8" in shown.stdout
     assert "sum 1" in shown.stdout
     assert (tmp_path / "k.png").exists()
+
+
+def test_kernels_of_sums(tmp_path):
+    crossed = "motion-blur:size=5,angle=0+motion-blur:size=5,angle=90"
+    shown = run("kernels", crossed, "--strength", "0.2,0.3", "--png", tmp_path / "k.png")
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        [crossed, "at", "strength", "0.2,0.3"],
+        ["0", "0", "1/25", "0", "0"],
+        ["0", "0", "1/25", "0", "0"],
+        ["3/50", "3/50", "3/5", "3/50", "3/50"],
+        ["0", "0", "1/25", "0", "0"],
+        ["0", "0", "1/25", "0", "0"],
+        ["5", "x", "5,", "sum", "1"],
+    ]
+    assert (tmp_path / "k.png").exists()
+    assert "at strength 0.25,0.25" in run("kernels", crossed, "--strength", "0.25").stdout
+    toned = run("kernels", "brightness:max=-0.2+contrast:max=0.3", "--strength", "0.5", "--png", tmp_path / "t.png")
+    assert toned.stdout.splitlines()[1:] == ["every pixel times 23/20", "then -1/10 is added to every pixel"]
+    assert (tmp_path / "t.png").exists()
+    mixed = "box-blur:size=3,padding=zeros+sharpen:size=5+brightness:max=1"
+    shown = run("kernels", mixed, "--png", tmp_path / "m.png")
+    assert "own padding (zeros, reflect)" in shown.stdout
+    assert (tmp_path / "m.png").exists()
+
+
+def test_brightness_is_analysed_and_drawn(tmp_path):
+    done = run(
+        "profile", MODEL, IMAGES["warning.1"], "-p", "brightness:max=0.9,clip=0..1",
+        "--counterexample", tmp_path / "c.png", "--json",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["perturbation"] == "brightness:max=0.9,clip=0..1"
+    assert found["status"] == "unsafe"
+    assert (tmp_path / "c.png").exists()
 
 
 def test_supports(tmp_path):
@@ -219,6 +254,10 @@ def test_help_imports_nothing_heavy():
         (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--image-shape", "1,32,32"), "does not fit"),
         (("profile", "MODEL", "IMAGE", "-p", "custom:file=gone.npy"), "gone.npy"),
         (("kernels", "box-blur:size=3", "--strength", "7"), "between 0 and 1"),
+        (("kernels", "box-blur:size=3", "--strength", "weak"), "weak"),
+        (("kernels", "box-blur:size=3", "--strength", "0.1,0.2"), "takes one strength, not 2"),
+        (("kernels", "box-blur:size=3+sharpen:size=3", "--strength", "0.1,0.2,0.3"), "takes 2 strengths"),
+        (("kernels", "box-blur:size=3+sharpen:size=4"), "all sizes odd or all even"),
         (("kernels", "box-blur:size=3", "--png", "nowhere/k.png"), "nowhere"),
         (("supports", "cut.onnx"), "cut.onnx"),
         (("demo", "--output", "nowhere/report.html"), "nowhere"),

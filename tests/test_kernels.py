@@ -126,6 +126,25 @@ def test_several_strengths():
         both.at(1)
 
 
+@given(odd=st.booleans(), halves=st.lists(st.integers(2, 5), min_size=2, max_size=3), z=STRENGTHS)
+def test_combined_kernels_share_their_centre(odd, halves, z):
+    several = [kernels.sharpen(2 * half + odd) for half in halves]
+    both = kernels.combined([kernel.coefficients[0] for kernel in several])
+    size = 2 * max(halves) + odd
+    assert both.at(*[0] * len(several)) == identity_matrix(size, size)
+    for i, kernel in enumerate(several):
+        matrix = np.array(both.at(*[z * (i == j) for j in range(len(several))]))
+        rim = (size - len(kernel.bias)) // 2
+        inner = matrix[rim : size - rim, rim : size - rim]
+        assert inner.tolist() == np.array(kernel.at(z)).tolist()
+        assert np.count_nonzero(matrix) == np.count_nonzero(inner)
+
+
+def test_odd_and_even_kernels_have_no_common_centre():
+    with pytest.raises(ValueError, match="centre"):
+        kernels.combined([kernels.box_blur(size).coefficients[0] for size in (3, 4)])
+
+
 def test_custom_kernels_from_files(tmp_path):
     np.save(tmp_path / "k.npy", np.array([[0.0, 0.5], [0.25, 0.25]]))
     (tmp_path / "k.csv").write_text("1/9,1/9,1/9\n1/9, 1/9 ,1/9\n1/9,1/9,1/9\n")

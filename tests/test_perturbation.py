@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shakeproof as sp
+from shakeproof import kernels
 from shakeproof.errors import InputError
-from shakeproof.perturbation import PADDINGS, box_blur, custom, identity, motion_blur, parse, sharpen
+from shakeproof.perturbation import (
+    PADDINGS,
+    Perturbation,
+    box_blur,
+    brightness,
+    contrast,
+    custom,
+    identity,
+    motion_blur,
+    parse,
+    sharpen,
+)
 
 NUMPY_PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "edge", "circular": "wrap"}
 
@@ -46,7 +63,7 @@ perturbations = st.builds(
 def test_theorem_1(perturbation, z, seed):
     image = np.random.default_rng(seed).uniform(0, 1, (2, 9, 11))
     path = perturbation.apply(torch.from_numpy(image))
-    expected = convolved(image, perturbation.kernel.at(z), perturbation.padding)
+    expected = convolved(image, perturbation.kernel.at(z), perturbation.parts[0].padding)
     assert np.abs(path.at(z).numpy() - expected).max() < 1e-12
 
 
@@ -54,6 +71,195 @@ def test_theorem_1_notices_another_padding():
     image = np.random.default_rng(0).uniform(0, 1, (1, 9, 9))
     path = box_blur(5, padding="reflect").apply(torch.from_numpy(image))
     assert np.abs(path.at(1.0).numpy() - convolved(image, box_blur(5).kernel.at(1), "zeros")).max() > 0.01
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def kernel_parts(sizes, paddings):
+    """Each with what it should do: its kernel at full strength, and its padding."""
+    return st.one_of(
+        st.builds(lambda n, p: (box_blur(n, p), kernels.box_blur(n).at(1), p), sizes, paddings),
+        st.builds(lambda n, p: (sharpen(n, p), kernels.sharpen(n).at(1), p), sizes, paddings),
+        st.builds(
+            lambda n, a, p: (motion_blur(n, a, p), kernels.motion_blur(n, a).at(1), p),
+            sizes, st.sampled_from([0, 30, 45, 90, 101.5]), paddings,
+        ),
+    )  # fmt: skip
+
+
+LIMITS = st.floats(-0.99, 2).filter(bool)
+TONES = st.one_of(
+    st.builds(lambda limit: (brightness(limit), "offset", limit), LIMITS),
+    st.builds(lambda limit: (contrast(limit), "gain", limit), LIMITS),
+)
+
+
+@st.composite
+def sums(draw, one_padding=False):
+    """Parts as above, up to 5 of them: kernels all odd with any paddings, or all even with one; and tones."""
+    even, shared = draw(st.booleans()), draw(st.sampled_from(list(PADDINGS)))
+    paddings = st.just(shared) if even or one_padding else st.sampled_from(list(PADDINGS))
+    sizes = st.sampled_from([4, 6, 8] if even else [3, 5, 7, 9])
+    return draw(st.lists(st.one_of(kernel_parts(sizes, paddings), TONES), min_size=1, max_size=5))
+
+
+def added(parts) -> Perturbation:
+    return reduce(add, (part for part, _, _ in parts))
+
+
+def written_out(image, parts, strengths):
+    """The image at strength 0, plus each strength times what its part alone changes at full strength."""
+    matrices = [(matrix, padding) for _, matrix, padding in parts if isinstance(matrix, tuple)]
+    even = any(len(matrix) % 2 == 0 for matrix, _ in matrices)
+    base = convolved(image, np.full((2, 2), 0.25), matrices[0][1]) if even else image
+    x = base.copy()
+    for (_, what, value), z in zip(parts, strengths, strict=True):
+        x += z * (
+            value if what == "offset" else value * base if what == "gain" else convolved(image, what, value) - base
+        )
+    return x
+
+
+strength_lists = st.lists(st.floats(0, 1), min_size=5, max_size=5)
+
+
+@given(parts=sums(), z=strength_lists, seed=st.integers(0, 1000))
+def test_a_sum_is_what_each_part_adds(parts, z, seed):
+    image = np.random.default_rng(seed).uniform(0, 1, (2, 9, 11))
+    path = added(parts).apply(torch.from_numpy(image))
+    assert path.slopes.shape == (len(parts), *image.shape)
+    assert added(parts).parameters == len(parts)
+    z = z[: len(parts)]
+    assert np.abs(path.at(*z).numpy() - written_out(image, parts, z)).max() < 1e-12
+
+
+def test_a_sum_notices_swapped_strengths_and_paddings():
+    image = np.random.default_rng(0).uniform(0, 1, (1, 9, 9))
+    up, across = kernels.motion_blur(5, 0).at(1), kernels.motion_blur(5, 90).at(1)
+    both = motion_blur(5, 0) + motion_blur(5, 90, padding="zeros")
+    parts = [(None, up, "reflect"), (None, across, "zeros")]
+    found = both.apply(torch.from_numpy(image)).at(0.2, 0.7).numpy()
+    assert np.abs(found - written_out(image, parts, (0.2, 0.7))).max() < 1e-12
+    assert np.abs(found - written_out(image, parts, (0.7, 0.2))).max() > 0.01
+    assert np.abs(found - written_out(image, [parts[0], (None, across, "reflect")], (0.2, 0.7))).max() > 0.01
+
+
+@given(parts=sums(one_padding=True), z=strength_lists)
+def test_the_kernel_and_offset_of_a_sum_say_all_if_the_padding_is_one(parts, z):
+    image = np.random.default_rng(1).uniform(0, 1, (1, 9, 11))
+    both, z = added(parts), z[: len(parts)]
+    padding = next((padding for _, matrix, padding in parts if isinstance(matrix, tuple)), "reflect")
+    expected = convolved(image, both.kernel.at(*z), padding) + float(both.offset(*z))
+    assert np.abs(both.apply(torch.from_numpy(image)).at(*z).numpy() - expected).max() < 1e-12
+
+
+def test_the_kernel_of_a_sum_is_exact():
+    matrix = (box_blur(3) + motion_blur(5, 90) + contrast(0.1)).kernel.at(Fraction(1, 2), Fraction(1, 3), 1)
+    assert matrix[2] == (
+        Fraction(1, 15), Fraction(1, 15) + Fraction(1, 18), 1 - Fraction(4, 9) - Fraction(4, 15) + Fraction(1, 10),
+        Fraction(1, 15) + Fraction(1, 18), Fraction(1, 15),
+    )  # fmt: skip
+    assert matrix[0] == (0,) * 5
+    assert sum(map(sum, matrix)) == Fraction(11, 10)
+
+
+@given(limit=LIMITS, z=st.floats(0, 1))
+def test_tone_changes(limit, z):
+    image = torch.rand(2, 3, 4, dtype=torch.float64)
+    assert torch.allclose(brightness(limit).apply(image).at(z), image + limit * z, rtol=0, atol=1e-14)
+    assert torch.allclose(contrast(limit).apply(image).at(z), image * (1 + limit * z), rtol=0, atol=1e-14)
+
+
+@given(parts=sums(), clip=st.sampled_from([None, (0.0, 1.0), (-0.5, 1.5)]))
+def test_text_round_trip_of_sums(parts, clip):
+    made = Perturbation(added(parts).parts, clip)
+    assert parse(str(made)) == made
+    assert str(parse(str(made))) == str(made)
+    assert " " not in str(made)
+
+
+def test_sums_in_python():
+    assert sp.motion_blur(5, 0) + sp.motion_blur(5, 90) == parse(
+        "motion-blur:size=5,angle=0+motion-blur:size=5,angle=90"
+    )
+    clipped = sp.brightness(0.2, clip=(0, 1)) + sp.contrast(-0.5)
+    assert clipped == sp.brightness(0.2) + sp.contrast(-0.5, clip=(0, 1)) == parse(str(clipped))
+    assert clipped != sp.contrast(-0.5, clip=(0, 1)) + sp.brightness(0.2)
+    with pytest.raises(TypeError):
+        sp.brightness(0.2) + 1
+
+
+def test_strengths_of_a_sum():
+    both = box_blur(3) + brightness(0.1)
+    assert both.strengths(0.5) == both.strengths([0.5]) == (0.5, 0.5)
+    assert both.strengths((0.2, 0.3)) == (0.2, 0.3)
+    for wrong in ((), (0.1, 0.2, 0.3)):
+        with pytest.raises(InputError, match="takes 2 strengths"):
+            both.strengths(wrong)
+    for wrong in (1.5, (0.5, -0.1), float("nan")):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            both.strengths(wrong)
+
+
+def test_file_names_with_a_plus(tmp_path):
+    for name in ("a+b.csv", "a+box-blur.csv", "+.csv", "box-blur+contrast=1.csv"):
+        (tmp_path / name).write_text("0,1,0\n")
+        made = custom(tmp_path / name) + box_blur(3) + custom(tmp_path / name, normalise=True)
+        assert parse(str(made)) == made
+        assert [part.family for part in made.parts] == ["custom", "box-blur", "custom"]
+    for name in ("a+box-blur:b.csv", "a,padding=zeros.csv"):
+        (tmp_path / name).write_text("0,1,0\n")
+        with pytest.raises(InputError, match="rename"):
+            custom(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("box-blur:size=3+box-blur:size=4", "make all sizes odd or all even"),
+        ("box-blur:size=6+brightness:max=1+box-blur:size=4,padding=zeros", "give all of them the same"),
+        ("identity+box-blur:size=3", "leave it out of the sum"),
+        ("box-blur:size=3+identity", "leave it out of the sum"),
+        ("box-blur:size=3,clip=0..1+box-blur:size=5,clip=0..2", "clip applies to their sum"),
+        ("+".join(["box-blur:size=3"] * 9), "1 to 8 parts, not 9"),
+        ("box-blur:size=3+blur:size=3", "unknown perturbation 'blur'"),
+        ("identity+blur", "unknown perturbation 'blur'"),
+        ("box-blur:size=3+", "must be a whole number"),
+        ("+box-blur:size=3", "unknown perturbation ''"),
+        ("box-blur:size=3+brightness", "max missing"),
+        ("brightness:max=0", "number other than 0"),
+        ("brightness:max=nan", "number other than 0"),
+        ("contrast:max=inf", "number other than 0"),
+        ("contrast:max=bright", "must be a number"),
+        ("contrast:max=-1", "above -1"),
+        ("brightness:max=0.2,padding=zeros", "padding means nothing"),
+    ],
+)
+def test_sums_that_mean_nothing(text, problem):
+    with pytest.raises(InputError) as error:
+        parse(text)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_eight_parts_are_not_too_many():
+    assert parse("+".join(["box-blur:size=3"] * 8)).parameters == 8
+
+
+def test_odd_and_even_custom_kernels(tmp_path):
+    (tmp_path / "wide.csv").write_text("0,1\n")
+    (tmp_path / "high.csv").write_text("0\n1\n")
+    with pytest.raises(InputError, match="odd"):
+        custom(tmp_path / "wide.csv") + custom(tmp_path / "high.csv")
+    both = custom(tmp_path / "wide.csv") + contrast(1)
+    image = torch.tensor([[[0.0, 2.0, 6.0]]], dtype=torch.float64)
+    assert both.apply(image).at(0, 0).tolist() == [[[1, 4, 4]]]
+    assert both.apply(image).at(1, 0).tolist() == [[[2, 6, 2]]]
+    assert both.apply(image).at(0, 1).tolist() == [[[2, 8, 8]]]
+
+
+# -- the text form ----------------------------------------------------------------------------------------------------
 
 
 @given(perturbation=perturbations)
@@ -72,6 +278,13 @@ def test_text_round_trip(perturbation):
         ("motion-blur:size=9,angle=-45", "motion-blur:size=9,angle=135"),
         ("motion-blur:size=9,angle=5,clip=0..1,padding=zeros", "motion-blur:size=9,angle=5,padding=zeros,clip=0..1"),
         ("sharpen:size=4,clip=-0.5..1.5", "sharpen:size=4,clip=-0.5..1.5"),
+        ("identity:clip=0..1", "identity:clip=0..1"),
+        ("brightness:max=2e-1", "brightness:max=0.2"),
+        ("contrast:clip=0..1,max=-0.50", "contrast:max=-0.5,clip=0..1"),
+        (" box-blur:size=+5 + contrast:max=1 ", "box-blur:size=5+contrast:max=1"),
+        ("box-blur:clip=0..1,size=3,padding=zeros+sharpen:padding=circular,size=5+brightness:max=1.0",
+         "box-blur:size=3,padding=zeros+sharpen:size=5,padding=circular+brightness:max=1,clip=0..1"),
+        ("box-blur:size=4,clip=0..1+sharpen:size=6,clip=0.0..1", "box-blur:size=4+sharpen:size=6,clip=0..1"),
     ],
 )  # fmt: skip
 def test_text_prints_canonically(text, canonical):

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from shakeproof.analysis import Settings, analyse, profile, verify
     from shakeproof.errors import ShakeproofError
     from shakeproof.network import Network, load
-    from shakeproof.perturbation import Perturbation, box_blur, custom, identity, motion_blur, parse, sharpen
+    from shakeproof.perturbation import (
+        Perturbation,
+        box_blur,
+        brightness,
+        contrast,
+        custom,
+        identity,
+        motion_blur,
+        parse,
+        sharpen,
+    )
     from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
 
 __version__ = "0.1.0"
@@ -24,7 +34,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": ("ShakeproofError",),
     "network": ("Network", "load"),
-    "perturbation": ("Perturbation", "box_blur", "custom", "identity", "motion_blur", "parse", "sharpen"),
+    "perturbation": (
+        "Perturbation",
+        "box_blur",
+        "brightness",
+        "contrast",
+        "custom",
+        "identity",
+        "motion_blur",
+        "parse",
+        "sharpen",
+    ),
     "result": ("Counterexample", "Interval", "Query", "Reason", "Result", "Status"),
     "analysis": ("Settings", "analyse", "profile", "verify"),
 }
@@ -42,6 +62,8 @@ __all__ = [
     "Status",
     "analyse",
     "box_blur",
+    "brightness",
+    "contrast",
     "custom",
     "identity",
     "load",

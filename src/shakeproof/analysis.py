@@ -137,7 +137,7 @@ def check_query(network: Network, query: Query) -> None:
         raise InputError(f"the strength must be between 0 and 1, not {query.strength}")
     if query.label is not None and query.label not in range(network.graph.classes):
         raise InputError(f"label {query.label} is not one of the network's classes 0 to {network.graph.classes - 1}")
-    if query.perturbation.kernel.parameters != 1:
+    if query.perturbation.parameters != 1:
         raise InputError(f"{query.perturbation}: the exact method takes one strength")
     if tuple(query.image.pixels.shape) != network.picture().image_shape:
         raise InputError(f"{query.image.name}: not a picture of the network's shape {network.picture().image_shape}")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,12 +295,18 @@ def _progress(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
 
 @cli.command()
 @click.argument("perturbation", required=False)
-@click.option("--strength", type=float, default=1.0, show_default=True)
+@click.option(
+    "--strength",
+    callback=_numbers(),
+    default="1",
+    show_default=True,
+    help="One for all parts, or one each, e.g. 0.2,0.3.",
+)
 @click.option("--png", type=click.Path(path_type=Path), help="Write the kernel and its effect on an image.")
 @click.option("--image", help="The image to show the effect on [a bundled one].")
-def kernels(perturbation: str | None, strength: float, png: Path | None, image: str | None) -> int:
-    """List the families of perturbations, or show one kernel."""
-    from shakeproof.perturbation import FAMILIES, PADDINGS, parse
+def kernels(perturbation: str | None, strength: Sequence[float], png: Path | None, image: str | None) -> int:
+    """List the families of perturbations, or show the kernel of one, or of several joined by +."""
+    from shakeproof.perturbation import FAMILIES, MOST_PARTS, PADDINGS, parse
 
     if perturbation is None:
         from shakeproof.report.tables import plain_table
@@ -309,20 +316,27 @@ def kernels(perturbation: str | None, strength: float, png: Path | None, image: 
             table.add_row(name, family.summary, family.example)
         console = _console()
         console.print(table)
-        console.print(f"Each takes padding={'|'.join(PADDINGS)} (default reflect) and clip=LOW..HIGH (off by default).")
+        console.print(f"Kernels take padding={'|'.join(PADDINGS)} (default reflect); all take clip=LOW..HIGH (off).")
+        console.print(f"Up to {MOST_PARTS} add up, a strength each: motion-blur:size=5,angle=0+brightness:max=0.2")
         return 0
-    if not 0 <= strength <= 1:
-        raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
     if png is not None:
         _check_writable(png)
     shown = parse(perturbation)
-    matrix = shown.kernel.at(strength)
-    entries = [[_entry(value) for value in row] for row in matrix]
-    width = max(len(entry) for row in entries for entry in row)
-    click.echo(f"{shown} at strength {strength:g}, {len(matrix)} x {len(matrix[0])}")
-    for row in entries:
-        click.echo("  ".join(entry.rjust(width) for entry in row))
-    click.echo(f"sum {_entry(sum(map(sum, matrix)))}")
+    strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
+    matrix, offset = shown.kernel.at(*strengths), shown.offset(*strengths)
+    click.echo(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
+    if len(matrix) == len(matrix[0]) == 1:
+        click.echo(f"every pixel times {_entry(matrix[0][0])}")
+    else:
+        entries = [[_entry(value) for value in row] for row in matrix]
+        width = max(len(entry) for row in entries for entry in row)
+        for row in entries:
+            click.echo("  ".join(entry.rjust(width) for entry in row))
+        click.echo(f"{len(matrix)} x {len(matrix[0])}, sum {_entry(sum(map(sum, matrix)))}")
+    if offset:
+        click.echo(f"then {_entry(offset)} is added to every pixel")
+    if len(shown.paddings) > 1:
+        click.echo(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
     if png is not None:
         from shakeproof import demo
         from shakeproof.images import as_picture, read_image

@@ -54,6 +54,23 @@ def between(start: Matrix, end: Matrix) -> ParameterisedKernel:
     return ParameterisedKernel((slope,), start)
 
 
+def combined(changes: Sequence[Matrix]) -> ParameterisedKernel:
+    """I + sum_i z_i C_i for changes C_i of any sizes, all odd or all even, with their centres on each other."""
+    height, width = max(map(len, changes)), max(len(change[0]) for change in changes)
+    return ParameterisedKernel(
+        tuple(_widened(change, height, width) for change in changes), identity_matrix(height, width)
+    )
+
+
+def _widened(matrix: Matrix, height: int, width: int) -> Matrix:
+    """The matrix with as many zeros on either side as it takes."""
+    above, left = (height - len(matrix)) // 2, (width - len(matrix[0])) // 2
+    if (len(matrix) + 2 * above, len(matrix[0]) + 2 * left) != (height, width):
+        raise ValueError("matrices of odd and even sizes have no common centre")
+    empty, beside = ((Fraction(0),) * width,) * above, (Fraction(0),) * left
+    return (*empty, *((*beside, *row, *beside) for row in matrix), *empty)
+
+
 def identity_matrix(height: int, width: int) -> Matrix:
     """The kernel that leaves an image as it is; an even side has no centre and averages its two middle entries.
 

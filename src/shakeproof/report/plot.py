@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -75,20 +76,22 @@ def counterexample_figure(result: Result) -> Figure:
     return figure
 
 
-def kernel_figure(perturbation: Perturbation, strength: float, image: Tensor) -> Figure:
-    """A kernel, and what it does to an image (channels, height, width)."""
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float], image: Tensor) -> Figure:
+    """A kernel, and what it does to an image (channels, height, width); one strength for all parts, or one each."""
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     kernel, before, after = figure.subplots(1, 3)
     show_kernel(kernel, perturbation, strength)
     show_image(before, image, "z = 0")
-    show_image(after, perturbed_image(perturbation, image, strength), f"z = {strength:g}")
+    show_image(
+        after, perturbed_image(perturbation, image, strength), _at_strengths("", perturbation.strengths(strength))
+    )
     return figure
 
 
-def perturbed_image(perturbation: Perturbation, image: Tensor, strength: float) -> Tensor:
-    """The image at a strength, clipped if the perturbation clips."""
+def perturbed_image(perturbation: Perturbation, image: Tensor, strength: float | Sequence[float]) -> Tensor:
+    """The image at a strength for all parts, or one each; clipped if the perturbation clips."""
     path: AffineImage = perturbation.apply(image)
-    pixels = path.at(*(strength,) * perturbation.kernel.parameters)
+    pixels = path.at(*perturbation.strengths(strength))
     return pixels if perturbation.clip is None else pixels.clamp(*perturbation.clip)
 
 
@@ -109,16 +112,25 @@ def displayable(pixels: Tensor) -> NDArray[Any]:
     return shown if shown.shape[2] == 3 else shown[..., 0]
 
 
-def show_kernel(axes: Axes, perturbation: Perturbation, strength: float) -> None:
-    matrix = np.array(
-        [[float(v) for v in row] for row in perturbation.kernel.at(*(strength,) * perturbation.kernel.parameters)]
-    )
-    limit = max(np.abs(matrix).max(), 1e-12)
-    axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    if matrix.size <= 49:
-        for (row, column), value in np.ndenumerate(matrix):
-            axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6, color=INK)
-    axes.set_title(f"kernel at z = {strength:.6g}", fontsize=9, color=INK)
+def show_kernel(axes: Axes, perturbation: Perturbation, strength: float | Sequence[float]) -> None:
+    """The kernel at a strength for all parts, or one each, and what is added to every pixel."""
+    strengths = perturbation.strengths(strength)
+    matrix = np.array([[float(v) for v in row] for row in perturbation.kernel.at(*strengths)])
+    offset = float(perturbation.offset(*strengths))
+    centred: dict[str, Any] = {"ha": "center", "va": "center"}
+    if matrix.size == 1:
+        words = f"every pixel\n× {matrix.item():.4g}" + (f"\n{offset:+.4g}" if offset else "")
+        axes.text(0.5, 0.5, words, transform=axes.transAxes, fontsize=12, color=INK, **centred)
+        axes.set_box_aspect(1)
+    else:
+        limit = max(np.abs(matrix).max(), 1e-12)
+        axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        for (row, column), value in np.ndenumerate(matrix) if matrix.size <= 49 else ():
+            ink = INK if abs(value) < 0.7 * limit else "white"
+            axes.text(column, row, f"{value:.2g}", fontsize=6, color=ink, **centred)
+        axes.set_xlabel(f"{offset:+.4g} on every pixel" if offset else "", fontsize=9, color=INK)
+    name = "tone at " if matrix.size == 1 else "kernel at "
+    axes.set_title(_at_strengths(name, strengths), fontsize=9, color=INK)
     axes.set_xticks([])
     axes.set_yticks([])
 
@@ -143,6 +155,11 @@ def save(figure: Figure, path: Path) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot write the picture ({error.strerror or error})") from error
+
+
+def _at_strengths(words: str, strengths: Sequence[float]) -> str:
+    """A title, in lines that fit above a picture."""
+    return fill(f"{words}z = {', '.join(f'{strength:.6g}' for strength in strengths)}", 40)
 
 
 def _label_style() -> dict[str, Any]:
