@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shakeproof.analysis import Settings, analyse, profile, verify
+    from shakeproof.analysis import analyse, profile, verify
     from shakeproof.errors import ShakeproofError
     from shakeproof.network import Network, load
     from shakeproof.perturbation import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         sharpen,
     )
     from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
+    from shakeproof.settings import Settings
 
 __version__ = "0.1.0"
 
@@ -46,7 +47,8 @@ _HOMES = {
         "sharpen",
     ),
     "result": ("Counterexample", "Interval", "Query", "Reason", "Result", "Status"),
-    "analysis": ("Settings", "analyse", "profile", "verify"),
+    "settings": ("Settings",),
+    "analysis": ("analyse", "profile", "verify"),
 }
 
 __all__ = [

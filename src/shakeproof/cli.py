@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shakeproof.images import Image
     from shakeproof.network import Network
     from shakeproof.result import Result
+    from shakeproof.settings import Method
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -80,13 +81,17 @@ def _analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("model"),
         click.argument("images", nargs=-1, required=True),
         click.option("-p", "--perturbation", "perturbations", multiple=True, required=True, metavar="PERTURBATION",
-                     help="e.g. motion-blur:size=9,angle=45; repeat for several (shakeproof kernels lists them)."),
+                     help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
+                     " (shakeproof kernels lists them)."),
         click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
         click.option("--timeout", type=float, help="Seconds for each query."),
         click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
         click.option("--threads", type=click.IntRange(1), help="Threads for matrix products [all cores]."),
         click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
-        click.option("--method", type=click.Choice(["auto", "exact"]), default="auto", show_default=True),
+        click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
+                     help="Exact needs one strength and a piecewise-linear network; bounds take any."),
+        click.option("--tolerance", type=float, default=1e-4, show_default=True,
+                     help="How closely bounds pin down a critical strength."),
         click.option("--mean", callback=_numbers(), help="Per channel: subtracted in front of the network."),
         click.option("--std", callback=_numbers(), help="Per channel: divided by, after the mean."),
         click.option("--image-shape", callback=_numbers(3, whole=True), metavar="C,H,W",
@@ -113,8 +118,9 @@ def cli() -> None:
 
 @cli.command()
 @_analysis_options
-@click.option("--max-strength", type=float, default=1.0, show_default=True, help="Analyse strengths from 0 to this.")
-def profile(max_strength: float, **options: Any) -> int:
+@click.option("--max-strength", callback=_numbers(), default="1", show_default=True, metavar="Z[,Z...]",
+              help="Analyse strengths from 0 to this; one for all parts, or one each.")  # fmt: skip
+def profile(max_strength: Sequence[float], **options: Any) -> int:
     """The winning class at every strength, and the exact strength at which the label loses.
 
     MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, FILE.npz@INDEX or .vnnlib(.gz).
@@ -124,9 +130,10 @@ def profile(max_strength: float, **options: Any) -> int:
 
 @cli.command()
 @_analysis_options
-@click.option("--strength", type=float, required=True, help="All strengths from 0 to this must be safe.")
+@click.option("--strength", callback=_numbers(), required=True, metavar="Z[,Z...]",
+              help="All strengths from 0 to this must be safe; one for all parts, or one each.")  # fmt: skip
 @click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample.")
-def verify(strength: float, whole_profile: bool, **options: Any) -> int:
+def verify(strength: Sequence[float], whole_profile: bool, **options: Any) -> int:
     """Whether the label wins at every strength up to a given one."""
     return _analyse(strength=strength, stop_early=not whole_profile and options["plot"] is None, **options)
 
@@ -136,13 +143,14 @@ def _analyse(
     images: Sequence[str],
     perturbations: Sequence[str],
     label: int | None,
-    strength: float,
+    strength: Sequence[float],
     stop_early: bool,
     timeout: float | None,
     memory: float,
     threads: int | None,
     device: str,
-    method: str,
+    method: Method,
+    tolerance: float,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     image_shape: tuple[int, int, int] | None,
@@ -156,20 +164,23 @@ def _analyse(
     for path in filter(None, (plot, counterexample)):
         _check_writable(path)
     kernels = [parse(text) for text in perturbations]
-    if not 0 <= strength <= 1:
-        raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
+    for kernel in kernels:
+        kernel.strengths(strength)
+        if plot is not None and kernel.parameters > 2:
+            raise InputError(f"{kernel}: --plot draws one or two strengths; leave it out, or take fewer parts")
 
-    from shakeproof.analysis import Settings, analyse
+    from shakeproof.analysis import analyse
     from shakeproof.result import Query
+    from shakeproof.settings import Settings
 
-    settings = Settings(timeout=timeout, memory=memory, stop_early=stop_early, device=_device(device))
+    settings = Settings(timeout, memory, stop_early, _device(device), method, tolerance)
     if threads:
         import torch
 
         torch.set_num_threads(threads)
     network, pictures = _load(model, images, image_shape, mean, std)
     queries = [
-        Query(picture, kernel, picture.label if label is None else label, strength)
+        Query(picture, kernel, picture.label if label is None else label, tuple(strength))
         for picture in pictures
         for kernel in kernels
     ]
@@ -239,12 +250,12 @@ def _check_writable(path: Path, endings: Sequence[str] = (".png", ".svg")) -> No
 
 
 def _write_pictures(results: Sequence[Result], plot: Path | None, counterexample: Path | None) -> None:
-    from shakeproof.report.plot import counterexample_figure, margin_figure, save
+    from shakeproof.report.plot import counterexample_figure, result_figure, save
 
-    for path, draw in ((plot, margin_figure), (counterexample, counterexample_figure)):
+    for path, draw in ((plot, result_figure), (counterexample, counterexample_figure)):
         if path is None:
             continue
-        drawn = results if draw is margin_figure else [r for r in results if r.counterexample is not None]
+        drawn = results if draw is result_figure else [r for r in results if r.counterexample is not None]
         for number, result in enumerate(drawn, start=1):
             save(draw(result), path if len(drawn) == 1 else path.with_stem(f"{path.stem}-{number}"))
 
@@ -412,12 +423,13 @@ def _bending(network: Network) -> str:
 def demo(output: Path, as_json: bool, quiet: bool) -> int:
     """Certify the bundled classifier on the bundled images and write a report."""
     from shakeproof import demo as bundle
-    from shakeproof.analysis import Settings, analyse
+    from shakeproof.analysis import analyse
     from shakeproof.images import read_image
     from shakeproof.network import load
     from shakeproof.perturbation import parse
     from shakeproof.report.page import write_page
     from shakeproof.result import Query
+    from shakeproof.settings import Settings
 
     _check_writable(output, (".html",))
     network = load(bundle.MODEL)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from shakeproof.exact import Curve
 from shakeproof.images import Image
 from shakeproof.perturbation import Perturbation
@@ -48,11 +50,15 @@ class Interval:
     winner: int
 
 
+Strength = float | tuple[float, ...]
+"""One number for a perturbation with one parameter, a number each for one with several."""
+
+
 @dataclass(frozen=True)
 class Counterexample:
     """The strength at which the label loses most clearly, who wins there, and whether the runtime agrees."""
 
-    strength: float
+    strength: Strength
     winner: int
     margin: float
     replayed: bool
@@ -60,19 +66,43 @@ class Counterexample:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Does `label` win for every strength in [0, strength] of a perturbation of an image?"""
+    """Does `label` win for every strength in [0, strength] of a perturbation of an image?
+
+    Where the perturbation has several parameters, one strength is meant for all of them.
+    """
 
     image: Image
     perturbation: Perturbation
     label: int | None = None
-    strength: float = 1.0
+    strength: Strength = 1.0
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """A strength for each parameter."""
+        return self.perturbation.strengths(self.strength)
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Boxes of strengths (n, low and high, m): the label provably wins on all of one, loses on all of one, or neither
+    was settled.
+    """
+
+    safe: NDArray[Any]
+    violated: NDArray[Any]
+    open: NDArray[Any]
+
+    @staticmethod
+    def volume(boxes: NDArray[Any]) -> float:
+        return float((boxes[:, 1] - boxes[:, 0]).prod(1).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """The answer to a query. `critical_strength` brackets the smallest strength at which the label loses.
 
-    `curve` holds the exact scores at every breakpoint that was reached.
+    `curve` holds the exact scores at every breakpoint that was reached, or (by bounds, with one parameter) the scores
+    wherever the network was evaluated; `regions` what bounds proved where. `pieces` counts pieces or boxes.
     """
 
     model: str
@@ -90,11 +120,12 @@ class Result:
     curve: Curve
     method: str = "exact"
     rounding: str = "nominal"
+    regions: Regions | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         counterexample = self.counterexample and {
-            "strength": self.counterexample.strength,
+            "strength": _plain(self.counterexample.strength),
             "class": self.counterexample.winner,
             "margin": self.counterexample.margin,
             "replayed": self.counterexample.replayed,
@@ -105,7 +136,7 @@ class Result:
             "label": self.label,
             "predicted": self.predicted,
             "perturbation": str(self.query.perturbation),
-            "strength": self.query.strength,
+            "strength": _plain(self.query.strengths),
             "status": self.status.value,
             "critical_strength": self.critical_strength and list(self.critical_strength),
             "profile": [{"from": i.start, "to": i.end, "class": i.winner} for i in self.profile],
@@ -119,7 +150,12 @@ class Result:
         }
 
     def plot(self) -> Figure:
-        """The label's margin over each rival against the strength, as a matplotlib figure."""
-        from shakeproof.report.plot import margin_figure
+        """The label's margin over each rival against the strength, or a map of two strengths, in matplotlib."""
+        from shakeproof.report.plot import result_figure
 
-        return margin_figure(self)
+        return result_figure(self)
+
+
+def _plain(strength: Strength) -> float | list[float]:
+    several = (strength,) if isinstance(strength, (int, float)) else strength
+    return several[0] if len(several) == 1 else list(several)

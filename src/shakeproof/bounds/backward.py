@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.bounds.forward import Enclosed, Path
+from shakeproof.bounds.forward import Enclosed
 from shakeproof.network.graph import Graph
 
 
@@ -27,7 +27,7 @@ class Planes:
         return torch.where(self.gradient > 0, low, high)
 
 
-def planes_below(graph: Graph, path: Path, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
+def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
     """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
     pulled = {len(graph.nodes): coefficients}
     offset = coefficients.new_zeros(len(coefficients))
@@ -39,7 +39,8 @@ def planes_below(graph: Graph, path: Path, enclosed: Enclosed, coefficients: Ten
         offset = offset + constant
         for value, part in zip(graph.nodes[index].inputs, parts, strict=True):
             pulled[value] = pulled[value] + part if value in pulled else part
-    at_input = pulled[0].flatten(1)
-    directions = torch.cat([path.base.reshape(1, -1), path.slopes.flatten(1)])
-    along = at_input @ directions.t()
-    return Planes(offset + along[:, 0], along[:, 1:])
+    domain = enclosed.domain
+    values = torch.einsum("rn,prn->pr", pulled[0].flatten(1), enclosed.inputs[:, cell].flatten(2))
+    half = domain.half[cell]
+    gradient = torch.where(half > 0, (values[1:] - values[0]).t() / half, 0.0)
+    return Planes(offset + values[0] - (gradient * domain.centre[cell]).sum(1), gradient)

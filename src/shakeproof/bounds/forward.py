@@ -46,15 +46,19 @@ class Enclosure:
 
 @dataclass(frozen=True, eq=False)
 class Enclosed:
-    """A network on some cells: how each operator was relaxed, and where the class scores are."""
+    """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are."""
 
+    domain: Domain
+    inputs: Tensor
     relaxations: Sequence[Relaxation]
     scores: Enclosure
 
 
-def enclose(graph: Graph, path: Path, domain: Domain) -> Enclosed:
-    """Bounds on every neuron for inputs on the path, on each of the domain's cells."""
-    inputs = path.at(domain.points)
+def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
+    """Bounds on every neuron on each of the domain's cells.
+
+    The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points.
+    """
     values = {0: Enclosure(inputs, torch.zeros_like(inputs[0]), domain.extremes(inputs))}
     relaxations = []
     for index, node in enumerate(graph.nodes):
@@ -71,4 +75,4 @@ def enclose(graph: Graph, path: Path, domain: Domain) -> Enclosed:
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    return Enclosed(relaxations, values[len(graph.nodes)])
+    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)])

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Operator, PiecewiseLinear
+from shakeproof.operators import Affine, Operator, PiecewiseLinear
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,16 @@ class Graph:
         for value in range(index + 2):
             if any(value in node.inputs for node in self.nodes[index + 1 :]) or value == len(self.nodes):
                 yield value
+
+    @cached_property
+    def smooth_operators(self) -> tuple[str, ...]:
+        """The kinds of operators that are neither affine nor piecewise linear: the exact method cannot take these."""
+        kinds = (node.operator for node in self.nodes if not isinstance(node.operator, (Affine, PiecewiseLinear)))
+        return tuple(dict.fromkeys(type(operator).__name__ for operator in kinds))
+
+    @property
+    def is_piecewise_linear(self) -> bool:
+        return not self.smooth_operators
 
     @property
     def classes(self) -> int:

@@ -105,11 +105,11 @@ def _cell(result: Result) -> str:
 
 def _article(result: Result, classes: Sequence[str]) -> str:
     query, witness = result.query, result.counterexample
-    strength = query.strength if witness is None else witness.strength
+    (strength,) = query.strengths if witness is None else query.perturbation.strengths(witness.strength)
     winner = int(np.argmax(result.curve.at(np.array([strength]))[0]))
     pictures = "".join(_figures(result, strength, classes[result.label], classes[winner]))
     if result.critical_strength is None:
-        verdict = f"stays <b>{escape(classes[result.label])}</b> up to strength {query.strength:g}"
+        verdict = f"stays <b>{escape(classes[result.label])}</b> up to strength {query.strengths[0]:g}"
     else:
         verdict = (
             f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"

@@ -23,11 +23,55 @@ if TYPE_CHECKING:
 # Rivals that never come close would only clutter the picture.
 RIVALS_SHOWN = 6
 INK = "#334155"
+REGION_COLOURS = {"certified": "#86efac", "violated": "#fca5a5", "not settled": "#e2e8f0"}
+
+
+def result_figure(result: Result) -> Figure:
+    """What was found, as a picture: margins against one strength, or a map of two."""
+    parameters = result.query.perturbation.parameters
+    if parameters > 2:
+        raise InputError(f"{result.query.perturbation}: there are pictures of one or two strengths, not {parameters}")
+    return margin_figure(result) if parameters == 1 else region_figure(result)
+
+
+def region_figure(result: Result) -> Figure:
+    """A map of two strengths: where the label provably wins, where it provably loses, and what is not settled."""
+    from matplotlib.collections import PolyCollection
+
+    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+    axes = figure.add_subplot()
+    strengths, regions = result.query.strengths, result.regions
+    whole = float(np.prod(strengths)) or 1.0
+    if regions is not None:
+        kinds = (("certified", regions.safe), ("violated", regions.violated), ("not settled", regions.open))
+        for name, boxes in kinds:
+            (left, bottom), (right, top) = boxes[:, 0].T, boxes[:, 1].T
+            corners = np.stack([[left, bottom], [right, bottom], [right, top], [left, top]]).transpose(2, 0, 1)
+            colour, share = REGION_COLOURS[name], regions.volume(boxes) / whole
+            style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.2}
+            axes.add_collection(PolyCollection(list(corners), label=f"{name}: {share:.1%}", **style))
+    witness = result.counterexample
+    if witness is not None and not isinstance(witness.strength, float):
+        axes.plot(
+            *witness.strength, "*", color="#7f1d1d", markersize=11, label=f"counterexample: class {witness.winner}"
+        )
+    across, up = result.query.perturbation.parts
+    axes.set_xlim(0, strengths[0] or 1.0)
+    axes.set_ylim(0, strengths[1] or 1.0)
+    axes.set_xlabel(f"strength of {across}")
+    axes.set_ylabel(f"strength of {up}")
+    axes.set_title(
+        f"{Path(result.query.image.name).name}   class {result.label}: {result.status}", fontsize=10, color=INK
+    )
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
+    _plain_axes(axes)
+    return figure
 
 
 def margin_figure(result: Result, title: str | None = None, classes: Sequence[str] | None = None) -> Figure:
     """The label's margin over each rival against the strength; the background shows which class wins."""
     names = [f"class {number}" for number in range(result.curve.scores.shape[1])] if classes is None else classes
+    (strength,) = result.query.strengths
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
     curve, label = result.curve, result.label
@@ -39,16 +83,20 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     winners = {interval.winner for interval in result.profile}
     for interval in result.profile:
         axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
-        if interval.end - interval.start > 0.06 * max(result.query.strength, 1e-9):
+        if interval.end - interval.start > 0.06 * max(strength, 1e-9):
             middle = (interval.start + interval.end) / 2
             axes.text(middle, 0.97, names[interval.winner], transform=axes.get_xaxis_transform(), **_label_style())
+    if result.regions is not None:
+        for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
+            name = None if number else f"{names[label]} proved to win"
+            axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
     axes.axhline(0, color=INK, linewidth=0.9)
     if result.critical_strength is not None:
         critical = result.critical_strength[0]
         axes.axvline(critical, color="#b91c1c", linewidth=1.6, linestyle="--")
         axes.plot([critical], [0], "o", color="#b91c1c", markersize=6, label=f"critical strength {critical:.6g}")
-    if result.query.strength > 0:
-        axes.set_xlim(0, result.query.strength)
+    if strength > 0:
+        axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(f"margin of {names[label]}")
     axes.set_title(
@@ -59,6 +107,17 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     return figure
 
 
+def _merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
+    """Intervals (n, 2) in order, neighbours that touch made one."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(map(tuple, intervals.tolist())):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
 def counterexample_figure(result: Result) -> Figure:
     """Original, perturbed image and kernel side by side, at the counterexample's strength (else the full one)."""
     query, witness = result.query, result.counterexample
@@ -67,9 +126,9 @@ def counterexample_figure(result: Result) -> Figure:
     original, perturbed, kernel = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: class {result.predicted}")
     now = result.label if witness is None else witness.winner
-    show_image(
-        perturbed, perturbed_image(query.perturbation, query.image.pixels, strength), f"z = {strength:.6g}: class {now}"
-    )
+    there = _at_strengths("", query.perturbation.strengths(strength))
+    moved = perturbed_image(query.perturbation, query.image.pixels, strength)
+    show_image(perturbed, moved, f"{there}: class {now}")
     show_kernel(kernel, query.perturbation, strength)
     note = "" if witness is None or witness.replayed else "; the float32 runtime does not show it"
     figure.suptitle(f"{query.perturbation}   label {result.label}: {result.status}{note}", fontsize=10, color=INK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from rich.table import Table
 
@@ -44,7 +45,9 @@ def _critical(result: Result) -> str:
     if result.critical_strength is None:
         return "-"
     low, high = result.critical_strength
-    return f"{low:.9f}" if high - low < 1e-6 else f"at most {high:.6f}"
+    if high - low < 1e-6:
+        return f"{low:.9f}"
+    return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"
 
 
 def _short(name: str) -> str:
@@ -52,7 +55,11 @@ def _short(name: str) -> str:
 
 
 def _journey(result: Result) -> str:
-    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over."""
+    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
+    if result.regions is not None:
+        whole = prod(result.query.strengths)
+        share = result.regions.volume(result.regions.safe) / whole if whole else 1.0
+        return f"{result.label} on {share:.1%}"
     steps = [str(result.profile[0].winner)] if result.profile else []
     steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])

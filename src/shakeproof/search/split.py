@@ -253,7 +253,7 @@ class _Search:
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
         boxes = Boxes(batch.low, batch.high)
-        enclosed = enclose(graph, path, boxes)
+        enclosed = enclose(graph, path.at(boxes.points), boxes)
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
         least = boxes.extremes(points).low - radius
         least = torch.where(least.isnan(), -torch.inf, least)
@@ -273,7 +273,7 @@ class _Search:
         parts = [Planes(coefficients.new_empty(0), coefficients.new_empty(0, path.parameters))]
         for start in range(0, len(cell), step):
             part = slice(start, start + step)
-            parts.append(planes_below(graph, path, enclosed, coefficients[part], cell[part]))
+            parts.append(planes_below(graph, enclosed, coefficients[part], cell[part]))
         return Planes(torch.cat([p.offset for p in parts]), torch.cat([p.gradient for p in parts]))
 
     def proved_violated(
