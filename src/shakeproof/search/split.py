@@ -135,6 +135,8 @@ class _Search:
 
     def run(self) -> Outcome:
         timed_out = False
+        corners = torch.cartesian_prod(*torch.stack([self.problem.low, self.problem.high], 1)).view(-1, len(self.size))
+        self.replay_losing(corners, self.evaluated(corners)[0])
         while len(self.open) and not self.is_decided():
             if time.perf_counter() + self.seconds_a_cell > self.limits.deadline:
                 timed_out = True
