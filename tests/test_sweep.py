@@ -34,7 +34,7 @@ def random_lines(count: int, seed: int, side: int = 8) -> Lines:
     generator = torch.Generator().manual_seed(seed)
     slopes, bases = torch.randn(2, count, 1, 1, side, side, generator=generator, dtype=torch.float64)
     end = torch.rand(count, generator=generator, dtype=torch.float64) + 0.5
-    return Lines(slopes, bases, torch.zeros_like(end), end)
+    return Lines(slopes, bases, torch.zeros_like(end), end, torch.arange(len(end)))
 
 
 def curves(graph, lines: Lines, memory: float = GIB) -> list[Curve]:
@@ -121,7 +121,8 @@ def test_many_lines_are_as_one_by_one():
     graph, lines = graph_of(3), random_lines(7, 3)
     together = curves(graph, lines)
     for number, curve in enumerate(together):
-        part = Lines(*(t[number : number + 1] for t in (lines.slopes, lines.bases, lines.start, lines.end)))
+        chosen = slice(number, number + 1)
+        part = replace(lines, start=lines.start[chosen], end=lines.end[chosen], path=lines.path[chosen])
         (alone,) = curves(graph, part)
         assert len(alone.z) == len(curve.z)
         assert np.abs(alone.z - curve.z).max() < 1e-12
@@ -160,7 +161,8 @@ def test_coinciding_breaks_make_no_empty_segment():
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 2))
     graph = load(module, torch.zeros(1, 1, 8, 8)).graph
     ones = torch.ones(1, 1, 1, 8, 8, dtype=torch.float64)
-    lines = Lines(ones, -0.5 * ones, torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    start, end = torch.tensor([0.0]).double(), torch.tensor([1.0]).double()
+    lines = Lines(ones, -0.5 * ones, start, end, torch.tensor([0]))
     (curve,) = curves(graph, lines)
     assert curve.z.tolist() == [0.0, 0.5, 1.0]
 

@@ -173,7 +173,7 @@ def _analyse(
     from shakeproof.result import Query
     from shakeproof.settings import Settings
 
-    settings = Settings(timeout, memory, stop_early, _device(device), method, tolerance)
+    settings = Settings(timeout, memory, stop_early, _device(device), method, tolerance, whole_curve=plot is not None)
     if threads:
         import torch
 
@@ -440,7 +440,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     kernels = [parse(text) for text in bundle.PERTURBATIONS]
     queries = [Query(picture, kernel, picture.label) for picture in pictures for kernel in kernels]
     with _progress(f"certifying {len(queries)} times", quiet or as_json) as advance:
-        results = analyse(network, queries, Settings(progress=advance))
+        results = analyse(network, queries, Settings(whole_curve=True, progress=advance))
     write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
     if as_json:
         for result in results:

@@ -17,7 +17,8 @@ Method = Literal["auto", "exact", "bounds"]
 class Settings:
     """How to run. `timeout` is in seconds for each query; `memory` in GiB; `stop_early` ends at a confirmed flip.
 
-    `tolerance` is how closely bounds pin down a critical strength; the exact method needs none.
+    `tolerance` is how closely bounds pin down a critical strength; the exact method needs none. `whole_curve` makes it
+    enumerate every piece, even where bounds settle who wins.
     """
 
     timeout: float | None = None
@@ -26,6 +27,7 @@ class Settings:
     device: str = "cpu"
     method: Method = "auto"
     tolerance: float = 1e-4
+    whole_curve: bool = False
     progress: Callable[[float], None] = field(default=lambda fraction: None)
 
     def __post_init__(self) -> None:

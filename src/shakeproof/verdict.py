@@ -34,8 +34,9 @@ def spots(curve: Curve, label: int) -> NDArray[np.float64]:
     """Where to compare a curve with direct evaluation: at its smallest margin, and in the middle of a few pieces."""
     if not len(curve.z):
         return curve.z
-    pieces = np.unique(np.linspace(0, curve.pieces - 1, SPOT_CHECKS).astype(int)) if curve.pieces else np.empty(0, int)
-    middles = (curve.z[pieces] + curve.z[pieces + 1]) / 2 if curve.pieces else curve.z[:0]
+    chosen = np.unique(np.linspace(0, curve.pieces - 1, SPOT_CHECKS).astype(int)) if curve.pieces else np.empty(0, int)
+    pieces = np.flatnonzero(~curve.bridged)[chosen]
+    middles = (curve.z[pieces] + curve.z[pieces + 1]) / 2
     return np.concatenate([curve.z[[curve.margin(label).argmin()]], middles])
 
 

@@ -16,6 +16,9 @@ from torch import Tensor
 from shakeproof.bounds.domain import Domain
 from shakeproof.network.graph import Graph
 from shakeproof.operators import Range, Relaxation
+from shakeproof.rounding import OF_SCORES, OF_VALUES
+
+FLOAT_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +49,22 @@ class Enclosure:
 
 @dataclass(frozen=True, eq=False)
 class Enclosed:
-    """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are."""
+    """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are.
+
+    `largest` (cells) is how large any value inside the network may be.
+    """
 
     domain: Domain
     inputs: Tensor
     relaxations: Sequence[Relaxation]
     scores: Enclosure
+    largest: Tensor
+
+    @property
+    def guard(self) -> Tensor:
+        """How large a bound on each cell (cells) must be before rounding cannot explain it."""
+        low, high = self.scores.range
+        return OF_SCORES * torch.maximum(low.abs(), high.abs()).amax(1) + OF_VALUES * self.largest
 
 
 def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
@@ -61,6 +74,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
     """
     values = {0: Enclosure(inputs, torch.zeros_like(inputs[0]), domain.extremes(inputs))}
     relaxations = []
+    largest = inputs.new_zeros(len(domain))
     for index, node in enumerate(graph.nodes):
         given = [values[i] for i in node.inputs]
         relaxation = node.operator.relaxed(*(value.range for value in given))
@@ -71,8 +85,18 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
         limits = relaxation.range()
         if limits is not None:
             found = Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
+        for end in found:
+            largest = torch.maximum(largest, end.flatten(1).abs().amax(1))
         values[index + 1] = Enclosure(points, radius, found)
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)])
+    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], largest)
+
+
+def cells_within(graph: Graph, memory: float, parameters: int, rows: int = 0) -> int:
+    """How many cells may be enclosed at once within a number of bytes, with `rows` pulled back for each."""
+    neurons = sum(node.shape.numel() for node in graph.nodes)
+    widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
+    floats = 8 * neurons + (4 * parameters + 6 * rows + 16) * widest
+    return max(1, int(memory // (FLOAT_BYTES * floats)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -24,12 +24,19 @@ class CoverageError(ShakeproofError):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Scores (rows, classes) at strictly increasing z (rows); exact chords in between."""
+    """Scores (rows, classes) at strictly increasing z (rows); exact chords in between, except over bridges.
+
+    A bridge (`bridged`, for each two neighbouring rows) was not enumerated. It is proved that whoever leads at both of
+    its ends leads on all of it, and that the label's smallest margin is at a row, not within a bridge.
+    """
 
     z: Floats
     scores: Floats
+    bridged: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
+        if not len(self.bridged):
+            object.__setattr__(self, "bridged", np.zeros(max(len(self.z) - 1, 0), bool))
         if not np.isfinite(self.scores).all():
             raise CoverageError("the network's scores are not finite along this path; check its weights, mean and std")
         if not (np.diff(self.z) > 0).all() or not np.isfinite(self.z).all():
@@ -41,7 +48,8 @@ class Curve:
 
     @property
     def pieces(self) -> int:
-        return max(len(self.z) - 1, 0)
+        """How many linear pieces were enumerated."""
+        return int((~self.bridged).sum())
 
     def leads(self, label: int) -> Floats:
         """By how much the label's score exceeds each class's: (rows, classes), infinite for the label itself."""
@@ -122,3 +130,45 @@ def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curv
         raise CoverageError("pieces out of order")
     bounds = np.searchsorted(line, np.arange(lines + 1))
     return [Curve(z[a:b], scores[a:b]) for a, b in pairwise(bounds)]
+
+
+@dataclass(frozen=True, eq=False)
+class Bridge:
+    """A stretch of a line from `start` to `end` on which `leader` provably leads; scores (2, classes) at its ends."""
+
+    start: float
+    end: float
+    leader: int
+    scores: Floats
+
+    def __post_init__(self) -> None:
+        if not (self.scores.argmax(1) == self.leader).all():
+            raise CoverageError("a bound contradicts an evaluation: this is a bug in shakeproof, please report it")
+
+
+def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> Curve:
+    """One curve from stretches (start, end, what is known of it) that follow one another.
+
+    Ends where a curve does not reach the end of its stretch, because the time was up or nobody asked for more.
+    """
+    z: list[Floats] = []
+    scores: list[Floats] = []
+    bridged: list[NDArray[np.bool_]] = []
+    for start, end, part in parts:
+        if z and z[-1][-1] != start:
+            raise CoverageError("a stretch of a line is missing: this is a bug in shakeproof, please report it")
+        if isinstance(part, Bridge):
+            rows, values, flags = np.array([start, end]), part.scores, np.ones(1, bool)
+        else:
+            rows, values, flags = part.z, part.scores, part.bridged
+            if not len(rows) or rows[0] != start:
+                break
+        shared = 1 if z else 0
+        z.append(rows[shared:])
+        scores.append(values[shared:])
+        bridged.append(flags)
+        if rows[-1] != end:
+            break
+    if not z:
+        return Curve(np.empty(0), np.empty((0, classes)))
+    return Curve(np.concatenate(z), np.concatenate(scores), np.concatenate(bridged))

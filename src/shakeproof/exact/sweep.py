@@ -36,19 +36,21 @@ WINDOW_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Paths x(z) = slopes z + bases, (lines, *input_shape) each, over [start, end] (lines)."""
+    """Paths x(z) = slopes z + bases, (paths, *input_shape) each, over [start, end] (lines); line i is on path[i]."""
 
     slopes: Tensor
     bases: Tensor
     start: Tensor
     end: Tensor
+    path: Tensor
 
     def __len__(self) -> int:
         return len(self.start)
 
     def at(self, line: Tensor, z: Tensor) -> Tensor:
         """The inputs (rows, *input_shape) on given lines at given z."""
-        return torch.addcmul(self.bases[line], self.slopes[line], z.view(-1, *(1,) * (self.slopes.dim() - 1)))
+        path = self.path[line]
+        return torch.addcmul(self.bases[path], self.slopes[path], z.view(-1, *(1,) * (self.slopes.dim() - 1)))
 
 
 class Piece(NamedTuple):
@@ -105,6 +107,26 @@ def sweep(graph: Graph, lines: Lines, memory: float, is_open: Callable[[], Tenso
                 yield step
             else:
                 stack.extend(cut_into_windows(*step, longest))
+
+
+def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores at the ends of some segments, and how often a neuron bends between the two: (2 n, classes) and (n).
+
+    Rows (2 n, *input_shape) are the ends in turn. Neurons that bend and bend back are not seen, nor are those that bend
+    because others did: there are at least so many breaks.
+    """
+    joined = torch.ones(len(rows) - 1, dtype=torch.bool, device=rows.device)
+    joined[1::2] = False
+    counts = torch.zeros(len(rows) // 2, dtype=torch.int64, device=rows.device)
+    values = {0: rows}
+    for index, node in enumerate(graph.nodes):
+        if isinstance(node.operator, PiecewiseLinear):
+            segment = node.operator.breaks(values[node.inputs[0]], joined).segment
+            counts += torch.bincount(segment // 2, minlength=len(counts))
+        values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+        for dead in graph.last_uses[index]:
+            del values[dead]
+    return values[len(graph.nodes)], counts
 
 
 def advance(graph: Graph, window: Window) -> Piece | Window:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from shakeproof.attack import loses, wins
 from shakeproof.exact import Curve, Lines, Piece, sweep
-from shakeproof.exact.curve import assemble
+from shakeproof.exact.curve import Bridge, assemble, join
 from shakeproof.exact.sweep import longest_window
+from shakeproof.methods.bridges import find_bridges
 from shakeproof.network import Graph, Network
 from shakeproof.result import Counterexample, Interval, Query, Result
 from shakeproof.rounding import OF_SCORES, OF_VALUES
@@ -68,7 +69,7 @@ class Batch:
 
     def results(self) -> list[Result]:
         probed = self.probe() if self.settings.stop_early else {}
-        curves = assemble(self.swept(), len(self.queries), self.graph.classes)
+        curves = self.curves()
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
         brackets = {**probed, **self.brackets(losses)}
         witnesses = self.witnesses(curves, losses)
@@ -80,12 +81,47 @@ class Batch:
             for i, curve in enumerate(curves)
         ]
 
-    def swept(self) -> Iterable[Piece]:
-        """The sweep's pieces, as far as the clock and the wish to stop early let it go."""
-        total = float((self.lines.end - self.lines.start).sum()) or 1.0
+    def curves(self) -> list[Curve]:
+        """A curve for each line: bridges where bounds settle who leads, everything else enumerated."""
+        wanted = [n for n, query in enumerate(self.queries) if n not in self.confirmed and query.strengths[0] > 0]
+        memory = self.settings.memory * GIB
+        if self.settings.whole_curve:
+            bridges: list[list[Bridge]] = [[]] * len(self.queries)
+        else:
+            bridges = find_bridges(self.graph, self.lines, self.labels, wanted, memory)
+        stretches = [self.stretches(number, found) for number, found in enumerate(bridges)]
+        between = [(n, start, end) for n, line in enumerate(stretches) for start, end, bridge in line if not bridge]
+        owner, start, end = zip(*between, strict=True) if between else ((), (), ())
+        windows = replace(
+            self.lines,
+            start=torch.tensor(start, dtype=torch.float64, device=self.lines.start.device),
+            end=torch.tensor(end, dtype=torch.float64, device=self.lines.start.device),
+            path=torch.tensor(owner, dtype=torch.int64, device=self.lines.start.device),
+        )
+        swept = iter(assemble(self.swept(windows), len(windows), self.graph.classes))
+        return [
+            join([(start, end, bridge or next(swept)) for start, end, bridge in line], self.graph.classes)
+            for line in stretches
+        ]
+
+    def stretches(self, number: int, bridges: Sequence[Bridge]) -> list[tuple[float, float, Bridge | None]]:
+        """A line cut into bridges and what lies between them."""
+        found: list[tuple[float, float, Bridge | None]] = []
+        place, end = float(self.lines.start[number]), float(self.lines.end[number])
+        for bridge in bridges:
+            if bridge.start > place:
+                found.append((place, bridge.start, None))
+            found.append((bridge.start, bridge.end, bridge))
+            place = bridge.end
+        return found if found and place == end else [*found, (place, end, None)]
+
+    def swept(self, windows: Lines) -> Iterable[Piece]:
+        """The sweep's pieces on parts of lines, as far as the clock and the wish to stop early let it go."""
+        total = float((windows.end - windows.start).sum()) or 1.0
         settled = 0.0
-        is_open = torch.ones(len(self.queries), dtype=torch.bool, device=self.lines.start.device)
-        is_open[list(self.confirmed)] = False
+        is_open = torch.ones(len(windows), dtype=torch.bool, device=windows.start.device)
+        for number in self.confirmed:
+            is_open[windows.path == number] = False
         deadline = math.inf if self.settings.timeout is None else self.started + self.settings.timeout
 
         def still_open() -> Tensor:
@@ -93,13 +129,14 @@ class Batch:
                 is_open.fill_(False)
             return is_open
 
-        for piece in sweep(self.graph, self.lines, self.settings.memory * GIB, still_open):
+        for piece in sweep(self.graph, windows, self.settings.memory * GIB, still_open):
             yield piece
             joined = piece.line[1:] == piece.line[:-1]
             settled += float((piece.z[1:] - piece.z[:-1])[joined].sum())
             if self.settings.stop_early:
-                self.close_flipped(piece, is_open)
-            self.settings.progress(min(1.0, (settled + float(((~is_open) * self.lines.end).sum())) / total))
+                self.close_flipped(piece, windows, is_open)
+            closed = float(((~is_open) * (windows.end - windows.start)).sum())
+            self.settings.progress(min(1.0, (settled + closed) / total))
         self.settings.progress(1.0)
 
     def probe(self) -> dict[int, tuple[float, float]]:
@@ -120,9 +157,10 @@ class Batch:
                 bounds[number] = (0.0, float(tried[lead < 0][0]))
         return bounds
 
-    def close_flipped(self, piece: Piece, is_open: Tensor) -> None:
+    def close_flipped(self, piece: Piece, windows: Lines, is_open: Tensor) -> None:
         """Close the lines on which this piece holds a counterexample that the reference runtime confirms."""
-        line, z, scores = (column.cpu().numpy() for column in piece)
+        on_line = piece._replace(line=windows.path[piece.line])
+        line, z, scores = (column.cpu().numpy() for column in on_line)
         margin = margins(scores, self.labels[line])
         for number in np.unique(line[margin < 0]).tolist():
             rows = np.flatnonzero(line == number)
@@ -130,7 +168,7 @@ class Batch:
             if self.replayed([number], [z[worst]])[0]:
                 winner, lead = int(scores[worst].argmax()), float(margin[worst])
                 self.confirmed[number] = Counterexample(float(z[worst]), winner, lead, replayed=True)
-                is_open[number] = False
+                is_open[windows.path == number] = False
 
     def brackets(self, losses: Sequence[float | None]) -> dict[int, tuple[float, float]]:
         """For each line whose label loses: the loss between two strengths that direct evaluation confirms."""
@@ -264,4 +302,5 @@ def make_lines(network: Network, queries: Sequence[Query], device: torch.device)
         path = queries[numbers[0]].perturbation.apply(images)
         slopes[numbers], bases[numbers] = layout.to_input(path.slopes[0]), layout.to_input(path.base)
     end = torch.tensor([query.strengths[0] for query in queries], dtype=torch.float64)
-    return Lines(slopes.to(device), bases.to(device), torch.zeros_like(end).to(device), end.to(device))
+    parts = (slopes, bases, torch.zeros_like(end), end, torch.arange(len(queries)))
+    return Lines(*(part.to(device) for part in parts))

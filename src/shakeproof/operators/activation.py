@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
-from shakeproof.operators.elementwise import Elementwise, Lines
+from shakeproof.operators.elementwise import Between, Elementwise
 
 
 class Bending(Elementwise, PiecewiseLinear):
@@ -75,7 +75,7 @@ class Relu(Bending):
         top = slope * -within.low.clamp(max=0)
         none = torch.zeros_like(top)
         below = torch.where(within.low < 0, (within.high > -within.low).to(top.dtype), 1.0)
-        return Lines(slope, Range(none, top), (below, none), (slope, top), image)
+        return Between(slope, Range(none, top), (below, none), (slope, top), image)
 
 
 @dataclass(frozen=True, eq=False)

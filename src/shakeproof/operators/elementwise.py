@@ -51,7 +51,7 @@ class Elementwise(Operator):
         middle = slopes * within.centre
         below = _taken((least, slopes), _first_least(-(middle + least)))
         above = _taken((greatest, slopes), _first_least(middle + greatest))
-        return Lines(best[2], Range(best[0], best[1]), (below[1], below[0]), (above[1], above[0]), image)
+        return Between(best[2], Range(best[0], best[1]), (below[1], below[0]), (above[1], above[0]), image)
 
 
 def _first_least(scores: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def _taken(stacks: tuple[Tensor, ...], choice: Tensor) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Lines(Relaxation):
+class Between(Relaxation):
     """slope * x + something within `gap`, for the way forward; two lines (slope, offset) below and above, for back."""
 
     slope: Tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.conv import Pair, Window
-from shakeproof.operators.elementwise import Lines
+from shakeproof.operators.elementwise import Between
 
 # Two values closer than this share of their size are equal but for the rounding of the sums they came from.
 NOISE = 2.0**-46
@@ -115,8 +115,8 @@ class MaxPool(PiecewiseLinear):
         image = Range(constant, torch.maximum(high, rest.high))
         by_cell = [x.unflatten(0, within.low.shape[:2]) for x in (slope, least, greatest, *below, *image, chosen)]
         slope, least, greatest, follow, floor, bottom, top, chosen = by_cell
-        lines = Lines(slope, Range(least, greatest), (follow, floor), (slope, greatest), Range(bottom, top))
-        return Chosen(self, lines, chosen, within.low.shape[2], within.low.shape[3])
+        between = Between(slope, Range(least, greatest), (follow, floor), (slope, greatest), Range(bottom, top))
+        return Chosen(self, between, chosen, within.low.shape[2], within.low.shape[3])
 
     def workspace(self, *inputs: torch.Size) -> int:
         # the padded picture, the running maximum, the winners and their comparison
@@ -143,19 +143,19 @@ class Chosen(Relaxation):
     """Max pooling, enclosed by lines over one chosen entry of each window."""
 
     pool: MaxPool
-    lines: Lines
+    between: Between
     choice: Tensor
     height: int
     width: int
 
     def points(self, *values: Tensor) -> Tensor:
-        return self.lines.points(torch.stack([self.pool.chosen(value, self.choice) for value in values[0]]))
+        return self.between.points(torch.stack([self.pool.chosen(value, self.choice) for value in values[0]]))
 
     def spread(self, *radii: Tensor) -> Tensor:
-        return self.lines.spread(self.pool.chosen(radii[0], self.choice))
+        return self.between.spread(self.pool.chosen(radii[0], self.choice))
 
     def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        (pulled,), constant = self.lines.pull(coefficients, cell)
+        (pulled,), constant = self.between.pull(coefficients, cell)
         flat, choice = pulled.flatten(0, 1), self.choice[cell].flatten(0, 1)
         window = self.pool.window
         parts = (flat * (choice == number) for number in range(window.kernel[0] * window.kernel[1]))
@@ -163,4 +163,4 @@ class Chosen(Relaxation):
         return (picture.unflatten(0, pulled.shape[:2]),), constant
 
     def range(self) -> Range | None:
-        return self.lines.image
+        return self.between.image

@@ -80,6 +80,8 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     rivals = [rival for rival in rivals if rival != label]
     for rival in rivals:
         axes.plot(curve.z, leads[:, rival], color=class_colour(rival), linewidth=1.6, label=f"over {names[rival]}")
+        for row in np.flatnonzero(curve.bridged):  # who wins there is proved, by how much was not computed
+            axes.plot(curve.z[row : row + 2], leads[row : row + 2, rival], color="white", linewidth=1.8, linestyle=":")
     winners = {interval.winner for interval in result.profile}
     for interval in result.profile:
         axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)

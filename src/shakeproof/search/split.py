@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import Boxes, Enclosed, Path, Planes, enclose, planes_below
+from shakeproof.bounds import Boxes, Enclosed, Path, Planes, cells_within, enclose, planes_below
 from shakeproof.errors import ShakeproofError
 from shakeproof.network.graph import Graph
-from shakeproof.rounding import OF_SCORES, OF_VALUES
 
 # Into how many parts each axis is cut before anything is known, by the number of parameters; 1 if there are more.
 FIRST_PARTS = {1: 8, 2: 3, 3: 2}
@@ -136,7 +135,7 @@ class _Search:
     def run(self) -> Outcome:
         timed_out = False
         corners = torch.cartesian_prod(*torch.stack([self.problem.low, self.problem.high], 1)).view(-1, len(self.size))
-        self.replay_losing(corners, self.evaluated(corners)[0])
+        self.replay_losing(corners, self.evaluated(corners))
         while len(self.open) and not self.is_decided():
             if time.perf_counter() + self.seconds_a_cell > self.limits.deadline:
                 timed_out = True
@@ -176,12 +175,9 @@ class _Search:
 
     def take(self) -> Leaves:
         """The most urgent boxes, as many as memory and the clock allow: those with the worst bounds."""
-        graph = self.problem.graph
-        neurons = sum(node.shape.numel() for node in graph.nodes)
-        widest = max(node.shape.numel() for node in graph.nodes)
-        claims, parameters = len(self.problem.claims), self.problem.path.parameters
-        per_cell = FLOAT_BYTES * (8 * neurons + (4 * parameters + 6 * claims + 16) * widest)
-        count = max(1, min(MOST_CELLS, int(self.limits.memory / 2 / per_cell)))
+        problem = self.problem
+        fitting = cells_within(problem.graph, self.limits.memory / 2, problem.path.parameters, len(problem.claims))
+        count = min(MOST_CELLS, fitting)
         if self.seconds_a_cell and self.limits.deadline < math.inf:
             count = max(1, min(count, int(BATCH_SECONDS / self.seconds_a_cell)))
         elif self.limits.deadline < math.inf:
@@ -195,12 +191,12 @@ class _Search:
 
     def work(self, batch: Leaves) -> None:
         """Look for counterexamples in these boxes and settle what can be settled of them."""
-        batch, scores, largest = self.explored(batch)
+        batch, scores = self.explored(batch)
         if not len(batch) or self.is_decided(batch):
             self.open = Leaves.joined([self.open, batch], self.problem.low)
             return
-        guard = OF_SCORES * scores.abs().amax(1) + OF_VALUES * largest
-        found = self.bounded(batch, guard)
+        found = self.bounded(batch)
+        guard = found.enclosed.guard
         proved = (found.bound > guard) & found.bound.isfinite()
         self.safe.append(Leaves(batch.low, batch.high, found.bound).where(proved))
         if self.limits.resolution is not None:
@@ -211,30 +207,30 @@ class _Search:
 
     # -- looking for counterexamples -----------------------------------------------------------------------------
 
-    def explored(self, batch: Leaves) -> tuple[Leaves, Tensor, Tensor]:
-        """Evaluate the centres, replay what loses; what is left of the batch, with scores and sizes at the centres."""
+    def explored(self, batch: Leaves) -> tuple[Leaves, Tensor]:
+        """Evaluate the centres, replay what loses; what is left of the batch, and the scores at its centres."""
         points = (batch.low + batch.high) / 2
         if self.along_one_axis:
             first = int(batch.low[:, 0].argmin())
             steps = torch.linspace(0, 1, PROBES + 2, dtype=points.dtype, device=points.device)[1:-1].unsqueeze(1)
             points = torch.cat([points, batch.low[first] + steps * (batch.high[first] - batch.low[first])])
-        scores, largest = self.evaluated(points)
+        scores = self.evaluated(points)
         self.replay_losing(points, scores)
-        scores, largest = scores[: len(batch)], largest[: len(batch)]
+        scores = scores[: len(batch)]
         if self.along_one_axis and len(self.replayed):  # what comes after a counterexample no longer matters
             nearest = self.replayed.min()
             before = batch.low[:, 0] < nearest
-            batch, scores, largest = batch.where(before), scores[before], largest[before]
+            batch, scores = batch.where(before), scores[before]
             batch = Leaves(batch.low, batch.high.clamp(max=nearest), batch.bound)
             kept = self.open.where(self.open.low[:, 0] < nearest)
             self.open = Leaves(kept.low, kept.high.clamp(max=nearest), kept.bound)
-        return batch, scores, largest
+        return batch, scores
 
-    def evaluated(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        scores, largest = self.problem.graph.measured(self.problem.path.at(points))
+    def evaluated(self, points: Tensor) -> Tensor:
+        scores = self.problem.graph.run(self.problem.path.at(points))
         self.points.append(points)
         self.scores.append(scores)
-        return scores, largest
+        return scores
 
     def replay_losing(self, points: Tensor, scores: Tensor) -> None:
         margin = (scores @ self.problem.claims.t()).amin(1)
@@ -251,7 +247,7 @@ class _Search:
 
     # -- bounding -------------------------------------------------------------------------------------------------
 
-    def bounded(self, batch: Leaves, guard: Tensor) -> _Bounds:
+    def bounded(self, batch: Leaves) -> _Bounds:
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
         boxes = Boxes(batch.low, batch.high)
@@ -259,7 +255,7 @@ class _Search:
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
         least = boxes.extremes(points).low - radius
         least = torch.where(least.isnan(), -torch.inf, least)
-        cell, claim = (~(least > guard.unsqueeze(1))).nonzero(as_tuple=True)
+        cell, claim = (~(least > enclosed.guard.unsqueeze(1))).nonzero(as_tuple=True)
         planes = self.planes(enclosed, claims[claim], cell)
         lowest = planes.lowest(batch.low[cell], batch.high[cell])
         lowest = torch.where(lowest.isnan(), -torch.inf, lowest)

@@ -1,0 +1,156 @@
+"""Bridges: stretches of lines whose leader bounds settle, so that the sweep need not enumerate them.
+
+Whether bounds settle a cell is only known after it was paid for. So each line bets: never more than a small share of
+what its sweep is predicted to cost, plus what earlier cells have saved. Costs are in forward passes, and counted, not
+timed: the same query always gives the same pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.bounds import Boxes, Enclosed, cells_within, enclose
+from shakeproof.exact.curve import Bridge
+from shakeproof.exact.sweep import Lines, count_breaks
+from shakeproof.network.graph import Graph, bending_neurons
+from shakeproof.verdict import margins
+
+# What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
+# many entries for each node would.
+CELL_COST, PIECE_COST, ENTRIES_A_NODE = 6.0, 0.6, 3e4
+# Of what a line's sweep is predicted to cost, so much may be lost in vain.
+STAKE = 0.08
+# Cells are so wide that settling one saves about this many times its cost; the first bet is on so few of them.
+GAIN, FIRST_BET = 3, 2
+FEWEST_CELLS, MOST_CELLS = 16, 256
+# Before anything is known of a line: breaks for each neuron that can bend.
+USUAL_BREAKS = 0.1
+
+
+class Cell(NamedTuple):
+    """A part of a line, from low to high."""
+
+    line: int
+    low: float
+    high: float
+
+
+class Bettor:
+    """One line's bets: which cells to try next, as long as it can afford them."""
+
+    def __init__(self, line: int, start: float, end: float, breaks: int, round_cost: float) -> None:
+        self.round_cost = round_cost
+        predicted = PIECE_COST * breaks
+        count = FEWEST_CELLS
+        while count < min(MOST_CELLS, predicted / (GAIN * CELL_COST)):
+            count *= 2
+        self.allowance, self.saving = STAKE * predicted, predicted / count
+        edges = [start * (1 - part / count) + end * (part / count) for part in range(count + 1)]
+        self.cells = [Cell(line, edges[part], edges[part + 1]) for part in range(count)]
+        digits = count.bit_length() - 1
+        self.waiting = sorted(range(count), key=lambda part: f"{part:0{digits}b}"[::-1])  # far apart first
+        self.leaders = [-1] * count
+
+    def bet(self) -> list[int]:
+        """The cells of the next round, in any number; none if the line is done or cannot afford it."""
+        affordable = int((self.allowance - self.round_cost) / CELL_COST)
+        if self.saving <= CELL_COST or affordable < min(FIRST_BET, len(self.waiting)):
+            return []
+        chosen, self.waiting = self.waiting[:affordable], self.waiting[affordable:]
+        self.allowance -= self.round_cost + CELL_COST * len(chosen)
+        return chosen
+
+    def settle(self, part: int, leader: int) -> None:
+        self.leaders[part] = leader
+        self.allowance += self.saving * (leader >= 0)
+
+
+def find_bridges(
+    graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], memory: float
+) -> list[list[Bridge]]:
+    """Bridges of each line, in order; only `wanted` lines are looked at.
+
+    On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
+    """
+    found: list[list[Bridge]] = [[] for _ in range(len(lines))]
+    entries = graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
+    round_cost = ENTRIES_A_NODE * len(graph.nodes) / entries
+    usual = USUAL_BREAKS * sum(bending_neurons(graph).values())
+    if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
+        return found
+    breaks, lowest = _ends(graph, lines, wanted, labels, memory)
+    bettors = [
+        Bettor(number, float(lines.start[number]), float(lines.end[number]), count, round_cost)
+        for number, count in zip(wanted, breaks, strict=True)
+    ]
+    while bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]:
+        cells = [bettors[i].cells[part] for i, part in bets]
+        leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], memory)
+        for (i, part), leader in zip(bets, leaders, strict=True):
+            bettors[i].settle(part, leader)
+    for number, bettor in zip(wanted, bettors, strict=True):
+        found[number] = list(_merged(graph, lines, bettor))
+    return found
+
+
+def _ends(
+    graph: Graph, lines: Lines, wanted: Sequence[int], labels: NDArray[np.int64], memory: float
+) -> tuple[list[int], Tensor]:
+    """For each line, how often neurons bend between its ends, and the label's smaller margin at an end."""
+    counts: list[int] = []
+    lowest = []
+    for some in torch.tensor(wanted).split(cells_within(graph, memory / 2, 1)):
+        line = some.repeat_interleave(2).to(lines.start.device)
+        z = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
+        scores, breaks = count_breaks(graph, lines.at(line, z))
+        counts += breaks.tolist()
+        ends = margins(scores.cpu().numpy(), labels[line.cpu().numpy()]).reshape(-1, 2)
+        lowest.append(torch.from_numpy(ends.min(1)))
+    return counts, torch.cat(lowest)
+
+
+def _leaders(
+    graph: Graph, lines: Lines, cells: Sequence[Cell], labels: NDArray[np.int64], lowest: Tensor, memory: float
+) -> list[int]:
+    """Who provably leads on each cell, with the label's margin above `lowest`; -1 where that is not settled."""
+    found: list[int] = []
+    step = cells_within(graph, memory / 2, 1)
+    device = lines.start.device
+    for start in range(0, len(cells), step):
+        some = cells[start : start + step]
+        line = torch.tensor([cell.line for cell in some], device=device)
+        ends = torch.tensor([(cell.low, cell.high) for cell in some], dtype=torch.float64, device=device)
+        boxes = Boxes(ends[:, :1], ends[:, 1:])
+        enclosed = enclose(graph, torch.stack([lines.at(line, z[:, 0]) for z in boxes.points]), boxes)
+        leader = enclosed.scores.points[0].argmax(1)
+        label = torch.from_numpy(labels)[line.cpu()].to(device)
+        settled = _lead(enclosed, leader) > enclosed.guard
+        settled &= _lead(enclosed, label) > lowest[start : start + step].to(device)
+        found += torch.where(settled, leader, -1).tolist()
+    return found
+
+
+def _lead(enclosed: Enclosed, leader: Tensor) -> Tensor:
+    """A lower bound, on each cell, of the leader's lead over its best rival; NaN where there is none."""
+    points, radius = enclosed.scores.points, enclosed.scores.radius
+    own = leader.unsqueeze(1)
+    leads = points.gather(2, own.expand(len(points), -1, -1)) - points
+    least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
+    return least.scatter(1, own, torch.inf).amin(1)
+
+
+def _merged(graph: Graph, lines: Lines, bettor: Bettor) -> Iterator[Bridge]:
+    """Neighbouring cells with the same leader as one bridge each."""
+    for leader, group in groupby(range(len(bettor.cells)), key=bettor.leaders.__getitem__):
+        if leader >= 0:
+            parts = [bettor.cells[part] for part in group]
+            ends = torch.tensor([parts[0].low, parts[-1].high], dtype=torch.float64, device=lines.start.device)
+            line = torch.full((2,), parts[0].line, device=lines.start.device)
+            yield Bridge(parts[0].low, parts[-1].high, leader, graph.run(lines.at(line, ends)).cpu().numpy())
