@@ -41,10 +41,10 @@ class Domain(ABC):
         return torch.cat([self.centre.unsqueeze(0), self.centre + steps])
 
     @abstractmethod
-    def extremes(self, values: Tensor) -> Range:
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
         """The least and greatest of affine functions over each cell, from their values at the points.
 
-        Values (m + 1, cells, *shape).
+        Values (m + 1, cells, *shape); what is known only up to `radius` (cells, *shape) may be so much farther out.
         """
 
 
@@ -55,8 +55,12 @@ class Boxes(Domain):
     low: Tensor
     high: Tensor
 
-    def extremes(self, values: Tensor) -> Range:
-        reach = (values[1:] - values[0]).abs().sum(0)
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
+        reach = (values[1] - values[0]).abs_()
+        for value in values[2:]:
+            reach += (value - values[0]).abs_()
+        if radius is not None:
+            reach += radius
         return Range(values[0] - reach, values[0] + reach)
 
 
@@ -74,10 +78,11 @@ class Hulls(Domain):
     def high(self) -> Tensor:  # type: ignore[override]
         return self.vertices.amax(1)
 
-    def extremes(self, values: Tensor) -> Range:
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
         """Affine functions have their extremes at vertices."""
         steps = values[1:] - values[0]
         flat = self.half == 0
         shares = (self.vertices - self.centre.unsqueeze(1)) / torch.where(flat, 1.0, self.half).unsqueeze(1)
         there = values[0] + torch.einsum("cvm,mc...->vc...", shares, steps)
-        return Range(there.amin(0), there.amax(0))
+        beyond = 0.0 if radius is None else radius
+        return Range(there.amin(0) - beyond, there.amax(0) + beyond)

@@ -7,15 +7,17 @@ m + 2 forward passes a cell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
 from shakeproof.network.graph import Graph
-from shakeproof.operators import Range, Relaxation
+from shakeproof.operators import Affine, Range, Relaxation
+from shakeproof.operators.base import Itself
 from shakeproof.rounding import OF_SCORES, OF_VALUES
 
 FLOAT_BYTES = 8
@@ -40,18 +42,29 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Enclosure:
-    """A value on each cell: affine with values `points` (m + 1, cells, *shape), up to `radius`; and within `range`."""
+    """A value on each cell: affine with values `points` (m + 1, cells, *shape), give or take `radius` (cells, *shape).
 
+    What it lies between follows from that and from `image`, and is worked out when somebody asks.
+    """
+
+    domain: Domain
     points: Tensor
     radius: Tensor
-    range: Range
+    image: Callable[[], Range | None] = field(default=lambda: None)
+
+    @cached_property
+    def range(self) -> Range:
+        found, limits = self.domain.extremes(self.points, self.radius), self.image()
+        if limits is None:
+            return found
+        return Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
 
 
 @dataclass(frozen=True, eq=False)
 class Enclosed:
     """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are.
 
-    `largest` (cells) is how large any value inside the network may be.
+    `largest` (cells) is how large a score, or a value that goes through a bend, may be.
     """
 
     domain: Domain
@@ -72,26 +85,37 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
 
     The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points.
     """
-    values = {0: Enclosure(inputs, torch.zeros_like(inputs[0]), domain.extremes(inputs))}
-    relaxations = []
+    values = {0: Enclosure(domain, inputs, torch.zeros_like(inputs[0]))}
+    relaxations: list[Relaxation] = []
     largest = inputs.new_zeros(len(domain))
     for index, node in enumerate(graph.nodes):
         given = [values[i] for i in node.inputs]
-        relaxation = node.operator.relaxed(*(value.range for value in given))
+        if isinstance(node.operator, Affine):
+            relaxation: Relaxation = node.operator.itself([graph.shape(i) for i in node.inputs])
+        else:
+            ranges = [value.range for value in given]
+            relaxation = node.operator.relaxed(*ranges)
+            largest = _largest(largest, ranges)
         points = relaxation.points(*(value.points for value in given))
         radius = relaxation.spread(*(value.radius for value in given))
-        low, high = domain.extremes(points)
-        found = Range(low - radius, high + radius)
-        limits = relaxation.range()
-        if limits is not None:
-            found = Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
-        for end in found:
-            largest = torch.maximum(largest, end.flatten(1).abs().amax(1))
-        values[index + 1] = Enclosure(points, radius, found)
+        values[index + 1] = Enclosure(domain, points, radius, _image(relaxation, given))
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], largest)
+    scores = values[len(graph.nodes)]
+    return Enclosed(domain, inputs, relaxations, scores, _largest(largest, [scores.range]))
+
+
+def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
+    if isinstance(relaxation, Itself) and relaxation.operator.is_product:
+        return lambda: None  # and holds on to nothing
+    return lambda: relaxation.image(*(value.range for value in given))
+
+
+def _largest(largest: Tensor, ranges: Sequence[Range]) -> Tensor:
+    for low, high in ranges:
+        largest = torch.maximum(largest, torch.maximum(-low.flatten(1).amin(1), high.flatten(1).amax(1)))
+    return largest
 
 
 def cells_within(graph: Graph, memory: float, parameters: int, rows: int = 0) -> int:

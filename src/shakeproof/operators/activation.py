@@ -68,14 +68,16 @@ class Relu(Bending):
     def relaxed(self, *ranges: Range) -> Relaxation:
         """The general rule's answer in fewer steps: above, the chord; below, 0 or x, the higher in the middle."""
         (within,) = ranges
-        image = Range(within.low.clamp(min=0), within.high.clamp(min=0))
-        # 0 where the neuron is off, 1 where it is on, the chord's slope in between; NaN ranges stay NaN.
-        slope = torch.where(within.low < 0, image.high / (within.high - within.low.clamp(max=0)), 1.0)
-        slope = torch.where(within.high <= 0, 0.0, slope)
-        top = slope * -within.low.clamp(max=0)
-        none = torch.zeros_like(top)
-        below = torch.where(within.low < 0, (within.high > -within.low).to(top.dtype), 1.0)
-        return Between(slope, Range(none, top), (below, none), (slope, top), image)
+        top, bottom = within.high.clamp(min=0), within.low.clamp(max=0)
+        # The chord's slope: 0 where the neuron is off, 1 where it is on, exactly.
+        slope = top / (top - bottom).clamp_(min=torch.finfo(top.dtype).tiny)
+        gap = (slope * bottom).neg_()
+        below = (top > -bottom).to(top.dtype)
+        half = gap / 2
+        return Between(slope, half, half, (below, None), (slope, gap), self)
+
+    def image(self, within: Range) -> Range:
+        return Range(within.low.clamp(min=0), within.high.clamp(min=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,8 @@ class Relaxation(ABC):
         on the row's cell; coefficients (rows, *shape), cell (rows) numbers the cells.
         """
 
-    def range(self) -> Range | None:
-        """What the output lies between whatever the inputs are in their ranges, if that is cheap to say."""
+    def image(self, *ranges: Range) -> Range | None:
+        """What the output lies between for inputs in the ranges it was made for, if that is cheap to say."""
         return None
 
 
@@ -107,7 +107,11 @@ class Affine(Operator):
         """Coefficients of the inputs (of `shapes`) in sum(coefficients * output); coefficients (rows, *shape)."""
 
     def relaxed(self, *ranges: Range) -> Relaxation:
-        return Itself(self, self._magnitude, ranges)
+        return self.itself([given.low.shape[1:] for given in ranges])
+
+    def itself(self, shapes: Sequence[torch.Size]) -> Itself:
+        """The enclosure, for which the shapes of the inputs are enough."""
+        return Itself(self, self._magnitude, shapes)
 
     @cached_property
     def _magnitude(self) -> Operator:
@@ -120,7 +124,7 @@ class Itself(Relaxation):
 
     operator: Affine
     magnitude: Operator
-    ranges: tuple[Range, ...]
+    shapes: Sequence[torch.Size]
 
     def points(self, *values: Tensor) -> Tensor:
         flat = self.operator.apply(*(value.flatten(0, 1) for value in values))
@@ -130,16 +134,15 @@ class Itself(Relaxation):
         return self.magnitude.apply(*radii)
 
     def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        shapes = [ranges.low.shape[1:] for ranges in self.ranges]
-        offset = self.operator.apply(*(coefficients.new_zeros(1, *shape) for shape in shapes))
+        offset = self.operator.apply(*(coefficients.new_zeros(1, *shape) for shape in self.shapes))
         constant = coefficients.flatten(1) @ offset.flatten()
-        return self.operator.adjoint(coefficients, shapes), constant
+        return self.operator.adjoint(coefficients, self.shapes), constant
 
-    def range(self) -> Range | None:
+    def image(self, *ranges: Range) -> Range | None:
         if self.operator.is_product:
             return None
-        centre = self.operator.apply(*(ranges.centre for ranges in self.ranges))
-        radius = self.magnitude.apply(*(ranges.radius for ranges in self.ranges))
+        centre = self.operator.apply(*(given.centre for given in ranges))
+        radius = self.magnitude.apply(*(given.radius for given in ranges))
         return Range(centre - radius, centre + radius)
 
 

@@ -204,8 +204,11 @@ class AveragePool(Affine):
         (x,) = inputs
         flat = x.flatten(0, 1)
         size = (self.divisor.shape[0], self.divisor.shape[1])
-        total = torch.stack(self.window.shifted(self.window.padded(flat, 0.0), size)).sum(0)
-        return (total / self.divisor).view(*x.shape[:2], *total.shape[1:])
+        first, *others = self.window.shifted(self.window.padded(flat, 0.0), size)
+        total = first.clone(memory_format=torch.contiguous_format)
+        for view in others:
+            total.add_(view)
+        return total.div_(self.divisor).view(*x.shape[:2], *total.shape[1:])
 
     def magnitude(self) -> Operator:
         return self
@@ -217,4 +220,4 @@ class AveragePool(Affine):
         return (picture.reshape(len(coefficients), batch, height, width, channels),)
 
     def workspace(self, *inputs: torch.Size) -> int:
-        return 8 * (self.window.padded_entries(inputs[0]) + self.window.patch_entries(inputs[0]))
+        return 8 * self.window.padded_entries(inputs[0])

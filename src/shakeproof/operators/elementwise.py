@@ -47,11 +47,12 @@ class Elementwise(Operator):
         slopes = torch.cat([slopes, torch.zeros_like(slopes[:1])])
         least, greatest = torch.cat([least, image.low.unsqueeze(0)]), torch.cat([greatest, image.high.unsqueeze(0)])
         least, greatest = _known(least, -torch.inf), _known(greatest, torch.inf)
-        best = _taken((least, greatest, slopes), _first_least(greatest - least))
+        best = _taken((slopes, least, greatest), _first_least(greatest - least))
         middle = slopes * within.centre
-        below = _taken((least, slopes), _first_least(-(middle + least)))
-        above = _taken((greatest, slopes), _first_least(middle + greatest))
-        return Between(best[2], Range(best[0], best[1]), (below[1], below[0]), (above[1], above[0]), image)
+        below = _taken((slopes, least), _first_least(-(middle + least)))
+        above = _taken((slopes, greatest), _first_least(middle + greatest))
+        gap = Range(best[1], best[2])
+        return Between(best[0], gap.centre, gap.radius, (below[0], below[1]), (above[0], above[1]), self)
 
 
 def _first_least(scores: Tensor) -> Tensor:
@@ -67,25 +68,37 @@ def _taken(stacks: tuple[Tensor, ...], choice: Tensor) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Between(Relaxation):
-    """slope * x + something within `gap`, for the way forward; two lines (slope, offset) below and above, for back."""
+class TwoLines(Relaxation):
+    """slope * x + offset, give or take `reach`, for the way forward; two lines (slope, offset) for the way back.
+
+    The line below has no offset where it goes through the origin.
+    """
 
     slope: Tensor
-    gap: Range
-    below: tuple[Tensor, Tensor]
+    offset: Tensor
+    reach: Tensor
+    below: tuple[Tensor, Tensor | None]
     above: tuple[Tensor, Tensor]
-    image: Range
 
     def points(self, *values: Tensor) -> Tensor:
-        return torch.addcmul(self.gap.centre, self.slope, values[0])
+        return torch.addcmul(self.offset, self.slope, values[0])
 
     def spread(self, *radii: Tensor) -> Tensor:
-        return torch.addcmul(self.gap.radius, self.slope.abs(), radii[0])
+        return torch.addcmul(self.reach, self.slope.abs(), radii[0])
 
     def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         lower, upper = coefficients.clamp(min=0), coefficients.clamp(max=0)
-        constant = (lower * self.below[1][cell] + upper * self.above[1][cell]).flatten(1).sum(1)
-        return (torch.addcmul(upper.mul_(self.above[0][cell]), lower, self.below[0][cell]),), constant
+        constant = torch.linalg.vecdot(upper.flatten(1), self.above[1][cell].flatten(1))
+        if self.below[1] is not None:
+            constant = constant + torch.linalg.vecdot(lower.flatten(1), self.below[1][cell].flatten(1))
+        return (upper.mul_(self.above[0][cell]).addcmul_(lower, self.below[0][cell]),), constant
 
-    def range(self) -> Range | None:
-        return self.image
+
+@dataclass(frozen=True, eq=False)
+class Between(TwoLines):
+    """An elementwise function, enclosed."""
+
+    function: Elementwise
+
+    def image(self, *ranges: Range) -> Range | None:
+        return self.function.image(ranges[0])

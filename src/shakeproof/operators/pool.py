@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.conv import Pair, Window
-from shakeproof.operators.elementwise import Between
+from shakeproof.operators.elementwise import TwoLines
 
 # Two values closer than this share of their size are equal but for the rounding of the sums they came from.
 NOISE = 2.0**-46
@@ -112,11 +112,13 @@ class MaxPool(PiecewiseLinear):
         constant = torch.maximum(low, rest.low)
         follows = (low + high) / 2 > constant
         below = (follows.to(low.dtype), torch.where(follows, 0.0, constant))
-        image = Range(constant, torch.maximum(high, rest.high))
-        by_cell = [x.unflatten(0, within.low.shape[:2]) for x in (slope, least, greatest, *below, *image, chosen)]
-        slope, least, greatest, follow, floor, bottom, top, chosen = by_cell
-        between = Between(slope, Range(least, greatest), (follow, floor), (slope, greatest), Range(bottom, top))
-        return Chosen(self, between, chosen, within.low.shape[2], within.low.shape[3])
+        gap = Range(least, greatest)
+        parts = (slope, gap.centre, gap.radius, greatest, *below, constant, torch.maximum(high, rest.high), chosen)
+        slope, offset, reach, greatest, follow, floor, bottom, top, chosen = (
+            part.unflatten(0, within.low.shape[:2]) for part in parts
+        )
+        lines = TwoLines(slope, offset, reach, (follow, floor), (slope, greatest))
+        return Chosen(self, lines, Range(bottom, top), chosen, within.low.shape[2], within.low.shape[3])
 
     def workspace(self, *inputs: torch.Size) -> int:
         # the padded picture, the running maximum, the winners and their comparison
@@ -143,24 +145,25 @@ class Chosen(Relaxation):
     """Max pooling, enclosed by lines over one chosen entry of each window."""
 
     pool: MaxPool
-    between: Between
+    lines: TwoLines
+    limits: Range
     choice: Tensor
     height: int
     width: int
 
     def points(self, *values: Tensor) -> Tensor:
-        return self.between.points(torch.stack([self.pool.chosen(value, self.choice) for value in values[0]]))
+        return self.lines.points(torch.stack([self.pool.chosen(value, self.choice) for value in values[0]]))
 
     def spread(self, *radii: Tensor) -> Tensor:
-        return self.between.spread(self.pool.chosen(radii[0], self.choice))
+        return self.lines.spread(self.pool.chosen(radii[0], self.choice))
 
     def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        (pulled,), constant = self.between.pull(coefficients, cell)
+        (pulled,), constant = self.lines.pull(coefficients, cell)
         flat, choice = pulled.flatten(0, 1), self.choice[cell].flatten(0, 1)
         window = self.pool.window
         parts = (flat * (choice == number) for number in range(window.kernel[0] * window.kernel[1]))
         picture = window.scattered(parts, self.height, self.width)
         return (picture.unflatten(0, pulled.shape[:2]),), constant
 
-    def range(self) -> Range | None:
-        return self.between.image
+    def image(self, *ranges: Range) -> Range | None:
+        return self.limits

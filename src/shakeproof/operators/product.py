@@ -76,7 +76,7 @@ class Multiplied(Bilinear):
     def adjoints(self, coefficients: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return summed_to(coefficients * y, x.shape[1:]), summed_to(coefficients * x, y.shape[1:])
 
-    def range(self) -> Range | None:
+    def image(self, *ranges: Range) -> Range | None:
         corners = torch.stack([x * y for x in self.first for y in self.second])
         return Range(corners.amin(0), corners.amax(0))
 
@@ -126,8 +126,15 @@ class Softmax(Operator):
         axis = self.axis + 1
         top = within.high.amax(axis, keepdim=True)
         low, high = (within.low - top).exp(), (within.high - top).exp()
-        others_low, others_high = low.sum(axis, keepdim=True) - low, high.sum(axis, keepdim=True) - high
-        return Range(low / (low + others_high.clamp(min=0)), high / (high + others_low.clamp(min=0)))
+        return Range(low / (low + _others(high, axis)), high / (high + _others(low, axis)))
+
+
+def _others(x: Tensor, axis: int) -> Tensor:
+    """Along an axis, the sum of all entries but each one itself; added up, as subtracting would cancel the small ones."""
+    none = torch.zeros_like(x.narrow(axis, 0, 1))
+    before = torch.cat([none, x.narrow(axis, 0, x.shape[axis] - 1)], axis).cumsum(axis)
+    after = torch.cat([x.narrow(axis, 1, x.shape[axis] - 1), none], axis).flip(axis).cumsum(axis).flip(axis)
+    return before + after
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,5 +165,5 @@ class Tangent(Relaxation):
         constant = coefficients * self.offset[cell] - coefficients.abs() * self.rest[cell] - pulled * self.centre[cell]
         return (pulled,), constant.flatten(1).sum(1)
 
-    def range(self) -> Range | None:
+    def image(self, *ranges: Range) -> Range | None:
         return self.limits
