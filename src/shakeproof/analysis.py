@@ -137,6 +137,9 @@ def check_query(network: Network, query: Query) -> None:
         raise InputError(f"the strength must be between 0 and 1, not {query.strength}")
     if query.label is not None and query.label not in range(network.graph.classes):
         raise InputError(f"label {query.label} is not one of the network's classes 0 to {network.graph.classes - 1}")
+    if not network.graph.is_piecewise_linear:
+        kinds = ", ".join(network.graph.smooth_operators)
+        raise InputError(f"{network.name}: has smooth operators ({kinds}): use --method bounds")
     if query.perturbation.kernel.parameters != 1:
         raise InputError(f"{query.perturbation}: the exact method takes one strength")
     if tuple(query.image.pixels.shape) != network.picture().image_shape:
