@@ -28,20 +28,20 @@ class Call:
     outputs: int
 
     def value(self, index: int = 0) -> Value:
-        given = self.inputs[index]
+        given = self._input(index)
         if not isinstance(given, Value):
             raise Unsupported(f"input {index} is a constant")
         return given
 
     def constant(self, index: int) -> Array:
-        given = self.inputs[index]
+        given = self._input(index)
         if not isinstance(given, np.ndarray):
             raise Unsupported(f"input {index} is computed by the network; only a constant is supported there")
         return given
 
     def operand(self, index: int) -> Operand:
         """An input that may be either."""
-        given = self.inputs[index]
+        given = self._input(index)
         return given if isinstance(given, Value) else tensor(self.constant(index))
 
     def operands(self) -> list[Operand]:
@@ -61,6 +61,12 @@ class Call:
         """A number that older opsets give as an attribute and newer ones as an input."""
         given = self.attributes.get(name) if name in self.attributes else self.optional(index)
         return default if given is None else float(np.asarray(given).reshape(()))
+
+    def _input(self, index: int) -> Value | Array:
+        given = self.inputs[index] if index < len(self.inputs) else None
+        if given is None:
+            raise Unsupported(f"input {index} is missing")
+        return given
 
 
 def tensor(array: Array) -> Tensor:

@@ -70,7 +70,8 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         try:
             if not any(isinstance(i, Value) for i in inputs):
-                known.update(zip(node.output, _evaluate(node, inputs, opset), strict=False))
+                computed = zip(node.output, _evaluate(node, inputs, opset), strict=False)
+                known.update((name, constant) for name, constant in computed if name)
                 continue
             operators[node.op_type] = operators.get(node.op_type, 0) + 1
             call = Call(builder, opset, inputs, attributes, len(node.output))
@@ -88,15 +89,18 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
             known.update((name, value) for name, value in zip(node.output, made, strict=False) if name)
         except Unsupported as problem:
             problems.append(Problem(node.op_type, node.name or node.output[0], str(problem)))
+        except KeyError as attribute:
+            problems.append(Problem(node.op_type, node.name or node.output[0], f"the attribute {attribute} is missing"))
         except (
             ArithmeticError,
-            KeyError,
+            AttributeError,
             IndexError,
             TypeError,
             ValueError,
             RuntimeError,
         ) as error:  # what a malformed node runs into
-            problems.append(Problem(node.op_type, node.name or node.output[0], f"malformed ({error})"))
+            reason = f"malformed ({' '.join(str(error).split())})"
+            problems.append(Problem(node.op_type, node.name or node.output[0], reason))
     graph = None
     if not problems:
         final = known.get(output)
