@@ -294,6 +294,21 @@ def test_products_of_different_values_stay(tmp_path):
     assert [o.exponent for o in operators if isinstance(o, Power)] == [0.5, 2.0]  # sqrt(x)^2 is not x below 0
 
 
+def test_single_numbers_keep_an_axis(tmp_path):
+    """A value without axes, as a sum of everything is, would have nothing but the row axis."""
+    proto = classifier(
+        helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("Mul", ["t", "s"], ["p"]),
+        helper.make_node("Mul", ["p", "x"], ["f"]),
+    )
+    graph = sp.load(save(tmp_path, proto)).graph
+    assert all(node.shape for node in graph.nodes)
+    scores, largest = graph.measured(torch.full((2, 1, 1, 4, 4), 2.0, dtype=torch.float64))
+    assert scores.shape == (2, 3)
+    assert largest.min() >= 32
+
+
 def test_shape_arithmetic_of_exporters(tmp_path):
     """Reshape to [Shape(x)[0], -1], as exporters write a flattening."""
     nodes = [

@@ -108,6 +108,7 @@ ONE_NODE = {
     "hard swish": (node("HardSwish"), {}, PICTURE, 14),
     "square": (node("Pow", "p"), {"p": np.float32(2)}, PICTURE, 13),
     "cube": (node("Pow", "p"), {"p": np.array([3], np.int64)}, PICTURE, 13),
+    "squares that widen": (node("Pow", "p"), {"p": np.full((3, 1), 2, np.float32)}, (1, 4), 13),
     "power 1": (node("Pow", "p"), {"p": np.float32(1)}, PICTURE, 13),
     "power 0": (node("Pow", "p"), {"p": np.float32(0)}, PICTURE, 13),
     "mul itself": (node("Mul", "x"), {}, PICTURE, 13),
@@ -178,6 +179,13 @@ SEVERAL_NODES = {
     "attention on a convolution": (
         (step("Conv", "x w", "c"), step("Transpose", "c", "t", perm=[0, 1, 3, 2]), step("MatMul", "c t", "m"),
          step("Softmax", "m", "s", axis=1), step("MatMul", "s c", "y")), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "softmax of a convolution": (
+        (step("Conv", "x w", "c"), step("Softmax", "c", "y", axis=1)), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "cuts of a convolution": (
+        (step("Conv", "x w", "c"), step("Gather", "c i", "g", axis=1), step("Transpose", "g", "t", perm=[0, 2, 3, 1]),
+         step("Slice", "t s e a", "y")),
+        {"w": weight(3, 4, 2, 2), "i": np.array([2, 0]), "s": np.array([1]), "e": np.array([5]), "a": np.array([2])},
+        PICTURE, 13),
     "matmul of other ranks": (
         (step("Squeeze", "x axis", "a"), step("Transpose", "x", "b", perm=[0, 1, 3, 2]), step("MatMul", "a b", "c"),
          step("MatMul", "b a", "d"), step("ReduceSum", "d", "e"), step("Add", "c e", "y")),

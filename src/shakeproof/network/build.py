@@ -210,8 +210,9 @@ class Builder:
             raise Unsupported(f"reshaping {list(x.shape)} to {list(shape)}")
         if tuple(shape) == x.shape and not keep:
             return x
-        index = self._node(Reshape(tuple(shape)), self._arranged(x, tuple(range(len(x.shape)))))
-        return self._seen(index)
+        straight = self._arranged(x, tuple(range(len(x.shape))))
+        index = self._node(Reshape(tuple(shape) or (1,)), straight)  # a single number is stored with an axis
+        return Value(index, tuple(shape), tuple(range(len(shape))))
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
         return Value(x.index, tuple(x.shape[i] for i in order), tuple(x.order[i] for i in order))

@@ -61,10 +61,12 @@ def _power(exponent: float, call: Call) -> Value:
 
 
 def _pow(call: Call) -> Value:
-    exponents = np.unique(call.constant(1))
-    if exponents.size != 1:
-        raise Unsupported(f"{exponents.size} different exponents")
-    return _power(float(exponents[0]), call)
+    exponents, x = call.constant(1), call.value()
+    different = np.unique(exponents)
+    if different.size != 1:
+        raise Unsupported(f"{different.size} different exponents")
+    wide = call.builder.expand(x, np.broadcast_shapes(x.shape, exponents.shape))
+    return compose.power(call.builder, wide, float(different[0]))
 
 
 def _gemm(call: Call) -> Value:
