@@ -293,6 +293,16 @@ def test_no_bound_where_a_function_is_not_defined(operator):
     assert not constant.isfinite().any()
 
 
+def test_softmax_where_one_entry_may_dominate():
+    """Sums of the others must not be made by subtraction: beside exp(0), exp(-46) would be lost."""
+    low, high = torch.tensor([[-50.0, -46.0, -46.0]]).double(), torch.tensor([[0.0, -46.0, -46.0]]).double()
+    relaxation = Softmax(0).relaxed(Range(low, high))
+    shares = torch.stack([low, high]).softmax(2)
+    limits = relaxation.image(Range(low, high))
+    assert (limits.low <= shares.amin(0) + 1e-12).all()
+    assert (limits.high >= shares.amax(0) - 1e-12).all()
+
+
 # -- whole networks ------------------------------------------------------------------------------------------------
 
 

@@ -183,20 +183,37 @@ def test_brightness_is_analysed_and_drawn(tmp_path):
 def test_supports(tmp_path):
     assert "supported; method: exact" in run("supports", MODEL).stdout
     nodes = [
-        helper.make_node("Sigmoid", ["x"], ["a"]),
+        helper.make_node("Sin", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Erf", ["b"], ["y"]),
+        helper.make_node("Log", ["b"], ["y"]),
     ]
     (tmp_path / "m.onnx").write_bytes(model(nodes, (1, 4)).SerializeToString())
     done = run("supports", tmp_path / "m.onnx")
     assert done.returncode == 0
-    assert all(word in done.stdout for word in ("Sigmoid", "Relu", "Erf", "not supported", "2 nodes stand in the way"))
+    assert all(word in done.stdout for word in ("Sin", "Relu", "Log", "not supported", "2 nodes stand in the way"))
     data = json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)
     assert data["supported"] is False
-    assert [p["operator"] for p in data["problems"]] == ["Sigmoid", "Erf"]
+    assert [p["operator"] for p in data["problems"]] == ["Sin", "Log"]
     message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3")
-    assert "Sigmoid" in message
-    assert "Erf" in message
+    assert "Sin" in message
+    assert "Log" in message
+
+
+def test_smooth_networks_are_for_bounds(tmp_path):
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "w"], ["g"]),
+        helper.make_node("Sigmoid", ["g"], ["s"]),
+        helper.make_node("Mul", ["s", "s"], ["y"]),
+    ]
+    weights = {"w": np.random.default_rng(0).normal(size=(3072, 3)).astype(np.float32)}
+    (tmp_path / "m.onnx").write_bytes(model(nodes, (1, 3, 32, 32), weights).SerializeToString())
+    shown = run("supports", tmp_path / "m.onnx").stdout
+    assert "supported; method: bounds (3 Sigmoid neurons, 3 Power neurons)" in " ".join(shown.split())
+    assert json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)["method"] == "bounds"
+    assert json.loads(run("supports", MODEL, "--json").stdout)["method"] == "exact"
+    message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3", "--method", "exact")
+    assert "has smooth operators (Power, Sigmoid): use --method bounds" in message
 
 
 def test_demo(tmp_path):

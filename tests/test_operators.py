@@ -96,42 +96,191 @@ ONE_NODE = {
     "dropout": (node("Dropout"), {}, PICTURE, 13),
     "cast": (node("Cast", to=1), {}, PICTURE, 13),
     "sum": (node("Sum", "x", "x"), {}, PICTURE, 13),
+    "sum of constants too": (helper.make_node("Sum", ["w", "x", "v"], ["y"]), {"w": weight(6), "v": weight(4, 1, 1)},
+                             PICTURE, 13),
+    "sigmoid": (node("Sigmoid"), {}, PICTURE, 13),
+    "tanh": (node("Tanh"), {}, PICTURE, 13),
+    "softplus": (node("Softplus"), {}, PICTURE, 13),
+    "erf": (node("Erf"), {}, PICTURE, 13),
+    "exp": (node("Exp"), {}, PICTURE, 13),
+    "gelu": (node("Gelu"), {}, PICTURE, 20),
+    "gelu tanh": (node("Gelu", approximate="tanh"), {}, PICTURE, 20),
+    "hard swish": (node("HardSwish"), {}, PICTURE, 14),
+    "square": (node("Pow", "p"), {"p": np.float32(2)}, PICTURE, 13),
+    "cube": (node("Pow", "p"), {"p": np.array([3], np.int64)}, PICTURE, 13),
+    "squares that widen": (node("Pow", "p"), {"p": np.full((3, 1), 2, np.float32)}, (1, 4), 13),
+    "power 1": (node("Pow", "p"), {"p": np.float32(1)}, PICTURE, 13),
+    "power 0": (node("Pow", "p"), {"p": np.float32(0)}, PICTURE, 13),
+    "mul itself": (node("Mul", "x"), {}, PICTURE, 13),
+    "mul widens": (node("Mul", "w"), {"w": weight(2, 4, 3)}, (1, 4, 1), 13),
+    "add widens": (node("Add", "w"), {"w": weight(5, 6)}, (1, 1, 6), 13),
+    "add widens rank": (node("Add", "w"), {"w": weight(3, 2, 1, 6)}, (1, 6), 13),
+    "matmul itself": (node("MatMul", "x"), {}, (1, 3, 5, 5), 13),
+    "matmul stack": (node("MatMul", "w"), {"w": weight(4, 6, 3)}, PICTURE, 13),
+    "matmul stack of one": (node("MatMul", "w"), {"w": weight(1, 1, 6, 3)}, PICTURE, 13),
+    "matmul widening stack": (node("MatMul", "w"), {"w": weight(2, 1, 6, 3)}, PICTURE, 13),
+    "matmul stack of higher rank": (node("MatMul", "w"), {"w": weight(2, 3, 6, 4)}, (1, 6), 13),
+    "matmul left stack": (helper.make_node("MatMul", ["w", "x"], ["y"]), {"w": weight(2, 4, 5, 7)}, PICTURE, 13),
+    "matmul vector": (node("MatMul", "w"), {"w": weight(6)}, PICTURE, 13),
+    "matmul left vector": (helper.make_node("MatMul", ["w", "x"], ["y"]), {"w": weight(7)}, PICTURE, 13),
+    "gemm transposed": (node("Gemm", "w", transA=1), {"w": weight(1, 3)}, (1, 6), 13),
+    "gemm left": (helper.make_node("Gemm", ["w", "x"], ["y"], transB=1, alpha=0.3), {"w": weight(2, 6)}, (1, 6), 13),
+    "softmax": (node("Softmax"), {}, PICTURE, 13),
+    "softmax axis": (node("Softmax", axis=1), {}, PICTURE, 13),
+    "softmax flattened": (node("Softmax", axis=2), {}, PICTURE, 11),
+    "softmax flattened by default": (node("Softmax"), {}, PICTURE, 9),
+    "softmax old last": (node("Softmax", axis=-1), {}, PICTURE, 11),
+    "layer norm": (node("LayerNormalization", "s", "b"), {"s": weight(6), "b": weight(6)}, PICTURE, 17),
+    "layer norm axis": (node("LayerNormalization", "s", axis=2, epsilon=0.1), {"s": weight(7, 6)}, PICTURE, 17),
+    "reduce sum": (node("ReduceSum", "a", keepdims=0), {"a": np.array([1, -1])}, PICTURE, 13),
+    "reduce sum attribute": (node("ReduceSum", axes=[2]), {}, PICTURE, 11),
+    "reduce sum all": (node("ReduceSum"), {}, (1, 3, 4), 13),
+    "reduce sum of nothing": (node("ReduceSum", noop_with_empty_axes=1), {}, PICTURE, 13),
+    "slice attributes": (node("Slice", starts=[1, -4], ends=[3, 100], axes=[1, 3]), {}, PICTURE, 9),
+    "slice attributes without axes": (node("Slice", starts=[0, 1], ends=[1, -1]), {}, PICTURE, 9),
+    "slice": (
+        node("Slice", "s", "e", "a", "t"),
+        {"s": np.array([-1, 1]), "e": np.array([-100, 2**62]), "a": np.array([2, -1]), "t": np.array([-2, 3])},
+        PICTURE, 13),
+    "slice without axes": (node("Slice", "s", "e"), {"s": np.array([0, 3]), "e": np.array([1, 4])}, PICTURE, 13),
+    "slice of nothing": (node("Slice", "s", "e", "a"), {"s": np.array([0]), "e": np.array([9]), "a": np.array([1])},
+                         PICTURE, 13),
+    "gather one": (node("Gather", "i", axis=1), {"i": np.array(2)}, PICTURE, 13),
+    "gather some": (node("Gather", "i", axis=-1), {"i": np.array([4, -1, 0, 0])}, PICTURE, 13),
+    "gather a table": (node("Gather", "i", axis=2), {"i": np.array([[3, -7, 1], [0, 0, 6]])}, PICTURE, 13),
+    "gather by default": (node("Gather", "i"), {"i": np.array([0, 0])}, PICTURE, 13),
+    "expand": (node("Expand", "s"), {"s": np.array([3, 1])}, (1, 4, 1, 6), 13),
+    "expand rank": (node("Expand", "s"), {"s": np.array([2, 1, 4, 1])}, (1, 4, 6), 13),
+    "expand nothing": (node("Expand", "s"), {"s": np.array([1])}, PICTURE, 13),
+    "concat constant after": (node("Concat", "w", axis=1), {"w": weight(1, 2, 7, 6)}, PICTURE, 13),
+    "concat constant before": (
+        helper.make_node("Concat", ["w", "x"], ["y"], axis=-2), {"w": weight(1, 1, 6)}, (1, 16, 6), 13),
+    "concat constants between": (
+        helper.make_node("Concat", ["w", "x", "v", "x"], ["y"], axis=1), {"w": weight(1, 1, 6), "v": weight(1, 2, 6)},
+        (1, 3, 6), 13),
 }  # fmt: skip
 
 
+def step(kind, inputs, output, **attributes):
+    return helper.make_node(kind, inputs.split(), output.split(), **attributes)
+
+
+POSITIVE = (step("Abs", "x", "a"), step("Add", "a half", "p"))
+HALF = {"half": np.float32(0.5)}
+ATTENTION = (
+    step("Transpose", "x", "t", perm=[0, 1, 3, 2]),
+    step("MatMul", "x t", "scores"),
+    step("Softmax", "scores", "shares"),
+    step("MatMul", "shares x", "y"),
+)
+# name: (nodes, weights, input shape, opset)
+SEVERAL_NODES = {
+    "attention": (ATTENTION, {}, (1, 2, 5, 3), 13),
+    "attention on a convolution": (
+        (step("Conv", "x w", "c"), step("Transpose", "c", "t", perm=[0, 1, 3, 2]), step("MatMul", "c t", "m"),
+         step("Softmax", "m", "s", axis=1), step("MatMul", "s c", "y")), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "softmax of a convolution": (
+        (step("Conv", "x w", "c"), step("Softmax", "c", "y", axis=1)), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "cuts of a convolution": (
+        (step("Conv", "x w", "c"), step("Gather", "c i", "g", axis=1), step("Transpose", "g", "t", perm=[0, 2, 3, 1]),
+         step("Slice", "t s e a", "y")),
+        {"w": weight(3, 4, 2, 2), "i": np.array([2, 0]), "s": np.array([1]), "e": np.array([5]), "a": np.array([2])},
+        PICTURE, 13),
+    "matmul of other ranks": (
+        (step("Squeeze", "x axis", "a"), step("Transpose", "x", "b", perm=[0, 1, 3, 2]), step("MatMul", "a b", "c"),
+         step("MatMul", "b a", "d"), step("ReduceSum", "d", "e"), step("Add", "c e", "y")),
+        {"axis": np.array([0])}, PICTURE, 13),
+    "matmul that repeats a batch": (
+        (step("ReduceMean", "x", "m", axes=[1]), step("Transpose", "m", "t", perm=[0, 1, 3, 2]),
+         step("MatMul", "x t", "y")), {}, PICTURE, 13),
+    "matmul of vectors": (
+        (step("Reshape", "x flat", "v"), step("Tanh", "v", "u"), step("MatMul", "u v", "y")),
+        {"flat": np.array([-1])}, (1, 6), 13),
+    "matmul with vectors": (
+        (step("Slice", "x zero one axis", "s"), step("Reshape", "s flat", "v"), step("MatMul", "x v", "a"),
+         step("MatMul", "v x", "b"), step("Add", "a b", "y")),
+        {"zero": np.array([0]), "one": np.array([1]), "axis": np.array([1]), "flat": np.array([-1])}, (1, 5, 5), 13),
+    "gemm of computed values": (
+        (step("Tanh", "x", "t"), step("Gemm", "x t x", "y", alpha=0.5, beta=-2.0, transB=1)), {}, (1, 1), 13),
+    "mul of two": ((step("Tanh", "x", "t"), step("Mul", "t x", "y")), {}, PICTURE, 13),
+    "mul of two layouts": (
+        (step("Conv", "x w", "c"), step("Transpose", "x", "t", perm=[0, 1, 3, 2]), step("Mul", "c t", "y")),
+        {"w": weight(4, 4, 1, 1)}, (1, 4, 5, 5), 13),
+    "mul by a gate": (
+        (step("Conv", "x w", "c"), step("GlobalAveragePool", "c", "m"), step("Sigmoid", "m", "g"),
+         step("Reshape", "g shape", "r"), step("Mul", "r c", "y")),
+        {"w": weight(4, 4, 1, 1), "shape": np.array([4, 1, 1])}, PICTURE, 13),
+    "silu": ((step("Sigmoid", "x", "g"), step("Mul", "x g", "y")), {}, PICTURE, 13),
+    "silu reversed": ((step("Sigmoid", "x", "g"), step("Mul", "g x", "y")), {}, PICTURE, 13),
+    "gelu in parts": (
+        (step("Div", "x root", "r"), step("Erf", "r", "e"), step("Add", "e one", "f"), step("Mul", "x f", "g"),
+         step("Mul", "g half", "y")), {"root": np.float32(2**0.5), "one": np.float32(1), **HALF}, PICTURE, 13),
+    "sqrt": ((*POSITIVE, step("Sqrt", "p", "y")), HALF, PICTURE, 13),
+    "reciprocal": ((*POSITIVE, step("Reciprocal", "p", "y")), HALF, PICTURE, 13),
+    "other powers": ((*POSITIVE, step("Pow", "p e", "y")), {"e": np.float32(-1.3), **HALF}, PICTURE, 13),
+    "div of two": ((*POSITIVE, step("Div", "x p", "y")), HALF, PICTURE, 13),
+    "div of a constant": ((*POSITIVE, step("Div", "w p", "y")), {"w": weight(4, 1, 1), **HALF}, PICTURE, 13),
+    "softmax in parts": (
+        (step("Exp", "x", "e"), step("ReduceSum", "e axis", "s"), step("Div", "e s", "y")), {"axis": np.array([1])},
+        PICTURE, 13),
+    "layer norm in parts": (
+        (step("ReduceMean", "x", "m", axes=[-1]), step("Sub", "x m", "d"), step("Pow", "d two", "q"),
+         step("ReduceMean", "q", "v", axes=[-1]), step("Add", "v tiny", "w"), step("Sqrt", "w", "s"),
+         step("Div", "d s", "y")), {"two": np.float32(2), "tiny": np.float32(1e-5)}, PICTURE, 13),
+    "split": (
+        (step("Split", "x", "a b", axis=1), step("Tanh", "a", "t"), step("Mul", "t b", "y")), {}, PICTURE, 13),
+    "split attribute": (
+        (step("Split", "x", "a b", axis=-1, split=[1, 5]), step("Mul", "b a", "y")), {}, PICTURE, 11),
+    "split input": (
+        (step("Split", "x s", "a b c", axis=2), step("Add", "b c", "d"), step("Concat", "d a", "y", axis=2)),
+        {"s": np.array([1, 3, 3])}, PICTURE, 13),
+    "split unevenly": (
+        (step("Split", "x", "a b", axis=2, num_outputs=2), step("Concat", "b a", "y", axis=2)), {}, PICTURE, 18),
+    "concat constants and values": (
+        (step("Conv", "x k", "c"), step("Concat", "w c v x", "y", axis=1)),
+        {"k": weight(2, 4, 1, 1), "w": weight(1, 1, 7, 6), "v": weight(1, 3, 7, 6)}, PICTURE, 13),
+    "scaled and read twice": (
+        (step("MatMul", "x w", "l"), step("Mul", "l half", "s"), step("Mul", "l s", "m"), step("Add", "m s", "y")),
+        {"w": weight(6, 3), **HALF}, PICTURE, 13),
+}  # fmt: skip
+TABLE = {**{name: ((one,), *rest) for name, (one, *rest) in ONE_NODE.items()}, **SEVERAL_NODES}
+
+
 def outputs(name: str, x: np.ndarray, **changed: np.ndarray) -> np.ndarray:
-    """What our graph computes for one node, flat; doubled, so that even one number is a network's output."""
-    one, weights, shape, opset = ONE_NODE[name]
-    inner = helper.make_node(one.op_type, list(one.input), ["z"])
-    inner.attribute.extend(one.attribute)
-    flat = helper.make_node("Reshape", ["z", "flat"], ["f"])
+    """What our graph computes for some nodes, flat; doubled, so that even one number is a network's output."""
+    nodes, weights, shape, opset = TABLE[name]
+    *before, last = nodes
+    inner = helper.make_node(last.op_type, list(last.input), ["z"])
+    inner.attribute.extend(last.attribute)
+    flat = helper.make_node("Reshape", ["z", "end"], ["f"])
     twice = helper.make_node("Concat", ["f", "f"], ["y"], axis=1)
-    constants = {**weights, **changed, "flat": np.array([1, -1])}
-    reading = read(model([inner, flat, twice], shape, constants, opset=opset), name)
+    constants = {**weights, **changed, "end": np.array([1, -1])}
+    reading = read(model([*before, inner, flat, twice], shape, constants, opset=opset), name)
     assert reading.graph is not None, reading.problems
     rows = reading.graph.run(torch.from_numpy(np.stack([x, 2 * x])).double())
     return rows[0, : rows.shape[1] // 2].numpy()
 
 
 def reference(name: str, x: np.ndarray) -> np.ndarray:
-    one, weights, shape, opset = ONE_NODE[name]
-    data = model([one], shape, weights, opset=opset).SerializeToString()
+    nodes, weights, shape, opset = TABLE[name]
+    data = model(nodes, shape, weights, opset=opset).SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x})[0].reshape(-1)
 
 
-@pytest.mark.parametrize("name", ONE_NODE)
-def test_one_node_like_onnxruntime(name):
-    x = random.normal(size=ONE_NODE[name][2]).astype(np.float32)
+@pytest.mark.parametrize("name", TABLE)
+def test_nodes_like_onnxruntime(name):
+    x = random.normal(size=TABLE[name][2]).astype(np.float32)
     ours, theirs = outputs(name, x), reference(name, x)
     assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() < 1e-5
+    assert np.abs(ours - theirs).max() < 1e-5 * max(1.0, np.abs(theirs).max())
 
 
-def test_the_comparison_notices_a_wrong_weight():
-    x = random.normal(size=PICTURE).astype(np.float32)
-    wrong = outputs("conv", x, w=ONE_NODE["conv"][1]["w"] * np.float32(1.001))
-    assert np.abs(wrong - reference("conv", x)).max() > 1e-5
+@pytest.mark.parametrize(("name", "key"), [("conv", "w"), ("layer norm", "s"), ("concat constants between", "v")])
+def test_the_comparison_notices_a_wrong_weight(name, key):
+    x = random.normal(size=TABLE[name][2]).astype(np.float32)
+    wrong = outputs(name, x, **{key: TABLE[name][1][key] * np.float32(1.001)})
+    assert np.abs(wrong - reference(name, x)).max() > 1e-5 * max(1.0, np.abs(wrong).max())
 
 
 BENDING = {

@@ -107,8 +107,8 @@ def check_query(network: Network, query: Query, method: Method = "auto") -> None
     if method == "exact" and query.perturbation.parameters != 1:
         raise InputError(f"{query.perturbation}: the exact method takes one strength; use --method bounds")
     if method == "exact" and not network.graph.is_piecewise_linear:
-        smooth = ", ".join(network.graph.smooth_operators)
-        raise InputError(f"{network.name}: {smooth} cannot be enumerated exactly; use --method bounds")
+        kinds = ", ".join(network.graph.smooth_operators)
+        raise InputError(f"{network.name}: has smooth operators ({kinds}): use --method bounds")
     if tuple(query.image.pixels.shape) != network.picture().image_shape:
         raise InputError(f"{query.image.name}: not a picture of the network's shape {network.picture().image_shape}")
     if not bool(torch.isfinite(query.image.pixels).all()):

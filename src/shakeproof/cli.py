@@ -372,19 +372,25 @@ def _entry(value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True)
 def supports(model: str, as_json: bool) -> int:
     """Whether a network can be analysed, operator by operator, and by which method."""
+    from shakeproof.network import Graph
     from shakeproof.network.network import load, read_onnx
+
+    def method(graph: Graph) -> str:
+        return "exact" if graph.is_piecewise_linear else "bounds"
 
     path = Path(model)
     if path.suffix == ".pt2":
         network = load(path)
-        click.echo(json.dumps({"model": model, "supported": True, "method": "exact", "problems": []}) if as_json
-                   else f"{model}: supported; method: exact ({_bending(network)})")  # fmt: skip
+        found = method(network.graph)
+        click.echo(json.dumps({"model": model, "supported": True, "method": found, "problems": []}) if as_json
+                   else f"{model}: supported; method: {found} ({_bending(network)})")  # fmt: skip
         return 0
     _, reading = read_onnx(path)
     if as_json:
         problems = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
         supported = reading.graph is not None
-        click.echo(json.dumps({"model": model, "supported": supported, "method": "exact" if supported else None,
+        click.echo(json.dumps({"model": model, "supported": supported,
+                               "method": method(reading.graph) if reading.graph else None,
                                "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
         return 0
     from shakeproof.report.tables import plain_table
@@ -405,7 +411,8 @@ def supports(model: str, as_json: bool) -> int:
         network = load(path)
         for note in network.notes:
             console.print(f"[dim]note: {note}[/]")
-        console.print(f"{model}: [green]supported[/]; method: exact ({_bending(network)}); agrees with onnxruntime")
+        why = f"{method(network.graph)} ({_bending(network)})"
+        console.print(f"{model}: [green]supported[/]; method: {why}; agrees with onnxruntime")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Builds a graph from the words both readers share: convolve, pool, reshape, add.
+"""Builds a graph from the words both readers share: convolve, pool, reshape, multiply.
 
 Exporters think of pictures with channels first, our operators store them with channels last. Each value therefore
 carries the order in which its stored axes are seen; transpositions only change that order, and entries are moved when
@@ -18,7 +18,6 @@ from torch import Tensor
 from shakeproof.network.graph import Graph, Node
 from shakeproof.network.simplify import simplify
 from shakeproof.operators import (
-    Abs,
     AveragePool,
     Clip,
     Combine,
@@ -26,18 +25,22 @@ from shakeproof.operators import (
     Conv,
     LeakyRelu,
     Linear,
+    MatMul,
     MaxPool,
     Mean,
+    Multiply,
     Operator,
     Pad,
-    Relu,
     Reshape,
     Scale,
+    Softmax,
     Transpose,
 )
 from shakeproof.operators.conv import Pair, Window
 
 CHANNELS_LAST = (0, 3, 1, 2)
+# Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
+LARGEST_VALUE = 10**8
 
 
 class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
@@ -51,6 +54,12 @@ class Value:
     index: int
     shape: tuple[int, ...]
     order: tuple[int, ...]
+
+    def axis(self, number: int) -> int:
+        """An axis that may be counted from the end, counted from the front."""
+        if not -len(self.shape) <= number < len(self.shape):
+            raise Unsupported(f"axis {number} of a value of shape {list(self.shape)}")
+        return number % len(self.shape)
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,7 @@ class Builder:
     def __init__(self, input_shape: Sequence[int]) -> None:
         self._input_shape = torch.Size(input_shape)
         self._nodes: list[Node] = []
+        self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
         self.input = self._seen(0)
 
     def finish(self, output: Value) -> Graph:
@@ -111,30 +121,25 @@ class Builder:
     def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float) -> Value:
         """factor * x + offset with numpy's broadcasting; a wider constant widens the value."""
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
-        wide = np.broadcast_shapes(factor.shape, offset.shape)
-        x = self._with_rank(x, len(wide))
-        if np.broadcast_shapes(wide, x.shape) != x.shape:
-            raise Unsupported(f"a constant of shape {list(wide)} that widens a value of shape {list(x.shape)}")
-        return self._elementwise(Scale(self._stored(factor, x), self._stored(offset, x)), x)
+        x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
+        if bool((factor == 1).all()) and bool((offset == 0).all()):
+            return x
+        return self.elementwise(Scale(self._stored(factor, x), self._stored(offset, x)), x)
 
     def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
         """first + sign * second."""
-        rank = max(len(first.shape), len(second.shape))
-        first, second = self._with_rank(first, rank), self._with_rank(second, rank)
-        shape = tuple(np.broadcast_shapes(first.shape, second.shape))
-        index = self._node(Combine(sign), first.index, self._arranged(second, first.order))
-        return Value(index, shape, first.order)
+        return self._aligned(Combine(sign), first, second)
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         first = values[0]
-        axis %= len(first.shape)
+        axis = first.axis(axis)
         index = self._node(Concat(first.order[axis]), *(self._arranged(v, first.order) for v in values))
         shape = list(first.shape)
         shape[axis] = sum(v.shape[axis] for v in values)
         return Value(index, tuple(shape), first.order)
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool) -> Value:
-        axes = [axis % len(x.shape) for axis in axes]
+        axes = [x.axis(axis) for axis in axes]
         index = self._node(Mean(tuple(x.order[axis] for axis in axes)), x.index)
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         kept = Value(index, shape, x.order)
@@ -160,30 +165,42 @@ class Builder:
         divisor = torch.stack(window.shifted(whole, window.output_size(*x.shape[2:]))).sum(0)[0]
         return self._picture(AveragePool(window, divisor), x, window)
 
-    # -- piecewise linear --------------------------------------------------------------------------------------
+    # -- not affine --------------------------------------------------------------------------------------------
 
-    def relu(self, x: Value) -> Value:
-        return self._elementwise(Relu(), x)
+    def elementwise(self, operator: Operator, x: Value) -> Value:
+        """An operator that treats all neurons alike, or has parameters that fit the value as stored."""
+        return Value(self._node(operator, x.index), x.shape, x.order)
 
     def leaky_relu(self, x: Value, slope: Tensor | float) -> Value:
         slope = torch.as_tensor(slope, dtype=torch.float64)
         if slope.dim() > len(x.shape):
             raise Unsupported(f"a slope of shape {list(slope.shape)} for a value of shape {list(x.shape)}")
-        return self._elementwise(LeakyRelu(self._stored(slope, x)), x)
+        return self.elementwise(LeakyRelu(self._stored(slope, x)), x)
 
     def clip(self, x: Value, low: float, high: float) -> Value:
         if not low <= high:
             raise Unsupported(f"clipping to [{low}, {high}]")
         if abs(low) == abs(high) == float("inf"):
             return x
-        return self._elementwise(Clip(low, high), x)
-
-    def abs(self, x: Value) -> Value:
-        return self._elementwise(Abs(), x)
+        return self.elementwise(Clip(low, high), x)
 
     def max_pool(self, x: Value, pooling: Pooling) -> Value:
         window = pooling.window(x.shape[2], x.shape[3])
         return self._picture(MaxPool(window), x, window)
+
+    def multiply(self, first: Value, second: Value) -> Value:
+        """first * second, entry by entry."""
+        return self._aligned(Multiply(), first, second)
+
+    def matmul(self, first: Value, second: Value) -> Value:
+        """first @ second along the last two axes, both of rank 2 or more."""
+        rank = max(len(first.shape), len(second.shape))
+        straight = tuple(range(rank))
+        stored = (self._arranged(self._with_rank(x, rank), straight) for x in (first, second))
+        return self._seen(self._node(MatMul(), *stored))
+
+    def softmax(self, x: Value, axis: int) -> Value:
+        return self.elementwise(Softmax(x.order[x.axis(axis)]), x)
 
     # -- shape -------------------------------------------------------------------------------------------------
 
@@ -193,8 +210,9 @@ class Builder:
             raise Unsupported(f"reshaping {list(x.shape)} to {list(shape)}")
         if tuple(shape) == x.shape and not keep:
             return x
-        index = self._node(Reshape(tuple(shape)), self._arranged(x, tuple(range(len(x.shape)))))
-        return self._seen(index)
+        straight = self._arranged(x, tuple(range(len(x.shape))))
+        index = self._node(Reshape(tuple(shape) or (1,)), straight)  # a single number is stored with an axis
+        return Value(index, tuple(shape), tuple(range(len(shape))))
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
         return Value(x.index, tuple(x.shape[i] for i in order), tuple(x.order[i] for i in order))
@@ -206,10 +224,21 @@ class Builder:
             raise Unsupported("cropping and padding with an infinite value at once")
         if len(x.shape) == 4:  # a picture: what follows will want it with channels last
             x = Value(self._arranged(x, CHANNELS_LAST), x.shape, CHANNELS_LAST)
-        stored: list[tuple[int, ...]] = [()] * len(x.shape)
-        for axis, source in zip(x.order, sources, strict=True):
-            stored[axis] = tuple(source)
-        return Value(self._node(Pad(tuple(stored), value), x.index), tuple(map(len, sources)), x.order)
+        return self._copied(x, sources, value)
+
+    def take(self, x: Value, axis: int, sources: Sequence[int]) -> Value:
+        """Entries along one axis: `sources` lists the index each output index copies, or -1 for a zero."""
+        every: list[Sequence[int]] = [range(size) for size in x.shape]
+        every[x.axis(axis)] = sources
+        return self._copied(x, every, 0.0)
+
+    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+        """The value repeated along axes of length 1, and along new ones in front, until it has a shape."""
+        x = self._with_rank(x, len(shape))
+        if np.broadcast_shapes(x.shape, shape) != tuple(shape) or prod(shape) > LARGEST_VALUE:
+            raise Unsupported(f"repeating a value of shape {list(x.shape)} to {list(shape)}")
+        repeated = [range(wide) if wide == size else (0,) * wide for size, wide in zip(x.shape, shape, strict=True)]
+        return self._copied(x, repeated, 0.0)
 
     # -- how values are stored ---------------------------------------------------------------------------------
 
@@ -228,8 +257,23 @@ class Builder:
     def _add(self, operator: Operator, x: Value) -> Value:
         return self._seen(self._node(operator, self._arranged(x, tuple(range(len(x.shape))))))
 
-    def _elementwise(self, operator: Operator, x: Value) -> Value:
-        return Value(self._node(operator, x.index), x.shape, x.order)
+    def _aligned(self, operator: Operator, first: Value, second: Value) -> Value:
+        """An operator that broadcasts two values against each other, stored as the larger one is."""
+        rank = max(len(first.shape), len(second.shape))
+        first, second = self._with_rank(first, rank), self._with_rank(second, rank)
+        order = max(first, second, key=lambda x: prod(x.shape)).order
+        index = self._node(operator, self._arranged(first, order), self._arranged(second, order))
+        return Value(index, np.broadcast_shapes(first.shape, second.shape), order)
+
+    def _copied(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
+        if not all(sources):
+            raise Unsupported(f"an empty part of a value of shape {list(x.shape)}")
+        if all(tuple(source) == tuple(range(size)) for source, size in zip(sources, x.shape, strict=True)):
+            return x
+        stored: list[tuple[int, ...]] = [()] * len(x.shape)
+        for axis, source in zip(x.order, sources, strict=True):
+            stored[axis] = tuple(source)
+        return Value(self._node(Pad(tuple(stored), value), x.index), tuple(map(len, sources)), x.order)
 
     def _picture(self, operator: Operator, x: Value, window: Window) -> Value:
         if min(window.output_size(x.shape[2], x.shape[3])) < 1:
@@ -247,10 +291,12 @@ class Builder:
         stored = self._shape(x.index)
         if move == tuple(range(len(move))):
             return x.index
-        # Where only axes of length 1 move, the entries stay where they are.
-        if [axis for axis in move if stored[axis] > 1] == [axis for axis in sorted(move) if stored[axis] > 1]:
-            return self._node(Reshape(tuple(stored[axis] for axis in move)), x.index)
-        return self._node(Transpose(move), x.index)
+        if (x.index, move) not in self._moved:
+            # Where only axes of length 1 move, the entries stay where they are.
+            stays = [a for a in move if stored[a] > 1] == [a for a in sorted(move) if stored[a] > 1]
+            operator = Reshape(tuple(stored[a] for a in move)) if stays else Transpose(move)
+            self._moved[x.index, move] = self._node(operator, x.index)
+        return self._moved[x.index, move]
 
     def _stored(self, constant: Tensor, x: Value) -> Tensor:
         """A constant that broadcasts against `x` as seen, turned to broadcast against `x` as stored."""

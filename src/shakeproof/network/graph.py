@@ -76,19 +76,19 @@ class Graph:
             if any(value in node.inputs for node in self.nodes[index + 1 :]) or value == len(self.nodes):
                 yield value
 
-    @cached_property
-    def smooth_operators(self) -> tuple[str, ...]:
-        """The kinds of operators that are neither affine nor piecewise linear: the exact method cannot take these."""
-        kinds = (node.operator for node in self.nodes if not isinstance(node.operator, (Affine, PiecewiseLinear)))
-        return tuple(dict.fromkeys(type(operator).__name__ for operator in kinds))
+    @property
+    def classes(self) -> int:
+        return self.shape(len(self.nodes)).numel()
 
     @property
     def is_piecewise_linear(self) -> bool:
         return not self.smooth_operators
 
-    @property
-    def classes(self) -> int:
-        return self.shape(len(self.nodes)).numel()
+    @cached_property
+    def smooth_operators(self) -> tuple[str, ...]:
+        """The kinds of operators that are not piecewise linear: curves and products."""
+        kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, (Affine, PiecewiseLinear))}
+        return tuple(sorted(kind.__name__ for kind in kinds))
 
     def to(self, device: torch.device) -> Graph:
         nodes = tuple(Node(n.operator.to(device), n.inputs, n.shape) for n in self.nodes)
@@ -101,10 +101,10 @@ class Graph:
 
 
 def bending_neurons(graph: Graph) -> Mapping[str, int]:
-    """How many neurons may bend, by kind of operator."""
+    """How many neurons may bend, at once or smoothly, by kind of operator."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
-        if isinstance(node.operator, PiecewiseLinear):
+        if not isinstance(node.operator, Affine):
             kind = type(node.operator).__name__
             counts[kind] = counts.get(kind, 0) + node.shape.numel()
     return counts

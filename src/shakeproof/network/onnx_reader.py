@@ -15,7 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from shakeproof.errors import InputError
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.graph import Graph
-from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, OPERATORS, Array, Call
+from shakeproof.network.onnx_call import Array, Call
+from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, OPERATORS, softmax_axes
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
     known[model_input] = builder.input
     known[""] = None
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    reads = [i for node in model.graph.node for i in node.input] + [o.name for o in model.graph.output]
+    reads = {i for node in model.graph.node for i in node.input} | {o.name for o in model.graph.output}
+    reads.discard("")
     operators: dict[str, int] = {}
     problems: list[Problem] = []
     output = model.graph.output[0].name
@@ -68,30 +70,37 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         try:
             if not any(isinstance(i, Value) for i in inputs):
-                known.update(zip(node.output, _evaluate(node, inputs, opset), strict=False))
+                computed = zip(node.output, _evaluate(node, inputs, opset), strict=False)
+                known.update((name, constant) for name, constant in computed if name)
                 continue
             operators[node.op_type] = operators.get(node.op_type, 0) + 1
-            used = sum(1 for o in node.output if o in reads)
-            call = Call(builder, opset, inputs, attributes, used)
-            if node.op_type in ("Softmax", "LogSoftmax") and node.output[0] == output:
-                known[output] = _final_softmax(call)
+            call = Call(builder, opset, inputs, attributes, len(node.output))
+            if node.op_type in ("Softmax", "LogSoftmax") and node.output[0] == output and _ranks_all(call):
+                known[output] = call.value()
                 dropped = node.op_type
                 continue
             rule = OPERATORS.get(node.op_type)
             if rule is None or node.domain not in ("", "ai.onnx"):
                 raise Unsupported("not supported")
-            known[node.output[0]] = rule(call)
+            result = rule(call)
+            made = result if isinstance(result, tuple) else (result,)
+            if any(name in reads for name in node.output[len(made) :]):
+                raise Unsupported("an output other than the first is used")
+            known.update((name, value) for name, value in zip(node.output, made, strict=False) if name)
         except Unsupported as problem:
             problems.append(Problem(node.op_type, node.name or node.output[0], str(problem)))
+        except KeyError as attribute:
+            problems.append(Problem(node.op_type, node.name or node.output[0], f"the attribute {attribute} is missing"))
         except (
             ArithmeticError,
-            KeyError,
+            AttributeError,
             IndexError,
             TypeError,
             ValueError,
             RuntimeError,
         ) as error:  # what a malformed node runs into
-            problems.append(Problem(node.op_type, node.name or node.output[0], f"malformed ({error})"))
+            reason = f"malformed ({' '.join(str(error).split())})"
+            problems.append(Problem(node.op_type, node.name or node.output[0], reason))
     graph = None
     if not problems:
         final = known.get(output)
@@ -154,8 +163,7 @@ def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], op
     return [_widen(np.asarray(array)) for array in computed]
 
 
-def _final_softmax(call: Call) -> Value:
-    x = call.value()
-    if max(x.shape) != prod(x.shape):
-        raise Unsupported("a softmax over part of the output")
-    return x
+def _ranks_all(call: Call) -> bool:
+    """Whether a softmax is over all entries, so that it does not change their order."""
+    shape = call.value().shape
+    return prod(shape[axis] for axis in softmax_axes(call)) == prod(shape)

@@ -9,13 +9,33 @@ import numpy as np
 import torch
 
 from shakeproof.network.graph import Graph, Node
-from shakeproof.operators import Conv, Linear, MaxPool, Operator, Pad, Relu, Scale
+from shakeproof.operators import Conv, Linear, MaxPool, Multiply, Operator, Pad, Power, Relu, Scale, Sigmoid, Silu
 from shakeproof.operators.conv import unrolled
 
 
 def simplify(graph: Graph) -> Graph:
-    """Fold scalings into what precedes them and ReLUs into max pooling, drop what the output does not need, unroll."""
-    return unroll(without_dead_nodes(fold(graph)))
+    """Recognise functions, drop what the output does not need, fold scalings and ReLUs into neighbours, unroll."""
+    return unroll(fold(without_dead_nodes(recognise(graph))))
+
+
+def recognise(graph: Graph) -> Graph:
+    """x * x and x * sigmoid(x) as functions of x, whose enclosures are tighter than those of a product."""
+    nodes = []
+    for node in graph.nodes:
+        function = of_one(graph, node) if isinstance(node.operator, Multiply) else None
+        nodes.append(Node(function[0], (function[1],), node.shape) if function else node)
+    return Graph(graph.input_shape, tuple(nodes))
+
+
+def of_one(graph: Graph, product: Node) -> tuple[Operator, int] | None:
+    """The function of one value that a product is, and that value, if it is one."""
+    first, second = product.inputs
+    if first == second:
+        return Power(2.0), first
+    for x, gate in ((first, second), (second, first)):
+        if gate and isinstance(graph.nodes[gate - 1].operator, Sigmoid) and graph.nodes[gate - 1].inputs == (x,):
+            return Silu(), x
+    return None
 
 
 def fold(graph: Graph) -> Graph:
@@ -47,7 +67,15 @@ def merge(first: Operator, second: Operator) -> Operator | None:
         return replace(second, floor=max(second.floor, 0.0))
     if isinstance(first, Pad) and isinstance(second, MaxPool) and first.value == -torch.inf:
         return padded(first, second)
+    if isinstance(first, Power) and isinstance(second, Power):
+        return powered(first.exponent, second.exponent)
     return None
+
+
+def powered(first: float, second: float) -> Power | None:
+    """A power of a power: 1 / sqrt(x). Both are defined for positive x only, as long as no exponent is whole."""
+    whole = first.is_integer() or (first * second).is_integer()
+    return None if whole else Power(first * second)
 
 
 def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:

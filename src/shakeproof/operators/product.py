@@ -130,7 +130,7 @@ class Softmax(Operator):
 
 
 def _others(x: Tensor, axis: int) -> Tensor:
-    """Along an axis, the sum of all entries but each one itself; added up, as subtracting would cancel the small ones."""
+    """Along an axis, the sum of all entries but each one; added up, since subtracting would cancel small ones."""
     none = torch.zeros_like(x.narrow(axis, 0, 1))
     before = torch.cat([none, x.narrow(axis, 0, x.shape[axis] - 1)], axis).cumsum(axis)
     after = torch.cat([x.narrow(axis, 1, x.shape[axis] - 1), none], axis).flip(axis).cumsum(axis).flip(axis)

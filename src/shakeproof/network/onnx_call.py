@@ -1,0 +1,74 @@
+"""One ONNX node, as its rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.network.build import Builder, Unsupported, Value
+from shakeproof.network.compose import Operand
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs."""
+
+    builder: Builder
+    opset: int
+    inputs: tuple[Value | Array | None, ...]
+    attributes: Mapping[str, Any]
+    outputs: int
+
+    def value(self, index: int = 0) -> Value:
+        given = self._input(index)
+        if not isinstance(given, Value):
+            raise Unsupported(f"input {index} is a constant")
+        return given
+
+    def constant(self, index: int) -> Array:
+        given = self._input(index)
+        if not isinstance(given, np.ndarray):
+            raise Unsupported(f"input {index} is computed by the network; only a constant is supported there")
+        return given
+
+    def operand(self, index: int) -> Operand:
+        """An input that may be either."""
+        given = self._input(index)
+        return given if isinstance(given, Value) else tensor(self.constant(index))
+
+    def operands(self) -> list[Operand]:
+        return [self.operand(index) for index in range(len(self.inputs))]
+
+    def optional(self, index: int) -> Array | None:
+        return self.constant(index) if len(self.inputs) > index and self.inputs[index] is not None else None
+
+    def integers(self, name: str, index: int) -> list[int] | None:
+        """A list of integers that older opsets give as an attribute and newer ones as an input."""
+        if name in self.attributes:
+            return [int(i) for i in np.atleast_1d(self.attributes[name])]
+        given = self.optional(index)
+        return None if given is None else [int(i) for i in given.reshape(-1)]
+
+    def number(self, name: str, index: int, default: float) -> float:
+        """A number that older opsets give as an attribute and newer ones as an input."""
+        given = self.attributes.get(name) if name in self.attributes else self.optional(index)
+        return default if given is None else float(np.asarray(given).reshape(()))
+
+    def _input(self, index: int) -> Value | Array:
+        given = self.inputs[index] if index < len(self.inputs) else None
+        if given is None:
+            raise Unsupported(f"input {index} is missing")
+        return given
+
+
+def tensor(array: Array) -> Tensor:
+    """A constant in float64."""
+    return torch.from_numpy(np.array(array, dtype=np.float64))
