@@ -26,9 +26,9 @@ from shakeproof.verdict import margins
 # many entries for each node would.
 CELL_COST, PIECE_COST, ENTRIES_A_NODE = 6.0, 0.6, 3e4
 # Of what a line's sweep is predicted to cost, so much may be lost in vain.
-STAKE = 0.08
-# Cells are so wide that settling one saves about this many times its cost; the first bet is on so few of them.
-GAIN, FIRST_BET = 3, 2
+STAKE = 0.05
+# Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
+GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
 # Before anything is known of a line: breaks for each neuron that can bend.
 USUAL_BREAKS = 0.1
@@ -59,11 +59,14 @@ class Bettor:
         self.leaders = [-1] * count
 
     def bet(self) -> list[int]:
-        """The cells of the next round, in any number; none if the line is done or cannot afford it."""
+        """The cells of the next round; none if the line is done, cannot afford any, or has lost most so far."""
         affordable = int((self.allowance - self.round_cost) / CELL_COST)
-        if self.saving <= CELL_COST or affordable < min(FIRST_BET, len(self.waiting)):
+        tried, settled = len(self.cells) - len(self.waiting), sum(leader >= 0 for leader in self.leaders)
+        trusted = 2 * settled if tried else FIRST_BET
+        count = min(affordable, trusted) if 2 * settled >= tried else 0
+        if self.saving <= CELL_COST or count < min(SMALLEST_BET, len(self.waiting)):
             return []
-        chosen, self.waiting = self.waiting[:affordable], self.waiting[affordable:]
+        chosen, self.waiting = self.waiting[:count], self.waiting[count:]
         self.allowance -= self.round_cost + CELL_COST * len(chosen)
         return chosen
 
@@ -81,7 +84,7 @@ def find_bridges(
     """
     found: list[list[Bridge]] = [[] for _ in range(len(lines))]
     entries = graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
-    round_cost = ENTRIES_A_NODE * len(graph.nodes) / entries
+    round_cost = ENTRIES_A_NODE * len(graph.nodes) / entries / max(len(wanted), 1)
     usual = USUAL_BREAKS * sum(bending_neurons(graph).values())
     if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
         return found
