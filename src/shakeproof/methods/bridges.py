@@ -74,6 +74,13 @@ class Bettor:
         self.leaders[part] = leader
         self.allowance += self.saving * (leader >= 0)
 
+    def settled(self) -> Iterator[tuple[Cell, int]]:
+        """Neighbouring cells with the same leader as one, and that leader."""
+        for leader, group in groupby(range(len(self.cells)), key=self.leaders.__getitem__):
+            if leader >= 0:
+                cells = [self.cells[part] for part in group]
+                yield Cell(cells[0].line, cells[0].low, cells[-1].high), leader
+
 
 def find_bridges(
     graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], memory: float
@@ -98,8 +105,17 @@ def find_bridges(
         leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], memory)
         for (i, part), leader in zip(bets, leaders, strict=True):
             bettors[i].settle(part, leader)
-    for number, bettor in zip(wanted, bettors, strict=True):
-        found[number] = list(_merged(graph, lines, bettor))
+    stretches = [stretch for bettor in bettors for stretch in bettor.settled()]
+    places = [(cell.line, z) for cell, _ in stretches for z in (cell.low, cell.high)]
+    step = cells_within(graph, memory / 2, 1)
+    scores = np.empty((len(places), graph.classes))
+    for start in range(0, len(places), step):
+        line, z = zip(*places[start : start + step], strict=True)
+        device = lines.start.device
+        rows = lines.at(torch.tensor(line, device=device), torch.tensor(z, dtype=torch.float64, device=device))
+        scores[start : start + step] = graph.run(rows).cpu().numpy()
+    for (cell, leader), at_ends in zip(stretches, scores.reshape(-1, 2, graph.classes), strict=True):
+        found[cell.line].append(Bridge(cell.low, cell.high, leader, at_ends))
     return found
 
 
@@ -147,13 +163,3 @@ def _lead(enclosed: Enclosed, leader: Tensor) -> Tensor:
     leads = points.gather(2, own.expand(len(points), -1, -1)) - points
     least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
     return least.scatter(1, own, torch.inf).amin(1)
-
-
-def _merged(graph: Graph, lines: Lines, bettor: Bettor) -> Iterator[Bridge]:
-    """Neighbouring cells with the same leader as one bridge each."""
-    for leader, group in groupby(range(len(bettor.cells)), key=bettor.leaders.__getitem__):
-        if leader >= 0:
-            parts = [bettor.cells[part] for part in group]
-            ends = torch.tensor([parts[0].low, parts[-1].high], dtype=torch.float64, device=lines.start.device)
-            line = torch.full((2,), parts[0].line, device=lines.start.device)
-            yield Bridge(parts[0].low, parts[-1].high, leader, graph.run(lines.at(line, ends)).cpu().numpy())
