@@ -30,3 +30,4 @@ lint: $(VENV)/installed-for-tests
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+	$(BIN)/python benchmarks/bounds.py

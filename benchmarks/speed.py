@@ -27,10 +27,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import shakeproof as sp
-from shakeproof.analysis import make_lines
 from shakeproof.exact import Lines, sweep
 from shakeproof.images import read_image
 from shakeproof.memory import keep_freed_memory
+from shakeproof.methods.exact import make_lines
 from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
 

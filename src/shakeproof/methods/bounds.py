@@ -55,7 +55,7 @@ class _Answer:
         first = self.graph.run(self.path.at(self.low.unsqueeze(0)))[0]
         self.predicted = int(first.argmax())
         self.label = self.predicted if query.label is None else query.label
-        self.claims = _label_leads(self.label, graph.classes, device)
+        self.claims = label_leads(self.label, graph.classes, device)
         self.wins_at_zero = bool((self.claims @ first).min() > 0)
 
     def result(self, progress: Callable[[float], None]) -> Result:
@@ -161,7 +161,7 @@ class _Answer:
         return bool(wins(self.network, self.pictured(centre), np.array([self.label]))[0])
 
 
-def _label_leads(label: int, classes: int, device: torch.device) -> Tensor:
+def label_leads(label: int, classes: int, device: torch.device) -> Tensor:
     """The claims that the label's score exceeds each other's: (classes - 1, classes)."""
     unit = torch.eye(classes, dtype=torch.float64, device=device)
     return torch.cat([unit[label] - unit[:label], unit[label] - unit[label + 1 :]])

@@ -336,7 +336,7 @@ class _Search:
         shrunk = (side / (batch.high - batch.low).clamp(min=1e-300)).prod(1) < SHRUNK
         narrow = ((side / self.size) <= (self.limits.resolution or NARROWEST)).all(1)
         if self.along_one_axis:  # a loss too shallow for the runtime: no need to know it closer than the tolerance
-            narrow |= losing & (side[:, 0] <= self.limits.tolerance / 16)
+            narrow |= losing & (side[:, 0] <= self.limits.tolerance)
         self.aside.append(rest.where(undecided & narrow))
         self.open = Leaves.joined([self.open, rest.where(undecided & ~narrow & shrunk)], self.problem.low)
         halved = undecided & ~narrow & ~shrunk
