@@ -216,6 +216,48 @@ def test_smooth_networks_are_for_bounds(tmp_path):
     assert "has smooth operators (Power, Sigmoid): use --method bounds" in message
 
 
+def test_bounds_and_several_strengths(tmp_path):
+    image = IMAGES["limit-30.1"]
+    exact = json.loads(run("profile", MODEL, image, "-p", "box-blur:size=9", "--json").stdout)
+    words = ("-p", "box-blur:size=9", "--method", "bounds", "--tolerance", "1e-3", "--json")
+    bounds = json.loads(run("profile", MODEL, image, *words).stdout)
+    assert bounds["method"] == "bounds"
+    assert bounds["status"] == exact["status"] == "unsafe"
+    low, high = bounds["critical_strength"]
+    assert low <= exact["critical_strength"][1] <= high + 1e-3
+    assert high - low <= 1e-3
+
+    both = "box-blur:size=9+brightness:max=0.5"
+    shown = run(
+        "profile", MODEL, image, "-p", both, "--plot", tmp_path / "map.png", "--counterexample", tmp_path / "c.png"
+    )
+    assert shown.returncode == 1
+    assert "unsafe" in shown.stdout
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+    assert (tmp_path / "c.png").exists()
+    safe = run("verify", MODEL, image, "-p", both, "--strength", "0.1,0.05", "--json")
+    assert safe.returncode == 0
+    assert json.loads(safe.stdout)["strength"] == [0.1, 0.05]
+
+    three = both + "+contrast:max=0.1"
+    assert "one or two strengths" in complaint("profile", MODEL, image, "-p", three, "--plot", tmp_path / "p.png")
+    assert "3 strengths, or one for all" in complaint("verify", MODEL, image, "-p", three, "--strength", "0.1,0.2")
+    assert "use --method bounds" in complaint("profile", MODEL, image, "-p", both, "--method", "exact")
+    assert "tolerance must be between" in complaint("profile", MODEL, image, "-p", both, "--tolerance", "2")
+    assert "between 0 and 1" in complaint("verify", MODEL, image, "-p", both, "--strength", "0.1,1.5")
+
+
+def test_a_timeout_of_bounds_is_undecided():
+    text = "+".join(f"motion-blur:size=9,angle={angle}" for angle in (0, 30, 60, 90, 120, 150))
+    done = run("verify", MODEL, IMAGES["stop.1"], "-p", text, "--strength", "0.3", "--timeout", "0.5", "--json")
+    row = json.loads(done.stdout)
+    assert row["seconds"] < 1.5
+    if row["status"] == "undecided":
+        assert (done.returncode, row["reason"]) == (3, "timeout")
+    else:
+        assert (done.returncode, row["status"]) in {(0, "safe"), (1, "unsafe")}
+
+
 def test_demo(tmp_path):
     done = run("demo", cwd=tmp_path)
     assert done.returncode == 0
