@@ -599,3 +599,43 @@ def test_external_weights(tmp_path):
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=100)
     network = sp.load(tmp_path / "m.onnx")
     assert any(isinstance(node.operator, Conv) for node in network.graph.nodes)
+
+
+class ThroughAView(nn.Module):
+    """Changes a value in place through a view of it; what reads the value later sees the change."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 1, 3, padding=1), nn.BatchNorm2d(1)
+        self.first, self.second = nn.Linear(9, 2), nn.Linear(9, 2)
+
+    def forward(self, x):
+        h = nn.functional.silu(self.norm(self.conv(x)) * 10, inplace=True)
+        clipped = nn.functional.hardtanh(h.view(1, -1), -0.1, 0.1, inplace=True)
+        return self.first(clipped) + self.second(h.flatten(1))
+
+
+class PartOfAValue(nn.Module):
+    def forward(self, x):
+        flat = x.flatten(1)
+        h = torch.cat([flat.sum(1, keepdim=True) + 1, flat.sum(1, keepdim=True) * 0.9], 1)
+        h[:, :1].clamp_(max=25.0)
+        return h
+
+
+def test_in_place_through_a_view():
+    module = ThroughAView().eval()
+    network = sp.load(module, torch.zeros(1, 1, 3, 3))
+    x = torch.randn(4, 1, 1, 3, 3)
+    expected = torch.stack([module(row.clone())[0] for row in x]).double()
+    assert (network.scores(x.double()) - expected).abs().max() < 1e-5
+    with pytest.raises(UnsupportedNetworkError, match="slice_scatter"):
+        sp.load(PartOfAValue(), torch.zeros(1, 1, 3, 3))
+
+
+def test_scores_that_are_not_finite_are_named():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    with torch.no_grad():
+        module[1].weight.fill_(float("inf"))
+    with pytest.raises(InputError, match="not finite"):
+        sp.load(module, torch.zeros(1, 1, 3, 3))

@@ -18,7 +18,7 @@ from torch import nn
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.bounds import Path
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.operators import Range, Relu
 from shakeproof.search import Limits, Problem, covers, split_inputs
 from shakeproof.search.split import ContradictionError
@@ -182,7 +182,8 @@ def test_losses_that_the_runtime_does_not_show_end_the_search_undecided():
     outcome = split_inputs(problem, Limits(tolerance=1e-3))
     assert not outcome.timed_out
     assert not len(outcome.replayed)
-    assert len(outcome.open)
+    assert len(outcome.violated)
+    assert outcome.cells < 100
 
 
 def test_an_unsound_rule_is_noticed(monkeypatch):
@@ -249,6 +250,47 @@ def test_memory_is_kept():
     assert gib < 0.3
 
 
+def test_a_budget_that_is_too_small_is_an_error(demo_network):
+    path, label = demo.images()[0]
+    with pytest.raises(MemoryBudgetError, match="raise it with --memory"):
+        sp.verify(demo_network, path, "box-blur:size=3", 0.2, label=label, method="bounds", memory=1e-6)
+
+
+def test_rounding_of_values_that_cancel_proves_nothing():
+    """Between two affine layers values are huge and cancel: what is left of the margin is rounding."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Identity(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        module[1].weight.zero_()
+        module[1].bias.copy_(torch.tensor([1e16, 1e16]))
+        module[3].weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
+        module[3].bias.copy_(torch.tensor([0.9, 0.0]))
+    network = sp.load(module, torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    image = np.full((1, 3, 3), 0.5)
+    for method in ("exact", "bounds"):
+        result = sp.verify(network, image, "box-blur:size=3", 1.0, label=0, method=method)
+        assert (result.status, result.reason) == (sp.Status.UNDECIDED, sp.Reason.ROUNDING)
+
+
+def test_scores_that_are_not_finite_are_no_verdict():
+    class Root(nn.Module):
+        def forward(self, x):
+            total = x.flatten(1).sum(1, keepdim=True)
+            return torch.cat([torch.sqrt(total + 50), total * 0], 1)
+
+    network = sp.load(Root(), torch.zeros(1, 1, 3, 3))
+    image = np.full((1, 3, 3), -50.0)
+    for text in ("brightness:max=0.1", "brightness:max=0.1+contrast:max=0.1"):
+        with pytest.raises(ShakeproofError, match="not finite"):
+            sp.verify(network, image, text, 1.0, label=0)
+
+
+def test_strengths_of_any_number_type(demo_network):
+    path, label = demo.images()[0]
+    for strength in (np.float32(0.25), np.array(0.25), torch.tensor(0.25), np.array([0.25])):
+        result = sp.verify(demo_network, path, "box-blur:size=3", strength, label=label)
+        assert result.to_json()["strength"] == 0.25
+
+
 def test_methods(demo_network):
     path, label = demo.images()[0]
     both = "motion-blur:size=3,angle=0+motion-blur:size=3,angle=90"
@@ -262,6 +304,15 @@ def test_methods(demo_network):
         sp.verify(demo_network, path, both, 0.1, label=label, tolerance=0.0)
     with pytest.raises(InputError, match="2 strengths, or one for all"):
         sp.verify(demo_network, path, both, (0.1, 0.2, 0.3), label=label)
+
+
+def test_one_of_two_strengths_may_be_zero(demo_network):
+    path, label = demo.images()[1]
+    both = "box-blur:size=9+motion-blur:size=9,angle=45"
+    flat = sp.verify(demo_network, path, both, (0.6, 0.0), label=label, timeout=20)
+    line = sp.verify(demo_network, path, "box-blur:size=9", 0.6, label=label)
+    assert flat.status is line.status
+    assert sp.profile(demo_network, path, both, max_strength=(0.6, 0.0), timeout=20).status is line.status
 
 
 @pytest.mark.parametrize("method", ["exact", "bounds"])

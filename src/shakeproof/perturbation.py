@@ -160,7 +160,10 @@ class Perturbation:
 
     def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
         """A strength for each part: one number is meant for all of them."""
-        several = (given,) if isinstance(given, (int, float)) else tuple(given)
+        try:
+            several = tuple(float(strength) for strength in given)  # type: ignore[union-attr]
+        except TypeError:  # one number, of any kind
+            several = (float(given),)  # type: ignore[arg-type]
         for strength in several:
             if not 0 <= strength <= 1:
                 raise InputError(f"the strength must be between 0 and 1, not {strength:g}")

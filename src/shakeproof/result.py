@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.exact import Curve
@@ -31,6 +33,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     NOT_REPLAYED = "not-replayed"
     ROUNDING = "rounding"
+    RUNTIME_DISAGREES = "runtime-disagrees"
 
     @property
     def sentence(self) -> str:
@@ -38,6 +41,7 @@ class Reason(StrEnum):
             Reason.TIMEOUT: "the time was up before all strengths were settled",
             Reason.NOT_REPLAYED: "the label loses by so little that the float32 runtime does not show it",
             Reason.ROUNDING: "the smallest margin is no larger than float64 rounding might explain",
+            Reason.RUNTIME_DISAGREES: "the label was proved to win where the float32 runtime gives another class",
         }[self]
 
 
@@ -93,8 +97,11 @@ class Regions:
     open: NDArray[Any]
 
     @staticmethod
-    def volume(boxes: NDArray[Any]) -> float:
-        return float((boxes[:, 1] - boxes[:, 0]).prod(1).sum())
+    def share(boxes: NDArray[Any], strengths: Sequence[float]) -> float:
+        """Which part of all strengths the boxes make up; an axis without extent does not count."""
+        whole = np.array(strengths)
+        sides = (boxes[:, 1] - boxes[:, 0])[:, whole > 0] / whole[whole > 0]
+        return min(1.0, float(sides.prod(1).sum())) if whole.any() else float(len(boxes) > 0)
 
 
 @dataclass(frozen=True, eq=False)

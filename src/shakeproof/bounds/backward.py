@@ -23,9 +23,6 @@ class Planes:
         ends = torch.minimum(self.gradient * low, self.gradient * high)
         return self.offset + ends.sum(1)
 
-    def lowest_corner(self, low: Tensor, high: Tensor) -> Tensor:
-        return torch.where(self.gradient > 0, low, high)
-
 
 def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
     """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
+from shakeproof.errors import MemoryBudgetError
 from shakeproof.network.graph import Graph
 from shakeproof.operators import Affine, Range, Relaxation
 from shakeproof.operators.base import Itself
@@ -64,7 +65,7 @@ class Enclosure:
 class Enclosed:
     """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are.
 
-    `largest` (cells) is how large a score, or a value that goes through a bend, may be.
+    `largest` (cells) is how large any value inside the network is.
     """
 
     domain: Domain
@@ -93,34 +94,31 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
         if isinstance(node.operator, Affine):
             relaxation: Relaxation = node.operator.itself([graph.shape(i) for i in node.inputs])
         else:
-            ranges = [value.range for value in given]
-            relaxation = node.operator.relaxed(*ranges)
-            largest = _largest(largest, ranges)
+            relaxation = node.operator.relaxed(*(value.range for value in given))
         points = relaxation.points(*(value.points for value in given))
         radius = relaxation.spread(*(value.radius for value in given))
+        largest = torch.maximum(largest, points.abs().flatten(2).amax(2).amax(0) + radius.flatten(1).amax(1))
         values[index + 1] = Enclosure(domain, points, radius, _image(relaxation, given))
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    scores = values[len(graph.nodes)]
-    return Enclosed(domain, inputs, relaxations, scores, _largest(largest, [scores.range]))
+    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], largest)
 
 
 def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
-    if isinstance(relaxation, Itself) and relaxation.operator.is_product:
+    if isinstance(relaxation, Itself) and not relaxation.operator.passes_ranges:
         return lambda: None  # and holds on to nothing
     return lambda: relaxation.image(*(value.range for value in given))
 
 
-def _largest(largest: Tensor, ranges: Sequence[Range]) -> Tensor:
-    for low, high in ranges:
-        largest = torch.maximum(largest, torch.maximum(-low.flatten(1).amin(1), high.flatten(1).amax(1)))
-    return largest
-
-
 def cells_within(graph: Graph, memory: float, parameters: int, rows: int = 0) -> int:
-    """How many cells may be enclosed at once within a number of bytes, with `rows` pulled back for each."""
+    """How many cells may be enclosed at once within `memory` bytes, half a budget, with `rows` pulled back for each."""
     neurons = sum(node.shape.numel() for node in graph.nodes)
     widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
-    floats = 8 * neurons + (4 * parameters + 6 * rows + 16) * widest
-    return max(1, int(memory // (FLOAT_BYTES * floats)))
+    size = FLOAT_BYTES * (8 * neurons + (4 * parameters + 6 * rows + 16) * widest)
+    if memory < size:
+        raise MemoryBudgetError(
+            f"the network's bounds need {2 * size / 2**30:.2g} GiB of working memory, the budget is"
+            f" {2 * memory / 2**30:.2g} GiB; raise it with --memory"
+        )
+    return int(memory // size)

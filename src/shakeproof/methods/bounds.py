@@ -131,7 +131,8 @@ class _Answer:
         if not len(outcome.replayed):
             return None
         lost = float(outcome.replayed.min())
-        safe = min(lost, float(outcome.open.low.min()) if len(outcome.open) else lost)
+        unsafe = torch.cat([outcome.open.low, outcome.violated.low, outcome.replayed])
+        safe = float(unsafe.min())
         return (safe if self.covered(outcome, torch.full_like(self.high, safe)) else 0.0), lost
 
     def covered(self, outcome: Outcome, end: Tensor) -> bool:
@@ -150,15 +151,17 @@ class _Answer:
             return Status.UNDECIDED, Reason.NOT_REPLAYED
         bound = outcome.safe.bound
         proved = not len(outcome.open) and bool((bound > 0).all() & bound.isfinite().all())
-        if proved and self.covered(outcome, self.high) and self.runtime_agrees(outcome):
-            return Status.SAFE, None
+        if proved and self.covered(outcome, self.high):
+            agrees = self.runtime_agrees(outcome)
+            return (Status.SAFE, None) if agrees else (Status.UNDECIDED, Reason.RUNTIME_DISAGREES)
         return Status.UNDECIDED, late or Reason.ROUNDING
 
     def runtime_agrees(self, outcome: Outcome) -> bool:
-        """Whether the label wins in the reference runtime too, at the centre of the box with the lowest bound."""
+        """Whether the label wins in the reference runtime too: in the box with the lowest bound, and at both ends."""
         worst = int(outcome.safe.bound.argmin())
-        centre = (outcome.safe.low[worst] + outcome.safe.high[worst]).unsqueeze(0) / 2
-        return bool(wins(self.network, self.pictured(centre), np.array([self.label]))[0])
+        centre = (outcome.safe.low[worst] + outcome.safe.high[worst]) / 2
+        places = torch.stack([centre, self.low, self.high])
+        return bool(wins(self.network, self.pictured(places), np.full(len(places), self.label)).all())
 
 
 def label_leads(label: int, classes: int, device: torch.device) -> Tensor:

@@ -7,6 +7,8 @@ timed: the same query always gives the same pieces.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -30,6 +32,7 @@ STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
 GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
+STEP_SECONDS = 0.3
 # Before anything is known of a line: breaks for each neuron that can bend.
 USUAL_BREAKS = 0.1
 
@@ -83,9 +86,9 @@ class Bettor:
 
 
 def find_bridges(
-    graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], memory: float
+    graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], memory: float, deadline: float
 ) -> list[list[Bridge]]:
-    """Bridges of each line, in order; only `wanted` lines are looked at.
+    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cell after the deadline.
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
@@ -102,7 +105,7 @@ def find_bridges(
     ]
     while bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]:
         cells = [bettors[i].cells[part] for i, part in bets]
-        leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], memory)
+        leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], memory, deadline)
         for (i, part), leader in zip(bets, leaders, strict=True):
             bettors[i].settle(part, leader)
     stretches = [stretch for bettor in bettors for stretch in bettor.settled()]
@@ -136,14 +139,24 @@ def _ends(
 
 
 def _leaders(
-    graph: Graph, lines: Lines, cells: Sequence[Cell], labels: NDArray[np.int64], lowest: Tensor, memory: float
+    graph: Graph,
+    lines: Lines,
+    cells: Sequence[Cell],
+    labels: NDArray[np.int64],
+    lowest: Tensor,
+    memory: float,
+    deadline: float,
 ) -> list[int]:
     """Who provably leads on each cell, with the label's margin above `lowest`; -1 where that is not settled."""
     found: list[int] = []
-    step = cells_within(graph, memory / 2, 1)
+    fitting = cells_within(graph, memory / 2, 1)
+    step = fitting if deadline == math.inf else 1
     device = lines.start.device
-    for start in range(0, len(cells), step):
-        some = cells[start : start + step]
+    while len(found) < len(cells):
+        started = time.perf_counter()
+        if started > deadline:
+            return found + [-1] * (len(cells) - len(found))
+        some = cells[len(found) : len(found) + step]
         line = torch.tensor([cell.line for cell in some], device=device)
         ends = torch.tensor([(cell.low, cell.high) for cell in some], dtype=torch.float64, device=device)
         boxes = Boxes(ends[:, :1], ends[:, 1:])
@@ -151,8 +164,10 @@ def _leaders(
         leader = enclosed.scores.points[0].argmax(1)
         label = torch.from_numpy(labels)[line.cpu()].to(device)
         settled = _lead(enclosed, leader) > enclosed.guard
-        settled &= _lead(enclosed, label) > lowest[start : start + step].to(device)
+        settled &= _lead(enclosed, label) > lowest[len(found) : len(found) + step].to(device)
         found += torch.where(settled, leader, -1).tolist()
+        if deadline < math.inf:  # steps short enough to keep the clock
+            step = max(1, min(fitting, int(step * STEP_SECONDS / (time.perf_counter() - started))))
     return found
 
 

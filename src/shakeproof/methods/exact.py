@@ -30,6 +30,8 @@ from shakeproof.verdict import above_rounding, judge, margins, spots
 
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
 HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
+# The share of a timeout that may go into bridges.
+BRIDGE_SHARE = 0.25
 # How many strengths are tried in the reference runtime before an early answer is worked for.
 PROBES = 32
 # Lines that share a sweep: as many as this, and as their inputs fit into so many bytes; more gain nothing.
@@ -88,7 +90,9 @@ class Batch:
         if self.settings.whole_curve:
             bridges: list[list[Bridge]] = [[]] * len(self.queries)
         else:
-            bridges = find_bridges(self.graph, self.lines, self.labels, wanted, memory)
+            timeout = self.settings.timeout  # most of which is the sweep's
+            deadline = math.inf if timeout is None else self.started + BRIDGE_SHARE * timeout
+            bridges = find_bridges(self.graph, self.lines, self.labels, wanted, memory, deadline)
         stretches = [self.stretches(number, found) for number, found in enumerate(bridges)]
         between = [(n, start, end) for n, line in enumerate(stretches) for start, end, bridge in line if not bridge]
         owner, start, end = zip(*between, strict=True) if between else ((), (), ())
@@ -217,8 +221,7 @@ class Batch:
         own = direct[np.arange(len(labels)), labels]
         guard = OF_SCORES * np.maximum(np.abs(own), np.abs(own - lead)) + OF_VALUES * largest
         good = (np.abs(lead - lead_expected) <= guard) & (np.minimum(lead, lead_expected) > guard)
-        first = np.flatnonzero(np.diff(numbers, prepend=-1))
-        kept = first[good[first]]
+        kept = np.flatnonzero(good)
         good[kept] &= wins(self.network, self.pictured(numbers[kept], np.concatenate(places)[kept]), labels[kept])
         return [
             bool(good[numbers == i].all()) and len(places[i]) > 0 and above_rounding(curve, int(self.labels[i]))

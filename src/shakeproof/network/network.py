@@ -231,6 +231,8 @@ def _compare(network: Network) -> None:
         raise NetworkMismatchError(
             f"{network.name}: read as {ours.shape[1]} classes, the reference runtime gives {theirs.shape[1]}"
         )
+    if not bool(theirs.isfinite().all()):
+        raise InputError(f"{network.name}: the scores of a random picture are not finite; check the network's weights")
     if network.dropped is not None:
         ours = ours.softmax(1) if network.dropped == "Softmax" else ours.log_softmax(1)
     difference = (ours - theirs).abs().amax(0)

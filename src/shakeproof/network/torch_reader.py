@@ -30,6 +30,8 @@ class Reading:
 
 def read(program: ExportedProgram, name: str) -> Reading:
     """The program's graph; an error that lists every operator that cannot be analysed."""
+    if any(_word(node).endswith("_") for node in program.graph.nodes if node.op == "call_function"):
+        program = program.run_decompositions({})  # what works in place may change other values: write it without
     signature = program.graph_signature
     weights = {**program.state_dict, **program.constants}
     held = {
@@ -56,8 +58,8 @@ def read(program: ExportedProgram, name: str) -> Reading:
     output = outputs[0].name
     problems, dropped = [], None
     for node in calls:
-        word = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
-        rule = OPERATORS.get(word) or OPERATORS.get(word.removesuffix("_"))  # in place, or not: the value is the same
+        word = _word(node)
+        rule = OPERATORS.get(word)
         if any(argument.name not in known for argument in node.all_input_nodes):  # behind a node that already failed
             if rule is None:
                 problems.append(f"{word} ({node.name})")
@@ -96,3 +98,9 @@ def read(program: ExportedProgram, name: str) -> Reading:
 def _ranks_all(x: Value, axis: int) -> bool:
     """Whether a softmax is over all entries, so that it does not change their order."""
     return x.shape[axis] == prod(x.shape)
+
+
+def _word(node: torch.fx.Node) -> str:
+    """An operator's name without its overload: `clamp_` for aten.clamp_.default."""
+    name: str = getattr(node.target, "__name__", str(node.target))
+    return name.partition(".")[0]

@@ -357,9 +357,10 @@ def _clip(b: Builder, x: Value, low: float = -1.0, high: float = 1.0) -> Value:
 
 # In-place variants (relu_) are found under the name without the underscore.
 OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, var, momentum, eps: _batch_norm(
-        b, x, w, bias, mean, var, False, momentum, eps
+    "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, var, momentum, eps: (
+        _batch_norm(b, x, w, bias, mean, var, False, momentum, eps),
     ),
+    "_unsafe_view": _view,
     "_softmax": lambda b, x, axis, *_: b.softmax(x, axis),
     "abs": _function(Abs()),
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,

@@ -16,8 +16,6 @@ from shakeproof.operators.base import Affine, Operator, summed_to
 class Linear(Affine):
     """x @ weight.T + bias along the last axis; weight (outputs, inputs), bias (outputs)."""
 
-    is_product = True
-
     weight: Tensor
     bias: Tensor
 
@@ -36,6 +34,8 @@ class Linear(Affine):
 @dataclass(frozen=True, eq=False)
 class Scale(Affine):
     """factor * x + offset, both broadcasting against the value: constants added or multiplied, batch norm."""
+
+    passes_ranges = True
 
     factor: Tensor
     offset: Tensor
@@ -70,6 +70,8 @@ class Combine(Affine):
 @dataclass(frozen=True, eq=False)
 class Mean(Affine):
     """The mean over some axes (counted without the row axis), which stay with length 1."""
+
+    passes_ranges = True
 
     axes: tuple[int, ...]
 

@@ -95,8 +95,8 @@ class Operator(ABC):
 class Affine(Operator):
     """Affine in its input(s) together: a chord stays a chord, nothing bends, and it is its own enclosure."""
 
-    is_product: ClassVar[bool] = False
-    """Whether it is a matrix product, so that applying it is what costs time."""
+    passes_ranges: ClassVar[bool] = False
+    """Whether its output's range is worth working out from its inputs' (which are kept for that)."""
 
     @abstractmethod
     def magnitude(self) -> Operator:
@@ -139,7 +139,7 @@ class Itself(Relaxation):
         return self.operator.adjoint(coefficients, self.shapes), constant
 
     def image(self, *ranges: Range) -> Range | None:
-        if self.operator.is_product:
+        if not self.operator.passes_ranges:
             return None
         centre = self.operator.apply(*(given.centre for given in ranges))
         radius = self.magnitude.apply(*(given.radius for given in ranges))

@@ -102,8 +102,6 @@ class Conv(Affine):
     multiplied by the weights. (A matrix product reads weights stored by output a quarter faster than stored by input.)
     """
 
-    is_product = True
-
     weight: Tensor
     bias: Tensor
     window: Window
@@ -163,8 +161,6 @@ class Conv(Affine):
 @dataclass(frozen=True, eq=False)
 class Unrolled(Affine):
     """A convolution on a picture so small that most of its patches are border, as one matrix: (outputs, inputs)."""
-
-    is_product = True
 
     weight: Tensor
     bias: Tensor

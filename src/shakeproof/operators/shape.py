@@ -16,6 +16,7 @@ class Reshape(Affine):
     """The same entries in another shape."""
 
     may_return_input = True
+    passes_ranges = True
 
     shape: tuple[int, ...]
 
@@ -34,6 +35,7 @@ class Transpose(Affine):
     """The axes in another order: axis i of the output is axis order[i] of the input."""
 
     may_return_input = True
+    passes_ranges = True
 
     order: tuple[int, ...]
 
@@ -52,6 +54,8 @@ class Transpose(Affine):
 class Concat(Affine):
     """Branches, one after another along an axis."""
 
+    passes_ranges = True
+
     axis: int
 
     def apply(self, *inputs: Tensor) -> Tensor:
@@ -69,6 +73,7 @@ class Pad(Affine):
     """Entries added, dropped or moved: on axis a, output i copies input sources[a][i], or is `value` if that is -1."""
 
     may_return_input = True
+    passes_ranges = True
 
     sources: tuple[tuple[int, ...], ...]
     value: float

@@ -41,13 +41,12 @@ def region_figure(result: Result) -> Figure:
     figure = Figure(figsize=(6.4, 5.2), layout="constrained")
     axes = figure.add_subplot()
     strengths, regions = result.query.strengths, result.regions
-    whole = float(np.prod(strengths)) or 1.0
     if regions is not None:
         kinds = (("certified", regions.safe), ("violated", regions.violated), ("not settled", regions.open))
         for name, boxes in kinds:
             (left, bottom), (right, top) = boxes[:, 0].T, boxes[:, 1].T
             corners = np.stack([[left, bottom], [right, bottom], [right, top], [left, top]]).transpose(2, 0, 1)
-            colour, share = REGION_COLOURS[name], regions.volume(boxes) / whole
+            colour, share = REGION_COLOURS[name], regions.share(boxes, strengths)
             style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.2}
             axes.add_collection(PolyCollection(list(corners), label=f"{name}: {share:.1%}", **style))
     witness = result.counterexample

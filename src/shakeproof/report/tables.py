@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import floor
 
 from rich.table import Table
 
@@ -57,9 +57,8 @@ def _short(name: str) -> str:
 def _journey(result: Result) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
     if result.regions is not None:
-        whole = prod(result.query.strengths)
-        share = result.regions.volume(result.regions.safe) / whole if whole else 1.0
-        return f"{result.label} on {share:.1%}"
+        share = result.regions.share(result.regions.safe, result.query.strengths)
+        return f"{result.label} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
     steps = [str(result.profile[0].winner)] if result.profile else []
     steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])

@@ -20,12 +20,14 @@ from torch import Tensor
 
 from shakeproof.bounds import Boxes, Enclosed, Path, Planes, cells_within, enclose, planes_below
 from shakeproof.errors import ShakeproofError
+from shakeproof.exact.curve import CoverageError
 from shakeproof.network.graph import Graph
 
 # Into how many parts each axis is cut before anything is known, by the number of parameters; 1 if there are more.
 FIRST_PARTS = {1: 8, 2: 3, 3: 2}
-# A batch this long, in seconds, keeps a clock; more cells than these gain nothing from larger products.
-BATCH_SECONDS, MOST_CELLS = 0.4, 1024
+# A batch this long, in seconds, keeps a clock, and so few rows do before their cost is known; more cells than these
+# gain nothing from larger products.
+BATCH_SECONDS, FIRST_ROWS, MOST_CELLS = 0.4, 8, 1024
 # A slab is worth cutting off if it is this share of its box, and a box that kept more than this of its size is halved.
 WORTH_CUTTING, SHRUNK = 0.05, 0.6
 # Boxes narrower than this share of the domain are left alone: rounding is all that could still decide them.
@@ -58,8 +60,8 @@ class Problem:
 class Limits:
     """When to stop. `tolerance` is how closely the first failure along one axis is pinned down.
 
-    With a `resolution`, the search maps the domain: it goes on after counterexamples, proves boxes violated as well,
-    and leaves alone boxes whose sides are below that share of the domain's.
+    With a `resolution`, the search maps the domain: it goes on after counterexamples, and leaves alone boxes whose
+    sides are below that share of the domain's.
     """
 
     deadline: float = math.inf
@@ -165,7 +167,9 @@ class _Search:
             return False
         if not self.along_one_axis:
             return True
-        first = min(float(leaves.low.min()) for leaves in (self.open, *self.aside, *more) if len(leaves))
+        first = min(
+            float(leaves.low.min()) for leaves in (self.open, *self.aside, *self.violated, *more) if len(leaves)
+        )
         return float(self.replayed.min()) - first <= self.limits.tolerance
 
     def settled(self) -> float:
@@ -181,7 +185,7 @@ class _Search:
         if self.seconds_a_cell and self.limits.deadline < math.inf:
             count = max(1, min(count, int(BATCH_SECONDS / self.seconds_a_cell)))
         elif self.limits.deadline < math.inf:
-            count = min(count, 4)
+            count = 1
         order = (self.open.low[:, 0] if self.along_one_axis and len(self.replayed) else self.open.bound).argsort()
         taken = torch.zeros(len(self.open), dtype=torch.bool, device=order.device)
         taken[order[:count]] = True
@@ -199,10 +203,10 @@ class _Search:
         guard = found.enclosed.guard
         proved = (found.bound > guard) & found.bound.isfinite()
         self.safe.append(Leaves(batch.low, batch.high, found.bound).where(proved))
-        if self.limits.resolution is not None:
-            proved |= self.proved_violated(batch, found.enclosed, scores, guard, ~proved)
-        rest = self.trimmed(Leaves(batch.low, batch.high, found.bound), found, guard, ~proved)
         losing = (scores @ self.problem.claims.t()).amin(1) < 0
+        if self.limits.resolution is not None or not len(self.replayed):  # else losses are no news
+            proved |= self.proved_violated(batch, found.enclosed, scores, guard, losing & ~proved)
+        rest = self.trimmed(Leaves(batch.low, batch.high, found.bound), found, guard, ~proved)
         self.push(rest, batch, found, ~proved, losing)
 
     # -- looking for counterexamples -----------------------------------------------------------------------------
@@ -227,7 +231,13 @@ class _Search:
         return batch, scores
 
     def evaluated(self, points: Tensor) -> Tensor:
-        scores = self.problem.graph.run(self.problem.path.at(points))
+        graph, path = self.problem.graph, self.problem.path
+        step = cells_within(graph, self.limits.memory / 2, path.parameters)
+        scores = torch.cat([graph.run(path.at(some)) for some in points.split(step)])
+        if not bool(scores.isfinite().all()):
+            raise CoverageError(
+                "the network's scores are not finite at some strengths; check its weights, mean and std"
+            )
         self.points.append(points)
         self.scores.append(scores)
         return scores
@@ -253,7 +263,7 @@ class _Search:
         boxes = Boxes(batch.low, batch.high)
         enclosed = enclose(graph, path.at(boxes.points), boxes)
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
-        least = boxes.extremes(points).low - radius
+        least, greatest = boxes.extremes(points, radius)
         least = torch.where(least.isnan(), -torch.inf, least)
         cell, claim = (~(least > enclosed.guard.unsqueeze(1))).nonzero(as_tuple=True)
         planes = self.planes(enclosed, claims[claim], cell)
@@ -262,27 +272,35 @@ class _Search:
         settled = least.clone()
         settled[cell, claim] = torch.inf
         least[cell, claim] = torch.maximum(least[cell, claim], lowest)
-        return _Bounds(least.amin(1), settled.amin(1), enclosed, planes, cell)
+        return _Bounds(least.amin(1), settled.amin(1), greatest.amin(1), enclosed, planes, cell)
 
     def planes(self, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
-        graph, path = self.problem.graph, self.problem.path
+        """Planes below the claims with these coefficients; none (NaN) for those that the clock leaves no time for."""
+        graph, parameters = self.problem.graph, self.problem.path.parameters
         widest = max(node.shape.numel() for node in graph.nodes)
-        step = max(1, int(self.limits.memory / 4 / (6 * FLOAT_BYTES * widest)))
-        parts = [Planes(coefficients.new_empty(0), coefficients.new_empty(0, path.parameters))]
-        for start in range(0, len(cell), step):
+        fitting = max(1, int(self.limits.memory / 4 / (6 * FLOAT_BYTES * widest)))
+        offset = coefficients.new_full((len(cell),), torch.nan)
+        gradient = coefficients.new_full((len(cell), parameters), torch.nan)
+        start, step = 0, fitting if self.limits.deadline == math.inf else min(fitting, FIRST_ROWS)
+        while start < len(cell) and (started := time.perf_counter()) < self.limits.deadline:
             part = slice(start, start + step)
-            parts.append(planes_below(graph, enclosed, coefficients[part], cell[part]))
-        return Planes(torch.cat([p.offset for p in parts]), torch.cat([p.gradient for p in parts]))
+            found = planes_below(graph, enclosed, coefficients[part], cell[part])
+            offset[part], gradient[part] = found.offset, found.gradient
+            start += step
+            if self.limits.deadline < math.inf:
+                spent = max(time.perf_counter() - started, 1e-9)
+                step = max(1, min(fitting, int(step * BATCH_SECONDS / spent)))
+        return Planes(offset, gradient)
 
     def proved_violated(
-        self, batch: Leaves, enclosed: Enclosed, scores: Tensor, guard: Tensor, undecided: Tensor
+        self, batch: Leaves, enclosed: Enclosed, scores: Tensor, guard: Tensor, losing: Tensor
     ) -> Tensor:
-        """Boxes on all of which one claim, the worst at the centre, provably fails."""
-        margin, worst = (scores @ self.problem.claims.t()).min(1)
-        cell = (undecided & (margin < 0)).nonzero().squeeze(1)
+        """Which of the losing boxes provably fail on all of them the claim that is worst at the centre."""
+        worst = (scores @ self.problem.claims.t()).argmin(1)
+        cell = losing.nonzero().squeeze(1)
         planes = self.planes(enclosed, -self.problem.claims[worst[cell]], cell)
         lowest = planes.lowest(batch.low[cell], batch.high[cell])
-        proved = torch.zeros_like(undecided)
+        proved = torch.zeros_like(losing)
         proved[cell] = (lowest > guard[cell]) & lowest.isfinite()
         bound = torch.zeros_like(guard)
         bound[cell] = lowest
@@ -333,8 +351,10 @@ class _Search:
     def push(self, rest: Leaves, batch: Leaves, found: _Bounds, undecided: Tensor, losing: Tensor) -> None:
         """Put what is left of the undecided boxes back, halved unless it shrank, or aside if it is too small."""
         side = rest.high - rest.low
-        shrunk = (side / (batch.high - batch.low).clamp(min=1e-300)).prod(1) < SHRUNK
+        before = batch.high - batch.low
+        shrunk = torch.where(before > 0, side / before, 1.0).prod(1) < SHRUNK
         narrow = ((side / self.size) <= (self.limits.resolution or NARROWEST)).all(1)
+        narrow |= ~losing & (found.best <= found.enclosed.guard)  # no part of it can be told from rounding
         if self.along_one_axis:  # a loss too shallow for the runtime: no need to know it closer than the tolerance
             narrow |= losing & (side[:, 0] <= self.limits.tolerance)
         self.aside.append(rest.where(undecided & narrow))
@@ -358,12 +378,13 @@ class _Search:
 
 @dataclass(frozen=True, eq=False)
 class _Bounds:
-    """What the bounds say of a batch: each box's least claim, the least of those that the way forward settled, and
-    planes below the others.
+    """What the bounds say of a batch: each box's least claim, the least of those that the way forward settled, how
+    large the least may be at best, and planes below the claims that are not settled.
     """
 
     bound: Tensor
     settled: Tensor
+    best: Tensor
     enclosed: Enclosed
     planes: Planes
     cell: Tensor
