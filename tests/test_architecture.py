@@ -21,7 +21,7 @@ FLOORS = [
     {"verdict"},
     {"methods"},
     {"analysis"},
-    {"report"},
+    {"report", "exporting"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

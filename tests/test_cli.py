@@ -258,6 +258,40 @@ def test_a_timeout_of_bounds_is_undecided():
         assert (done.returncode, row["status"]) in {(0, "safe"), (1, "unsafe")}
 
 
+def test_export(tmp_path):
+    words = ("export", MODEL, IMAGES["limit-30.1"], "-p", "box-blur:size=9+brightness:max=0.5", "-o", tmp_path / "out")
+    done = run(*words, "--strength", "0.1,0.05")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    network, query = tmp_path / "out" / "augmented.onnx", tmp_path / "out" / "query.vnnlib"
+    assert f"wrote {network} and {query}; " in done.stdout
+    assert f"Marabou {network} {query} (unsat: class 4 wins)" in done.stdout
+    assert "(<= X_1 0.05)" in query.read_text()
+    first = network.read_bytes()
+    only = run(*words, "--strength", "0.2", "--label", "3", "--format", "vnnlib", "--json")
+    assert json.loads(only.stdout) == {"model": MODEL, "augmented": None, "query": str(query), "label": 3}
+    assert "(<= X_1 0.2)" in query.read_text()
+    assert network.read_bytes() == first
+    both = run(*words, "--strength", "0.2", "--json", "--mean", "0.5", "--std", "1,2,3")
+    assert json.loads(both.stdout) == {"model": MODEL, "augmented": str(network), "query": str(query), "label": 4}
+    assert network.read_bytes() != first
+
+
+def test_export_of_a_flat_network_reads_the_shape_off_the_image(tmp_path):
+    weights = {"w": np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)}
+    proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 60), weights)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    pixels = np.random.default_rng(1).uniform(size=(3, 4, 5))
+    np.save(tmp_path / "flat.npy", pixels.reshape(-1))
+    np.save(tmp_path / "shaped.npy", pixels)
+    words = ("-p", "box-blur:size=3", "--strength", "0.5", "-o")
+    assert "--image-shape" in complaint("export", tmp_path / "m.onnx", tmp_path / "flat.npy", *words, tmp_path / "no")
+    run("export", tmp_path / "m.onnx", tmp_path / "flat.npy", *words, tmp_path / "a", "--image-shape", "3,4,5")
+    run("export", tmp_path / "m.onnx", tmp_path / "shaped.npy", *words, tmp_path / "b")
+    assert (tmp_path / "a" / "augmented.onnx").read_bytes() == (tmp_path / "b" / "augmented.onnx").read_bytes()
+
+
 def test_demo(tmp_path):
     done = run("demo", cwd=tmp_path)
     assert done.returncode == 0
@@ -319,6 +353,17 @@ def test_help_imports_nothing_heavy():
         (("kernels", "box-blur:size=3+sharpen:size=4"), "all sizes odd or all even"),
         (("kernels", "box-blur:size=3", "--png", "nowhere/k.png"), "nowhere"),
         (("supports", "cut.onnx"), "cut.onnx"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "0.1"), "--output"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "-o", "d"), "--strength"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "0.1,0.2", "-o", "d"), "one strength"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "2", "-o", "d"), "between 0 and 1"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "1", "-o", "small.png"), "small.png"),
+        (("export", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--strength", "1", "-o", "small.png/d"), "small.png/d"),
+        (("export", "MODEL", "IMAGE", "-p", "wobble", "--strength", "1", "-o", "d"), "wobble"),
+        (("export", "MODEL", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d", "--label", "10"), "label 10"),
+        (("export", "MODEL", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d", "--std", "0"), "std positive"),
+        (("export", "cut.onnx", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "cut.onnx"),
+        (("export", "m.pt2", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "takes an ONNX file"),
         (("demo", "--output", "nowhere/report.html"), "nowhere"),
         (("dance",), "dance"),
     ],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, profile, verify
     from shakeproof.errors import ShakeproofError
+    from shakeproof.exporting import Exported, export
     from shakeproof.network import Network, load
     from shakeproof.perturbation import (
         Perturbation,
@@ -49,10 +50,12 @@ _HOMES = {
     "result": ("Counterexample", "Interval", "Query", "Reason", "Result", "Status"),
     "settings": ("Settings",),
     "analysis": ("analyse", "profile", "verify"),
+    "exporting": ("Exported", "export"),
 }
 
 __all__ = [
     "Counterexample",
+    "Exported",
     "Interval",
     "Network",
     "Perturbation",
@@ -67,6 +70,7 @@ __all__ = [
     "brightness",
     "contrast",
     "custom",
+    "export",
     "identity",
     "load",
     "motion_blur",

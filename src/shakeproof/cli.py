@@ -20,6 +20,7 @@ from shakeproof.memory import keep_freed_memory
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from shakeproof.exporting import Format
     from shakeproof.images import Image
     from shakeproof.network import Network
     from shakeproof.result import Result
@@ -75,6 +76,20 @@ def _numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any
     return read
 
 
+def _input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How the model's input is meant, and which class should win."""
+    options = (
+        click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
+        click.option("--mean", callback=_numbers(), help="Per channel: subtracted in front of the network."),
+        click.option("--std", callback=_numbers(), help="Per channel: divided by, after the mean."),
+        click.option("--image-shape", callback=_numbers(3, whole=True), metavar="C,H,W",
+                     help="How a flat input is a picture."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def _analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `profile` and `verify` have in common."""
     options = (
@@ -83,7 +98,7 @@ def _analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-p", "--perturbation", "perturbations", multiple=True, required=True, metavar="PERTURBATION",
                      help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
                      " (shakeproof kernels lists them)."),
-        click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
+        _input_options,
         click.option("--timeout", type=float, help="Seconds for each query."),
         click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
         click.option("--threads", type=click.IntRange(1), help="Threads for matrix products [all cores]."),
@@ -92,10 +107,6 @@ def _analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Exact needs one strength and a piecewise-linear network; bounds take any."),
         click.option("--tolerance", type=float, default=1e-4, show_default=True,
                      help="How closely bounds pin down a critical strength."),
-        click.option("--mean", callback=_numbers(), help="Per channel: subtracted in front of the network."),
-        click.option("--std", callback=_numbers(), help="Per channel: divided by, after the mean."),
-        click.option("--image-shape", callback=_numbers(3, whole=True), metavar="C,H,W",
-                     help="How a flat input is a picture."),
         click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
         click.option("--counterexample", type=click.Path(path_type=Path),
                      help="Write original, perturbed image and kernel (.png, .svg)."),
@@ -421,6 +432,74 @@ def _bending(network: Network) -> str:
 
     counts = bending_neurons(network.graph)
     return ", ".join(f"{count} {kind} neurons" for kind, count in counts.items()) or "no bends: an affine network"
+
+
+@cli.command()
+@click.argument("model")
+@click.argument("image")
+@click.option("-p", "--perturbation", required=True, metavar="PERTURBATION", help="e.g. motion-blur:size=9,angle=45.")
+@click.option(
+    "--strength",
+    callback=_numbers(),
+    required=True,
+    metavar="Z[,Z...]",
+    help="The query is about all strengths from 0 to this; one for all parts, or one each.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder for augmented.onnx and query.vnnlib; made if missing.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["augmented", "vnnlib"]),
+    default="augmented",
+    show_default=True,
+    help="Both files, or only the query: another strength or label asks about the same network.",
+)
+@_input_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def export(
+    model: str,
+    image: str,
+    perturbation: str,
+    strength: Sequence[float],
+    folder: Path,
+    form: Format,
+    label: int | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    image_shape: tuple[int, int, int] | None,
+    as_json: bool,
+) -> int:
+    """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
+
+    MODEL is .onnx or .onnx.gz; IMAGE as for `profile`.
+    """
+    from shakeproof.perturbation import parse
+
+    parsed = parse(perturbation)
+    parsed.strengths(strength)
+
+    from shakeproof.exporting import AUGMENTED, refuse_torch, write_pair
+    from shakeproof.result import Query
+
+    refuse_torch(model)
+    network, (picture,) = _load(model, [image], image_shape, mean, std)
+    query = Query(picture, parsed, picture.label if label is None else label, tuple(strength))
+    written = write_pair(model, network, query, folder, mean, std, form)
+    if as_json:
+        click.echo(json.dumps(written.to_json()))
+    else:
+        files = " and ".join(str(path) for path in (written.augmented, written.query) if path is not None)
+        pair = f"{folder / AUGMENTED} {written.query}"
+        click.echo(f"wrote {files}; for any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} wins)")
+    return 0
 
 
 @cli.command()

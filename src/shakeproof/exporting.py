@@ -1,0 +1,284 @@
+"""A query for other verifiers: the network with the perturbation in front of it, and the question as VNN-LIB.
+
+(The module is not called `export`: importing it would hide the function `shakeproof.export`.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from shakeproof.analysis import check_query, make_query
+from shakeproof.errors import InputError
+from shakeproof.images import Image
+from shakeproof.network import Network, load
+from shakeproof.network.network import read_onnx
+from shakeproof.perturbation import Perturbation
+from shakeproof.result import Query, Strength
+
+Format = Literal["augmented", "vnnlib"]
+
+AUGMENTED, QUERY = "augmented.onnx", "query.vnnlib"
+PREFIX = "shakeproof_"
+# Before these versions, operators broadcast, and Clip takes its limits, in other ways.
+OLDEST_OPSET, CLIP_TAKES_INPUTS, INITIALIZERS_ARE_NO_INPUTS = 7, 11, 4
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where the two files are. `augmented` is None if only the query was asked for."""
+
+    model: str
+    augmented: Path | None
+    query: Path
+    label: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        augmented = None if self.augmented is None else str(self.augmented)
+        return {"model": self.model, "augmented": augmented, "query": str(self.query), "label": self.label}
+
+
+def export(
+    model: str | Path,
+    image: Image | NDArray[Any] | Tensor | str | Path,
+    perturbation: Perturbation | str,
+    strength: Strength,
+    folder: str | Path,
+    label: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    image_shape: tuple[int, int, int] | None = None,
+) -> Exported:
+    """Write a query for other verifiers: augmented.onnx, from strengths to scores, and query.vnnlib about it.
+
+    `model` is an ONNX file. Without a `label`, the image's own or else the class predicted at strength 0 is taken.
+    """
+    refuse_torch(model)
+    network = load(model, image_shape=image_shape, mean=mean, std=std)
+    query = make_query(network, image, perturbation, label, strength)
+    return write_pair(model, network, query, folder, mean, std)
+
+
+def refuse_torch(model: object) -> None:
+    """Only an ONNX file has operators that can be handed on as they are."""
+    if not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
+        name = model if isinstance(model, (str, Path)) else type(model).__name__
+        raise InputError(f"{name}: export takes an ONNX file; export the torch network to ONNX first")
+
+
+def write_pair(
+    model: str | Path,
+    network: Network,
+    query: Query,
+    folder: str | Path,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    form: Format = "augmented",
+) -> Exported:
+    """Write a query about the network that was loaded from `model`, with its normalisation if it has one.
+
+    The form `vnnlib` leaves out the network: another strength or label asks about the same one.
+    """
+    check_query(network, query)
+    label = _predicted(network, query) if query.label is None else query.label
+    data, _ = read_onnx(Path(model))
+    augmented = _augmented(onnx.load_from_string(data), network, query, mean, std).SerializeToString()
+    question = _question(network, query, label).encode()
+    network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
+    if form == "augmented":
+        _write({network_file: augmented, query_file: question})
+        return Exported(str(model), network_file, query_file, label)
+    if network_file.exists() and network_file.read_bytes() != augmented:
+        raise InputError(f"{network_file}: is about another image or perturbation; export into another folder")
+    _write({query_file: question})
+    return Exported(str(model), None, query_file, label)
+
+
+def _predicted(network: Network, query: Query) -> int:
+    """The class at strength 0."""
+    start, clip = query.perturbation.apply(query.image.pixels).base, query.perturbation.clip
+    start = start if clip is None else start.clamp(*clip)
+    return int(network.scores(network.picture().to_input(start).unsqueeze(0))[0].argmax())
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+
+def _augmented(
+    model: onnx.ModelProto,
+    network: Network,
+    query: Query,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> onnx.ModelProto:
+    """The model, fed by the perturbed image instead of its input; its own nodes stay as they are."""
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    if opset < OLDEST_OPSET:
+        raise InputError(f"{network.name}: is of ONNX opset {opset}; convert it to {OLDEST_OPSET} or newer")
+    front = _Front(model)
+    layout, path = network.picture(), query.perturbation.apply(query.image.pixels)
+    slopes = layout.to_input(path.slopes).reshape(query.perturbation.parameters, -1)
+    value = front.name("z")
+    start = helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, len(slopes)])
+    base = layout.to_input(path.base).reshape(1, -1)
+    value = front.node("Gemm", value, front.constant("R_A", slopes.t()), front.constant("R_B", base), transB=1)
+    clip = query.perturbation.clip
+    if clip is not None and opset >= CLIP_TAKES_INPUTS:
+        limits = (front.constant(name, torch.tensor(v)) for name, v in zip(("low", "high"), clip, strict=True))
+        value = front.node("Clip", value, *limits)
+    elif clip is not None:
+        value = front.node("Clip", value, min=clip[0], max=clip[1])
+    for operator, name, channels in (("Sub", "mean", mean), ("Div", "std", std)):
+        if channels is not None:
+            planes = torch.tensor(channels, dtype=torch.float64).reshape(-1, 1, 1).expand(layout.image_shape)
+            value = front.node(operator, value, front.constant(name, layout.to_input(planes).reshape(1, -1)))
+    (image,) = (i for i in model.graph.input if i.name not in front.weights)
+    dtype = image.type.tensor_type.elem_type
+    if dtype != TensorProto.FLOAT:
+        value = front.node("Cast", value, to=dtype)
+    front.node("Reshape", value, front.constant("shape", torch.tensor(layout.input_shape)), output=image.name)
+    _fix_batch(model.graph, image)
+    return front.attached(model, image, start)
+
+
+class _Front:
+    """Nodes to go before a model, under names that it does not use itself."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.taken = set(_names(model.graph))
+        self.weights = {tensor.name for tensor in model.graph.initializer}
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def name(self, wanted: str) -> str:
+        while wanted in self.taken:
+            wanted = PREFIX + wanted
+        self.taken.add(wanted)
+        return wanted
+
+    def constant(self, name: str, values: Tensor) -> str:
+        array = values.numpy()
+        if array.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float32)
+            if not np.isfinite(array).all():
+                raise InputError(f"{name} has numbers beyond float32, in which it is exported; scale the image down")
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), self.name(name)))
+        return self.constants[-1].name
+
+    def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Add a node and return its output's name."""
+        made = self.name(f"z_{operator.lower()}")
+        result = made if output is None else output
+        self.nodes.append(helper.make_node(operator, inputs, [result], made, **attributes))
+        return result
+
+    def attached(
+        self, model: onnx.ModelProto, image: onnx.ValueInfoProto, start: onnx.ValueInfoProto
+    ) -> onnx.ModelProto:
+        """The model behind these nodes, with `start` in place of its input `image`."""
+        graph = model.graph
+        graph.input.remove(image)
+        graph.input.insert(0, start)
+        if model.ir_version < INITIALIZERS_ARE_NO_INPUTS:
+            graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self.constants)
+        graph.initializer.extend(self.constants)
+        behind = list(graph.node)
+        del graph.node[:], graph.output[1:]  # the question is about the first output
+        graph.node.extend((*self.nodes, *behind))
+        return model
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that a graph uses, of nodes and of values, with those of the graphs inside its nodes."""
+    for named in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        yield named.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for node in graph.node:
+        yield from (node.name, *node.input, *node.output)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _names(inner)
+
+
+def _fix_batch(graph: onnx.GraphProto, image: onnx.ValueInfoProto) -> None:
+    """Where shapes leave the batch size open, it is 1 now."""
+    batch = image.type.tensor_type.shape.dim[0]
+    if batch.dim_value > 0:
+        return
+    if batch.dim_param:
+        shapes = [value.type.tensor_type.shape for value in (*graph.output, *graph.value_info)]
+        open_sizes = [dim for shape in shapes for dim in shape.dim if dim.dim_param == batch.dim_param]
+    else:  # without a name, only the scores' first axis is known to be the batch
+        scores = graph.output[0].type.tensor_type.shape.dim
+        open_sizes = [dim for dim in scores[:1] if len(scores) > 1 and dim.dim_value <= 0]
+    for dim in open_sizes:
+        dim.dim_value = 1
+
+
+# -- the question -----------------------------------------------------------------------------------------------------
+
+
+def _question(network: Network, query: Query, label: int) -> str:
+    """VNN-LIB 1.0: are there strengths in the box at which another class scores no less than the label?"""
+    facts = {
+        "model": network.name,
+        "image": query.image.name,
+        "perturbation": query.perturbation,
+        "label": label,
+        "strength": ",".join(map(repr, query.strengths)),
+    }
+    classes = range(network.graph.classes)
+    rivals = "\n".join(f"  (and (>= Y_{rival} Y_{label}))" for rival in classes if rival != label)
+    return "\n".join(
+        (
+            f"; For {AUGMENTED}: X are strengths, Y class scores. unsat: the label wins at all strengths in the box.",
+            *(f"; {name}: {' '.join(str(fact).split())}" for name, fact in facts.items()),
+            "",
+            *(f"(declare-const X_{i} Real)" for i in range(len(query.strengths))),
+            *(f"(declare-const Y_{i} Real)" for i in classes),
+            "",
+            *(f"(assert (>= X_{i} 0))\n(assert (<= X_{i} {_decimal(z)}))" for i, z in enumerate(query.strengths)),
+            "",
+            f"(assert (or\n{rivals}\n))\n",
+        )
+    )
+
+
+def _decimal(number: float) -> str:
+    """All digits of a number, without an exponent: VNN-LIB has none."""
+    return np.format_float_positional(number, trim="0")
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    """All files or none: they are written under other names first."""
+    drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in files}
+    try:
+        for draft, path in drafts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
+            draft.write_bytes(files[path])
+        for draft, path in drafts.items():
+            draft.replace(path)
+    except OSError as error:
+        folder = next(iter(files)).parent
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose a folder you may write to") from error
+    finally:
+        for draft in drafts:
+            with suppress(OSError):  # it has been moved, or never was
+                draft.unlink()
