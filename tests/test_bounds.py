@@ -187,7 +187,7 @@ def excess(operator: Operator, relaxation: Relaxation, case: Case, seed: int) ->
 
 @pytest.mark.parametrize("name", RULES)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_enclosures_contain_samples(name, seed):
     operator, case = RULES[name][0], make_case(name, seed)
     assert excess(operator, operator.relaxed(*case.ranges), case, seed) < SMALL_ENOUGH
@@ -226,11 +226,13 @@ def test_a_wrong_enclosure_is_noticed(name, what):
     ranges = make_case(name, 0).ranges
     if what == "image" and operator.relaxed(*ranges).image(*ranges) is None:
         pytest.skip("no separate image to tamper with")
-    found = []
-    for seed in range(40):
+
+    def strays(seed: int) -> bool:
         case = make_case(name, seed)
-        found.append(excess(operator, Tampered(operator.relaxed(*case.ranges), what), case, seed))
-    assert max(found) > 1e3 * SMALL_ENOUGH
+        tampered = Tampered(operator.relaxed(*case.ranges), what)
+        return excess(operator, tampered, case, seed) > 1e3 * SMALL_ENOUGH
+
+    assert any(map(strays, range(40)))
 
 
 def test_every_operator_has_a_rule_here():
@@ -246,7 +248,7 @@ ELEMENTWISE = [name for name, (operator, _, _) in RULES.items() if isinstance(op
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @given(ends=st.tuples(st.floats(-12, 12), st.floats(-12, 12)), slope=st.floats(-3, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_straying_from_a_line(name, ends, slope):
     """On a fine grid, a function strays from a line no farther than it says, and not much less far either."""
     operator, _, (place, _) = RULES[name]
@@ -375,7 +377,7 @@ def samples(domain: Domain, count: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("make", [module_graph, smooth_graph])
 @given(seed=st.integers(0, 1000), parameters=st.integers(1, 3))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_bounds_of_networks_contain_samples(make, seed, parameters):
     graph = make(seed)
     path = random_path(graph.input_shape, parameters, seed)
