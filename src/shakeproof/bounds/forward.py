@@ -111,11 +111,11 @@ def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], R
     return lambda: relaxation.image(*(value.range for value in given))
 
 
-def cells_within(graph: Graph, memory: float, parameters: int, rows: int = 0) -> int:
-    """How many cells may be enclosed at once within `memory` bytes, half a budget, with `rows` pulled back for each."""
+def cells_within(graph: Graph, memory: float, parameters: int) -> int:
+    """How many cells may be enclosed at once within `memory` bytes, which are half of a budget."""
     neurons = sum(node.shape.numel() for node in graph.nodes)
     widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
-    size = FLOAT_BYTES * (8 * neurons + (4 * parameters + 6 * rows + 16) * widest)
+    size = FLOAT_BYTES * (8 * neurons + (4 * parameters + 16) * widest)
     if memory < size:
         raise MemoryBudgetError(
             f"the network's bounds need {2 * size / 2**30:.2g} GiB of working memory, the budget is"

@@ -100,7 +100,10 @@ def sweep(graph: Graph, lines: Lines, memory: float, is_open: Callable[[], Tenso
     while stack:
         window = stack.pop()
         if is_open is not None:
-            window = window._replace(plan=window.plan.of_lines(is_open()))
+            wanted = is_open()
+            if not bool(wanted.any()):
+                return
+            window = window._replace(plan=window.plan.of_lines(wanted))
         if len(window.plan.z):
             step = advance(graph, window)
             if isinstance(step, Piece):

@@ -27,7 +27,7 @@ from shakeproof.network.graph import Graph
 FIRST_PARTS = {1: 8, 2: 3, 3: 2}
 # A batch this long, in seconds, keeps a clock, and so few rows do before their cost is known; more cells than these
 # gain nothing from larger products.
-BATCH_SECONDS, FIRST_ROWS, MOST_CELLS = 0.4, 8, 1024
+BATCH_SECONDS, FIRST_ROWS, MOST_CELLS = 0.4, 2, 1024
 # A slab is worth cutting off if it is this share of its box, and a box that kept more than this of its size is halved.
 WORTH_CUTTING, SHRUNK = 0.05, 0.6
 # Boxes narrower than this share of the domain are left alone: rounding is all that could still decide them.
@@ -179,8 +179,7 @@ class _Search:
 
     def take(self) -> Leaves:
         """The most urgent boxes, as many as memory and the clock allow: those with the worst bounds."""
-        problem = self.problem
-        fitting = cells_within(problem.graph, self.limits.memory / 2, problem.path.parameters, len(problem.claims))
+        fitting = cells_within(self.problem.graph, self.limits.memory / 2, self.problem.path.parameters)
         count = min(MOST_CELLS, fitting)
         if self.seconds_a_cell and self.limits.deadline < math.inf:
             count = max(1, min(count, int(BATCH_SECONDS / self.seconds_a_cell)))
