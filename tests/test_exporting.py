@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 import shakeproof as sp
 from shakeproof import demo, exporting
 from shakeproof.images import as_picture, read_image
-from shakeproof.vnnlib import read_query
+from shakeproof.vnnlib import read_specification
 
 SIGN = demo.images()[0][0]
 MNIST, DIGIT = "benchmarks/mnist_fc/onnx/mnist-net_256x2.onnx", "benchmarks/mnist_fc/vnnlib/prop_0_0.03.vnnlib.gz"
@@ -203,8 +203,9 @@ def test_the_question(tmp_path):
     assert re.findall(r"declare-const (\w+) Real", body) == ["X_0", "X_1", "Y_0", "Y_1", "Y_2"]
     assert "(assert (>= X_1 0)) (assert (<= X_1 0.0000001))" in body
     assert "(assert (or (and (>= Y_0 Y_1)) (and (>= Y_2 Y_1)) ))" in re.sub(r"\s+", " ", body)
-    read = read_query(written.query)
-    assert (read.label, read.lower.tolist(), read.upper.tolist()) == (1, [0, 0], list(strengths))
+    read = read_specification(written.query)
+    assert read.label == 1
+    assert [side.tolist() for side in read.box] == [[0, 0], list(strengths)]
 
 
 def test_the_label_is_the_given_one_the_images_own_or_the_prediction(tmp_path, demo_network):
@@ -225,10 +226,10 @@ def test_only_the_query(tmp_path, demo_network):
     assert [p.name for p in tmp_path.iterdir()] == ["query.vnnlib"]
     sp.export(demo.MODEL, SIGN, "box-blur:size=3", 0.1, tmp_path, label=0)
     network = (tmp_path / "augmented.onnx").read_bytes()
-    assert read_query(write("box-blur:size=3", 0.2).query).upper.tolist() == [0.2]
+    assert read_specification(write("box-blur:size=3", 0.2).query).box[1].tolist() == [0.2]
     with pytest.raises(sp.ShakeproofError, match="another image or perturbation"):
         write("box-blur:size=5", 0.3)
-    assert read_query(tmp_path / "query.vnnlib").upper.tolist() == [0.2]
+    assert read_specification(tmp_path / "query.vnnlib").box[1].tolist() == [0.2]
     assert (tmp_path / "augmented.onnx").read_bytes() == network
 
 

@@ -363,11 +363,11 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
         from shakeproof import demo
         from shakeproof.images import as_picture, read_image
         from shakeproof.report.plot import kernel_figure, save
-        from shakeproof.vnnlib import RobustnessQuery
+        from shakeproof.vnnlib import Specification
 
         raw = read_image(image or str(demo.images()[0][0]))
         own = raw.own_shape()
-        if own is None or isinstance(raw.array, RobustnessQuery):
+        if own is None or isinstance(raw.array, Specification):
             raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
         save(kernel_figure(shown, strength, as_picture(raw.array, own, raw.name)), png)
     return 0

@@ -38,7 +38,7 @@ class RawImage:
     """What a file holds, before a network says how to read it."""
 
     name: str
-    array: Array | vnnlib.RobustnessQuery
+    array: Array | vnnlib.Specification
     label: int | None = None
 
     def own_shape(self) -> tuple[int, int, int] | None:
@@ -53,8 +53,10 @@ class RawImage:
 
     def fitted(self, layout: ImageLayout) -> Image:
         """The image as the network's picture; an error that names both sizes if it is another."""
-        if isinstance(self.array, vnnlib.RobustnessQuery):
-            box = self.array.lower, self.array.upper
+        if isinstance(self.array, vnnlib.Specification):
+            box = self.array.box
+            if box is None:
+                raise InputError(f"{self.name}: has several boxes, so no one image is meant; perturb another file")
             if box[0].size != int(np.prod(layout.image_shape)):
                 raise InputError(
                     f"{self.name}: has {box[0].size} inputs, the network's picture is {_by(layout.image_shape)}"
@@ -75,8 +77,8 @@ def read_image(source: str) -> RawImage:
         if in_archive:
             return _from_archive(source, path, in_archive[2])
         if path.name.endswith((".vnnlib", ".vnnlib.gz")):
-            query = vnnlib.read_query(path)
-            return RawImage(source, query, query.label)
+            specification = vnnlib.read_specification(path)
+            return RawImage(source, specification, specification.label)
         if path.suffix == ".npz":
             raise InputError(f"{source}: say which image of the archive is meant, e.g. {source}@0")
         return RawImage(source, np.load(path, allow_pickle=False) if path.suffix in ARRAY_FILES else _picture(path))

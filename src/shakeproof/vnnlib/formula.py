@@ -1,0 +1,258 @@
+"""And/or over linear comparisons, in disjunctive normal form while it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, product
+from math import inf, isfinite, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from shakeproof.errors import InputError
+from shakeproof.vnnlib.specification import Box, Case, Floats
+
+# What the cases of a file may come to, before memory does: each product of disjunctions, and all arrays together.
+MOST_CASES, MOST_PARTS, MOST_NUMBERS = 100_000, 2**24, 2**26
+
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+class Bound(NamedTuple):
+    """An input between two numbers."""
+
+    place: int
+    low: float
+    high: float
+
+
+class Row(NamedTuple):
+    """The sum of coefficient x output, plus the constant, is at least 0, or above it."""
+
+    coefficients: tuple[tuple[int, float], ...]
+    constant: float
+    strict: bool
+
+
+class Linear(NamedTuple):
+    """A sum of variables (`X_3`, an input, or `Y_0`, an output) times coefficients, and a constant."""
+
+    coefficients: dict[str, float]
+    constant: float = 0.0
+
+
+class Formula(NamedTuple):
+    """True where one of the terms is: where all of its bounds and rows hold."""
+
+    terms: Sequence[tuple[Bound | Row, ...]]
+
+
+Value = Linear | Formula | None
+"""What a parenthesis is worth; an empty one is None."""
+
+
+def number(text: str) -> Linear:
+    """A decimal number, read as the nearest float64."""
+    value = float(text) if NUMBER.fullmatch(text) else None
+    if value is None:
+        raise InputError(f"{shortened(text)} is neither a number nor a variable X_i or Y_i; correct it")
+    if not isfinite(value):
+        raise InputError(f"{shortened(text)} is too large for a 64-bit number; write a smaller one")
+    return Linear({}, value)
+
+
+def shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def joined(operator: str, values: Sequence[Value]) -> Linear | Formula:
+    """What (operator value ...) means."""
+    if operator in ("and", "or"):
+        formulas = [value for value in values if isinstance(value, Formula)]
+        if not values or len(formulas) != len(values):
+            raise InputError(f"({operator} ...) must hold comparisons, and nothing else")
+        return every(formulas) if operator == "and" else _either(formulas)
+    sums = [value for value in values if isinstance(value, Linear)]
+    if operator not in (*COMPARED, "+", "-", "*", "/"):
+        known = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
+        raise InputError(f"unknown operator {shortened(operator)}; only {known} can be read")
+    if not values or len(sums) != len(values):
+        raise InputError(f"({operator} ...) must hold numbers and variables, and nothing else")
+    if operator not in COMPARED:
+        return _computed(operator, sums)
+    if len(sums) != 2:
+        raise InputError(f"({operator} ...) must compare two values, not {len(sums)}")
+    return COMPARED[operator](*sums)
+
+
+def every(formulas: Sequence[Formula]) -> Formula:
+    """All of the formulas."""
+    if len(formulas) == 1:
+        return formulas[0]
+    count = prod(len(formula.terms) for formula in formulas)
+    parts = sum(sum(map(len, f.terms)) * count // len(f.terms) for f in formulas if f.terms)
+    _check_size(count, parts)
+    return Formula([tuple(chain.from_iterable(choice)) for choice in product(*(f.terms for f in formulas))])
+
+
+def _either(formulas: Sequence[Formula]) -> Formula:
+    if len(formulas) == 1:
+        return formulas[0]
+    terms = list(chain.from_iterable(formula.terms for formula in formulas))
+    _check_size(len(terms), 0)
+    return Formula(terms)
+
+
+def _check_size(cases: int, parts: int) -> None:
+    if cases > MOST_CASES or parts > MOST_PARTS:
+        raise InputError(f"the property has too many cases ({cases}); split it into files of at most {MOST_CASES}")
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def _total(weighted: Iterable[tuple[float, Linear]]) -> Linear:
+    coefficients: dict[str, float] = {}
+    constant = 0.0
+    for weight, part in weighted:
+        constant += weight * part.constant
+        for name, coefficient in part.coefficients.items():
+            coefficients[name] = coefficients.get(name, 0.0) + weight * coefficient
+    return Linear(coefficients, constant)
+
+
+def _computed(operator: str, sums: Sequence[Linear]) -> Linear:
+    first, *rest = sums
+    if operator == "+":
+        return _total((1.0, part) for part in sums)
+    if operator == "-":
+        return _total([(1.0, first), *((-1.0, part) for part in rest)] if rest else [(-1.0, first)])
+    variable = [part for part in sums if part.coefficients]
+    if operator == "*":
+        if len(variable) > 1:
+            raise InputError("a product of variables is not linear; only linear comparisons can be read")
+        factor = prod(part.constant for part in sums if not part.coefficients)
+        return _total([(factor, variable[0] if variable else Linear({}, 1.0))])
+    divisor = prod(part.constant for part in rest)
+    if not rest or variable not in ([], [first]) or divisor == 0 or not isfinite(divisor):
+        raise InputError("(/ ...) can only be read where the divisors are numbers other than 0")
+    quotients = {name: coefficient / divisor for name, coefficient in first.coefficients.items()}
+    return Linear(quotients, first.constant / divisor)
+
+
+# -- comparisons ------------------------------------------------------------------------------------------------------
+
+
+def _above(left: Linear, right: Linear, strict: bool = False) -> Formula:
+    """left >= right, or left > right."""
+    difference = _total([(1.0, left), (-1.0, right)])
+    constant = difference.constant
+    names = {name: value for name, value in difference.coefficients.items() if value != 0}
+    if not all(map(isfinite, (constant, *names.values()))):
+        raise InputError("a comparison's numbers grow beyond 64 bits; write smaller ones")
+    if not names:
+        return Formula([()] if constant > 0 or (constant == 0 and not strict) else [])
+    kinds = {name[0] for name in names}
+    if kinds == {"Y"}:
+        return Formula([(Row(tuple((_place(name), value) for name, value in names.items()), constant, strict),)])
+    if len(kinds) > 1:
+        raise InputError(f"a comparison mixes inputs and outputs ({', '.join([*names][:3])}); compare them apart")
+    if len(names) > 1:
+        raise InputError(f"a comparison joins several inputs ({', '.join([*names][:3])}); only boxes can be read")
+    # A bound on an input holds its end even if strict: what is proved on the closed box is true on the open one.
+    ((name, coefficient),) = names.items()
+    end = -constant / coefficient + 0.0  # never -0.0
+    if not isfinite(end):
+        raise InputError(f"a bound of {name} grows beyond 64 bits; write a smaller one")
+    return Formula([(Bound(_place(name), end, inf) if coefficient > 0 else Bound(_place(name), -inf, end),)])
+
+
+def _place(name: str) -> int:
+    return int(name[2:])
+
+
+def _same(left: Linear, right: Linear) -> Formula:
+    return every([_above(left, right), _above(right, left)])
+
+
+def _other(left: Linear, right: Linear) -> Formula:
+    return _either([_above(left, right, strict=True), _above(right, left, strict=True)])
+
+
+COMPARED = {
+    "<=": lambda left, right: _above(right, left),
+    ">=": _above,
+    "<": lambda left, right: _above(right, left, strict=True),
+    ">": lambda left, right: _above(left, right, strict=True),
+    "=": _same,
+    "==": _same,
+    "!=": _other,
+}
+
+
+# -- cases ------------------------------------------------------------------------------------------------------------
+
+
+def cases(inputs: int, outputs: int, asserted: Sequence[Formula], used: Iterable[str]) -> tuple[Case, ...]:
+    """The cases of all assertions together, without those whose box is empty. `used` are their variables."""
+    if not any(name[0] == "Y" for name in used):
+        raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
+    # Most assertions have one term, a bound. What they say is common to all cases, and so are its arrays.
+    common = [part for formula in asserted if len(formula.terms) == 1 for part in formula.terms[0]]
+    choices = every([Formula([()]), *(formula for formula in asserted if len(formula.terms) != 1)])
+    budget = _Budget()
+    budget.spend(2 * inputs)
+    whole = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), common)
+    rows = [part for part in common if isinstance(part, Row)]
+    found = tuple(_cases(whole, outputs, rows, choices, budget))
+    if not found:
+        raise InputError("the assertions contradict each other, so there is nothing to verify; correct them")
+    return found
+
+
+def _cases(whole: Box, outputs: int, common: Sequence[Row], choices: Formula, budget: _Budget) -> Iterator[Case]:
+    for term in choices.terms:
+        box = whole
+        if any(isinstance(part, Bound) for part in term):
+            budget.spend(2 * whole[0].size)
+            box = _narrowed((whole[0].copy(), whole[1].copy()), term)
+        if (box[0] > box[1]).any():
+            continue
+        for side, ends in zip(("lower", "upper"), box, strict=True):
+            if not np.isfinite(ends).all():
+                missing = int(np.isinf(ends).argmax())
+                raise InputError(f"input {missing} (of {ends.size}, from 0) has no {side} bound; assert one")
+        rows = [*common, *(part for part in term if isinstance(part, Row))]
+        budget.spend(len(rows) * outputs)
+        yield Case(*box, *_matrix(rows, outputs), np.array([row.strict for row in rows], dtype=bool))
+
+
+def _narrowed(box: Box, parts: Iterable[Bound | Row]) -> Box:
+    """The box, which is changed, within all bounds among the parts."""
+    bounds = [part for part in parts if isinstance(part, Bound)]
+    if bounds:
+        places, lows, highs = map(list, zip(*bounds, strict=True))
+        np.maximum.at(box[0], places, lows)
+        np.minimum.at(box[1], places, highs)
+    return box
+
+
+def _matrix(rows: Sequence[Row], outputs: int) -> tuple[Floats, Floats]:
+    coefficients = np.zeros((len(rows), outputs))
+    for line, row in zip(coefficients, rows, strict=True):
+        for index, value in row.coefficients:
+            line[index] = value
+    return coefficients, np.array([row.constant for row in rows])
+
+
+class _Budget:
+    """How many numbers may still be held."""
+
+    def __init__(self) -> None:
+        self.left = MOST_NUMBERS
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise InputError(f"the cases hold more than {MOST_NUMBERS} numbers; split the property into several files")
