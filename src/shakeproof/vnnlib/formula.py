@@ -194,21 +194,37 @@ COMPARED = {
 # -- cases ------------------------------------------------------------------------------------------------------------
 
 
-def cases(inputs: int, outputs: int, asserted: Sequence[Formula], used: Iterable[str]) -> tuple[Case, ...]:
-    """The cases of all assertions together, without those whose box is empty. `used` are their variables."""
-    if not any(name[0] == "Y" for name in used):
-        raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
-    # Most assertions have one term, a bound. What they say is common to all cases, and so are its arrays.
-    common = [part for formula in asserted if len(formula.terms) == 1 for part in formula.terms[0]]
-    choices = every([Formula([()]), *(formula for formula in asserted if len(formula.terms) != 1)])
-    budget = _Budget()
-    budget.spend(2 * inputs)
-    whole = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), common)
-    rows = [part for part in common if isinstance(part, Row)]
-    found = tuple(_cases(whole, outputs, rows, choices, budget))
-    if not found:
-        raise InputError("the assertions contradict each other, so there is nothing to verify; correct them")
-    return found
+class Assertions:
+    """What a file asserts, so far."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+        # Most assertions have one term, a bound. What they say is common to all cases, and so are its arrays.
+        self.common: list[Bound | Row] = []
+        self.choices: list[Formula] = [Formula([()])]
+
+    def variable(self, name: str) -> Linear:
+        self.used.add(name)
+        return Linear({name: 1.0})
+
+    def add(self, formula: Formula) -> None:
+        if len(formula.terms) == 1:
+            self.common.extend(formula.terms[0])
+        else:
+            self.choices.append(formula)
+
+    def cases(self, inputs: int, outputs: int) -> tuple[Case, ...]:
+        """The cases of all assertions together, without those whose box is empty."""
+        if not any(name[0] == "Y" for name in self.used):
+            raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
+        budget = _Budget()
+        budget.spend(2 * inputs)
+        whole = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), self.common)
+        rows = [part for part in self.common if isinstance(part, Row)]
+        found = tuple(_cases(whole, outputs, rows, every(self.choices), budget))
+        if not found:
+            raise InputError("the assertions contradict each other, so there is nothing to verify; correct them")
+        return found
 
 
 def _cases(whole: Box, outputs: int, common: Sequence[Row], choices: Formula, budget: _Budget) -> Iterator[Case]:

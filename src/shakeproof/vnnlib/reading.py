@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shakeproof.errors import InputError
-from shakeproof.vnnlib.formula import Formula, Linear, Value, cases, joined, number, shortened
+from shakeproof.vnnlib.formula import Assertions, Formula, Linear, Value, joined, number, shortened
 from shakeproof.vnnlib.specification import Specification
 
 LARGEST_TEXT, DEEPEST = 2**27, 100_000  # bytes, and parentheses inside each other
@@ -57,8 +57,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.declared: dict[str, set[int]] = {"X": set(), "Y": set()}
-        self.used: set[str] = set()
-        self.asserted: list[Formula] = []
+        self.assertions = Assertions()
         # What is open: the words and values of each parenthesis so far, and where the outermost one began.
         open_: list[list[str | Value]] = []
         line, began = 0, 0
@@ -89,15 +88,17 @@ class _Reader:
             if not indices or max(indices) >= len(indices):
                 raise InputError(f"the {name} must be declared as {kind}_0, {kind}_1, ... without a gap")
         inputs, outputs = (len(self.declared[kind]) for kind in "XY")
-        undeclared = next((v for v in sorted(self.used) if int(v[2:]) >= (inputs if v[0] == "X" else outputs)), None)
+        undeclared = next(
+            (v for v in sorted(self.assertions.used) if int(v[2:]) >= (inputs if v[0] == "X" else outputs)), None
+        )
         if undeclared:
             raise InputError(f"{undeclared} is used but not declared; declare it")
-        return Specification(inputs, outputs, cases(inputs, outputs, self.asserted, self.used))
+        return Specification(inputs, outputs, self.assertions.cases(inputs, outputs))
 
     def _command(self, words: Sequence[str | Value]) -> None:
         match words:
             case ["assert", Formula() as formula]:
-                self.asserted.append(formula)
+                self.assertions.add(formula)
             case ["assert", *_]:
                 raise InputError("(assert ...) must hold one comparison, or one (and ...) or (or ...) of them")
             case ["declare-const", str() as name, "Real"] | ["declare-fun", str() as name, None, "Real"]:
@@ -125,7 +126,4 @@ class _Reader:
         return joined(operator, [self._leaf(value) if isinstance(value, str) else value for value in values])
 
     def _leaf(self, text: str) -> Linear:
-        if VARIABLE.fullmatch(text):
-            self.used.add(text)
-            return Linear({text: 1.0})
-        return number(text)
+        return self.assertions.variable(text) if VARIABLE.fullmatch(text) else number(text)

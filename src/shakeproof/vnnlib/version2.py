@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
-from shakeproof.vnnlib.formula import Formula, Linear, cases, joined, number
+from shakeproof.vnnlib.formula import Assertions, Formula, Linear, joined, number
 from shakeproof.vnnlib.specification import Specification
 
 if TYPE_CHECKING:
@@ -53,9 +53,12 @@ def read_version2(text: str) -> Specification:
         if tensor.dtype.name not in REALS:
             raise InputError(f"{tensor.name} is of type {tensor.dtype.name}; only real numbers can be read")
     inputs, outputs = (prod(tensor.shape) for tensor in tensors)
-    used: set[str] = set()
-    asserted = [value for a in query.assertions if isinstance(value := _value(a.expr, used), Formula)]
-    return Specification(inputs, outputs, cases(inputs, outputs, asserted, used), network=network.name)
+    assertions = Assertions()
+    for assertion in query.assertions:
+        formula = _value(assertion.expr, assertions)
+        assert isinstance(formula, Formula)  # the parser has checked the types
+        assertions.add(formula)
+    return Specification(inputs, outputs, assertions.cases(inputs, outputs), network=network.name)
 
 
 def _parsed(text: str) -> vnnlib.Query:
@@ -91,16 +94,15 @@ def _first_line(complaint: str) -> str:
         return " ".join(complaint.split())[:200]
 
 
-def _value(node: Any, used: set[str]) -> Linear | Formula:
+def _value(node: Any, assertions: Assertions) -> Linear | Formula:
     match type(node).__name__:
         case "Float" | "Int":
             return number(node.lexeme)
         case "Var":
             name = f"{'X' if node.kind.name == 'Input' else 'Y'}_{_flat(node.indices, node.shape)}"
-            used.add(name)
-            return Linear({name: 1.0})
+            return assertions.variable(name)
         case kind:
-            return joined(OPERATORS[kind], [_value(child, used) for child in node.children()])
+            return joined(OPERATORS[kind], [_value(child, assertions) for child in node.children()])
 
 
 def _flat(indices: Sequence[int], shape: Sequence[int]) -> int:
