@@ -278,6 +278,33 @@ def test_export(tmp_path):
     assert network.read_bytes() != first
 
 
+def test_export_perturbed(tmp_path):
+    words = (
+        "export",
+        MODEL,
+        IMAGES["limit-30.1"],
+        "-p",
+        "box-blur:size=9",
+        "--strength",
+        "0.1",
+        "-o",
+        tmp_path / "out",
+    )
+    done = run(*words, "--format", "perturbed", "--mean", "0.5")
+    file = tmp_path / "out" / "perturbed.vnnlib"
+    assert done.returncode == 0
+    assert done.stdout == f"wrote {file}; for shakeproof: box-blur:size=9 of an image of class 4\n"
+    header = {line for line in file.read_text().splitlines() if line.startswith("; shakeproof-")}
+    assert header == {
+        "; shakeproof-perturbation: box-blur:size=9",
+        "; shakeproof-strength: 0.1",
+        "; shakeproof-mean: 0.5",
+        "; shakeproof-image-shape: 3,32,32",
+    }
+    as_json = run(*words, "--format", "perturbed", "--json")
+    assert json.loads(as_json.stdout) == {"model": MODEL, "augmented": None, "query": str(file), "label": 4}
+
+
 def test_export_of_a_flat_network_reads_the_shape_off_the_image(tmp_path):
     weights = {"w": np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)}
     proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 60), weights)

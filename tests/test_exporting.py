@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 import shakeproof as sp
 from shakeproof import demo, exporting
 from shakeproof.images import as_picture, read_image
-from shakeproof.vnnlib import read_specification
+from shakeproof.vnnlib import read_specification, written_perturbed
 
 SIGN = demo.images()[0][0]
 MNIST, DIGIT = "benchmarks/mnist_fc/onnx/mnist-net_256x2.onnx", "benchmarks/mnist_fc/vnnlib/prop_0_0.03.vnnlib.gz"
@@ -201,7 +201,7 @@ def test_the_question(tmp_path):
     assert {"; label: 1", "; strength: 0.25,1e-07", "; image: array"} <= set(header)
     body = " ".join(line for line in text.splitlines() if not line.startswith(";"))
     assert re.findall(r"declare-const (\w+) Real", body) == ["X_0", "X_1", "Y_0", "Y_1", "Y_2"]
-    assert "(assert (>= X_1 0)) (assert (<= X_1 0.0000001))" in body
+    assert "(assert (>= X_1 0.0)) (assert (<= X_1 0.0000001))" in body
     assert "(assert (or (and (>= Y_0 Y_1)) (and (>= Y_2 Y_1)) ))" in re.sub(r"\s+", " ", body)
     read = read_specification(written.query)
     assert read.label == 1
@@ -220,7 +220,7 @@ def test_the_label_is_the_given_one_the_images_own_or_the_prediction(tmp_path, d
 def test_only_the_query(tmp_path, demo_network):
     def write(text: str, strength: float) -> exporting.Exported:
         query = sp.Query(read_image(str(SIGN)).fitted(demo_network.picture()), sp.parse(text), 0, strength)
-        return exporting.write_pair(demo.MODEL, demo_network, query, tmp_path, form="vnnlib")
+        return exporting.write_query(demo.MODEL, demo_network, query, tmp_path, form="vnnlib")
 
     assert write("box-blur:size=3", 0.1).augmented is None
     assert [p.name for p in tmp_path.iterdir()] == ["query.vnnlib"]
@@ -231,6 +231,40 @@ def test_only_the_query(tmp_path, demo_network):
         write("box-blur:size=5", 0.3)
     assert read_specification(tmp_path / "query.vnnlib").box[1].tolist() == [0.2]
     assert (tmp_path / "augmented.onnx").read_bytes() == network
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_perturbed(tmp_path, channels_last):
+    source = save(dense((1, 8, 6, 3) if channels_last else (1, 3, 8, 6)), tmp_path)
+    pixels, text = picture((3, 8, 6)), "box-blur:size=3+brightness:max=0.2,clip=0..1"
+    options = {"mean": (0.1, 0.2, 0.3), "std": (0.5,), "label": 1, "form": "perturbed"}
+    written = sp.export(source, pixels, text, (0.25, 1e-7), tmp_path / "out", **options)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["perturbed.vnnlib"]
+    assert (written.augmented, written.label) == (None, 1)
+    read = read_specification(written.query)
+    assert read.directives == {
+        "perturbation": text,
+        "strength": "0.25,1e-07",
+        "mean": "0.1,0.2,0.3",
+        "std": "0.5",
+        "image-shape": "3,8,6",
+    }
+    in_order = pixels.permute(1, 2, 0) if channels_last else pixels
+    assert all(np.array_equal(side, in_order.reshape(-1)) for side in read.box)
+    image = read_image(str(written.query)).fitted(sp.load(source).picture())
+    assert torch.equal(image.pixels, pixels)
+    assert image.label == read.label == 1
+    assert written_perturbed(read) == written.query.read_text()
+
+
+def test_perturbed_takes_torch_networks(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+    torch.export.save(torch.export.export(network, (torch.zeros(1, 1, 4, 4),)), tmp_path / "m.pt2")
+    asked = (tmp_path / "m.pt2", picture((1, 4, 4)), "box-blur:size=3", 0.5, tmp_path / "out")
+    with pytest.raises(sp.ShakeproofError, match="takes an ONNX file"):
+        sp.export(*asked)
+    written = sp.export(*asked, form="perturbed")
+    assert read_specification(written.query).label == written.label
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

@@ -7,14 +7,26 @@ import operator
 import re
 import sys
 import time
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shakeproof as sp
 from shakeproof.errors import InputError
-from shakeproof.vnnlib import Case, Specification, formula, read_specification, reading, robustness
+from shakeproof.vnnlib import (
+    Case,
+    Specification,
+    formula,
+    perturbed_directives,
+    read_specification,
+    reading,
+    robustness,
+    written_perturbed,
+)
 
 HEAD = """; two inputs, three outputs
 (declare-const X_0 Real)
@@ -235,6 +247,95 @@ def test_cases_agree_with_the_formula(tmp_path_factory, asserted, points):
         values = dict(zip(("X_0", "X_1", "Y_0", "Y_1", "Y_2"), point, strict=True))
         expected = max(map(abs, point[:2])) <= 1.5 and all(holds(values) for _, holds in asserted)
         assert any(meets(case, np.array(point[:2]), np.array(point[2:])) for case in cases) == expected
+
+
+# -- perturbed queries ------------------------------------------------------------------------------------------------
+
+DIRECTIVES = """; shakeproof-perturbation: box-blur:size=3
+; shakeproof-strength: 0.4
+"""
+POINT = re.sub(r"-1\.5|\b2\b|0\.25|1e0", "0.5", BOX)
+
+
+def test_directives(read):
+    found = read(DIRECTIVES + ";;shakeproof-mean: .1,2e-1\n" + HEAD + POINT + PROPERTY)
+    assert found.directives == {"perturbation": "box-blur:size=3", "strength": "0.4", "mean": ".1,2e-1"}
+    assert found.label == 1
+    pytest.importorskip("vnnlib")
+    assert read(DIRECTIVES + HEAD2 + version2(POINT + PROPERTY)).directives["strength"] == "0.4"
+    assert read("; not a ; shakeproof-word: x\n" + HEAD + POINT + PROPERTY).directives == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0.4\n", "0.4\n; shakeproof-padding: zeros\n", "unknown directive 'shakeproof-padding: zeros'"),
+        ("0.4\n", "0.4\n; shakeproof-strength: 0.4\n", "shakeproof-strength is given twice"),
+        ("0.4\n", "0.4\n(assert (<= X_0 1)) ; shakeproof-strength: 0.4\n", "shakeproof-strength is given twice"),
+        ("0.4\n", "0.4\n; shakeproof-image-shape: 3,4\n", "shakeproof-image-shape cannot be '3,4'"),
+        ("0.4\n", "0.4\n; shakeproof-image-shape: 3,0,4\n", "shakeproof-image-shape cannot be"),
+        ("0.4\n", "0.4\n; shakeproof-\n", "unknown directive"),
+        (": 0.4", " 0.4", "unknown directive 'shakeproof-strength 0.4'"),
+        (": 0.4", ": 0.4,", "shakeproof-strength cannot be '0.4,'"),
+        (": 0.4", ": nan", "shakeproof-strength cannot be 'nan'"),
+        ("; shakeproof-strength: 0.4\n", "", "not shakeproof-strength"),
+        ("; shakeproof-perturbation: box-blur:size=3\n", "", "not shakeproof-perturbation"),
+        (": box-blur:size=3\n", ":\n", "shakeproof-perturbation cannot be ''"),
+        ("(<= X_0 0.5)", "(<= X_0 0.6)", "must be one image"),
+        (PROPERTY, "(assert (>= Y_0 1))", "names no label"),
+    ],
+)
+def test_mistakes_in_directives(read, old, new, message):
+    text = DIRECTIVES + HEAD + POINT + PROPERTY
+    assert old in text
+    assert message in complaint(read, text.replace(old, new))
+
+
+def perturbations():
+    kernels = st.one_of(
+        st.builds(sp.motion_blur, st.sampled_from([3, 5, 9]), st.floats(0, 179)),
+        st.builds(sp.box_blur, st.sampled_from([3, 5]), st.sampled_from(["zeros", "reflect"])),
+        st.builds(sp.contrast, st.floats(0.01, 3), st.just((0.0, 1.0))),
+    )
+    return st.lists(kernels, min_size=1, max_size=3).map(lambda parts: reduce(operator.add, parts))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12),
+    perturbations(),
+    st.floats(0, 1),
+    st.none() | st.lists(st.floats(-3, 3), min_size=1, max_size=3),
+    st.integers(2, 12).flatmap(lambda outputs: st.tuples(st.just(outputs), st.integers(0, outputs - 1))),
+)
+def test_perturbed_text_round_trips(tmp_path_factory, pixels, perturbation, strength, mean, classes):
+    outputs, label = classes
+    image = np.array(pixels)
+    directives = perturbed_directives(
+        str(perturbation), perturbation.strengths(strength), mean, None, (1, 1, len(image))
+    )
+    specification = replace(robustness(image, image, label, outputs), directives=directives)
+    text = written_perturbed(specification)
+    path = tmp_path_factory.getbasetemp() / "perturbed.vnnlib"
+    path.write_text(text)
+    found = read_specification(path)
+    assert written_perturbed(found) == text
+    assert plain(found) == plain(specification)
+    assert found.label == label
+    assert sp.parse(found.directives["perturbation"]) == perturbation
+    assert perturbation.strengths(
+        [float(z) for z in found.directives["strength"].split(",")]
+    ) == perturbation.strengths(strength)
+
+
+def test_what_cannot_be_written(read):
+    with pytest.raises(InputError, match="cannot stand in a comment"):
+        perturbed_directives("custom:file=a\nb.npy", [1.0], None, None, (1, 1, 1))
+    for text in ("(assert (>= Y_0 1))", "(assert (or (and (<= X_0 1) (>= Y_0 Y_1)) (>= Y_2 Y_1)))"):
+        with pytest.raises(InputError, match="can be written"):
+            written_perturbed(read(HEAD + BOX + text))
+    with pytest.raises(InputError, match="can be written"):
+        written_perturbed(robustness(np.zeros(1), np.zeros(1), 0, 1))
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------

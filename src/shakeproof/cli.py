@@ -452,15 +452,16 @@ def _bending(network: Network) -> str:
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder for augmented.onnx and query.vnnlib; made if missing.",
+    help="The folder for the files; made if missing.",
 )
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["augmented", "vnnlib"]),
+    type=click.Choice(["augmented", "vnnlib", "perturbed"]),
     default="augmented",
     show_default=True,
-    help="Both files, or only the query: another strength or label asks about the same network.",
+    help="Both files, or only the query: another strength or label asks about the same network; or perturbed.vnnlib,"
+    " which holds the image and the perturbation for shakeproof.",
 )
 @_input_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -479,22 +480,24 @@ def export(
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
 
-    MODEL is .onnx or .onnx.gz; IMAGE as for `profile`.
+    MODEL is .onnx or .onnx.gz, or for `--format perturbed` .pt2 too; IMAGE as for `profile`.
     """
     from shakeproof.perturbation import parse
 
     parsed = parse(perturbation)
     parsed.strengths(strength)
 
-    from shakeproof.exporting import AUGMENTED, refuse_torch, write_pair
+    from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
     from shakeproof.result import Query
 
-    refuse_torch(model)
+    refuse_torch(model, form)
     network, (picture,) = _load(model, [image], image_shape, mean, std)
     query = Query(picture, parsed, picture.label if label is None else label, tuple(strength))
-    written = write_pair(model, network, query, folder, mean, std, form)
+    written = write_query(model, network, query, folder, mean, std, form)
     if as_json:
         click.echo(json.dumps(written.to_json()))
+    elif form == "perturbed":
+        click.echo(f"wrote {written.query}; for shakeproof: {parsed} of an image of class {written.label}")
     else:
         files = " and ".join(str(path) for path in (written.augmented, written.query) if path is not None)
         pair = f"{folder / AUGMENTED} {written.query}"

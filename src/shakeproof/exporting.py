@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
+from shakeproof import vnnlib
 from shakeproof.analysis import check_query, make_query
 from shakeproof.errors import InputError
 from shakeproof.images import Image
@@ -28,9 +29,9 @@ from shakeproof.network.network import read_onnx
 from shakeproof.perturbation import Perturbation
 from shakeproof.result import Query, Strength
 
-Format = Literal["augmented", "vnnlib"]
+Format = Literal["augmented", "vnnlib", "perturbed"]
 
-AUGMENTED, QUERY = "augmented.onnx", "query.vnnlib"
+AUGMENTED, QUERY, PERTURBED = "augmented.onnx", "query.vnnlib", "perturbed.vnnlib"
 PREFIX = "shakeproof_"
 # Before these versions, operators broadcast, and Clip takes its limits, in other ways.
 OLDEST_OPSET, CLIP_TAKES_INPUTS, INITIALIZERS_ARE_NO_INPUTS = 7, 11, 4
@@ -38,7 +39,7 @@ OLDEST_OPSET, CLIP_TAKES_INPUTS, INITIALIZERS_ARE_NO_INPUTS = 7, 11, 4
 
 @dataclass(frozen=True)
 class Exported:
-    """Where the two files are. `augmented` is None if only the query was asked for."""
+    """Where the files are. `augmented` is None if only the query was asked for."""
 
     model: str
     augmented: Path | None
@@ -61,25 +62,29 @@ def export(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     image_shape: tuple[int, int, int] | None = None,
+    form: Format = "augmented",
 ) -> Exported:
     """Write a query for other verifiers: augmented.onnx, from strengths to scores, and query.vnnlib about it.
 
     `model` is an ONNX file. Without a `label`, the image's own or else the class predicted at strength 0 is taken.
+    The form `vnnlib` leaves out the network, `perturbed` writes the image and the perturbation to perturbed.vnnlib.
     """
-    refuse_torch(model)
+    refuse_torch(model, form)
     network = load(model, image_shape=image_shape, mean=mean, std=std)
     query = make_query(network, image, perturbation, label, strength)
-    return write_pair(model, network, query, folder, mean, std)
+    return write_query(model, network, query, folder, mean, std, form)
 
 
-def refuse_torch(model: object) -> None:
+def refuse_torch(model: object, form: Format) -> None:
     """Only an ONNX file has operators that can be handed on as they are."""
+    if form == "perturbed" and isinstance(model, (str, Path)):
+        return
     if not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
         name = model if isinstance(model, (str, Path)) else type(model).__name__
         raise InputError(f"{name}: export takes an ONNX file; export the torch network to ONNX first")
 
 
-def write_pair(
+def write_query(
     model: str | Path,
     network: Network,
     query: Query,
@@ -90,10 +95,15 @@ def write_pair(
 ) -> Exported:
     """Write a query about the network that was loaded from `model`, with its normalisation if it has one.
 
-    The form `vnnlib` leaves out the network: another strength or label asks about the same one.
+    The form `vnnlib` leaves out the network: another strength or label asks about the same one. `perturbed` says in one
+    file which image is perturbed and how, for shakeproof itself.
     """
     check_query(network, query)
     label = _predicted(network, query) if query.label is None else query.label
+    if form == "perturbed":
+        file = Path(folder) / PERTURBED
+        _write({file: _perturbed(network, query, label, mean, std).encode()})
+        return Exported(str(model), None, file, label)
     data, _ = read_onnx(Path(model))
     augmented = _augmented(onnx.load_from_string(data), network, query, mean, std).SerializeToString()
     question = _question(network, query, label).encode()
@@ -242,26 +252,23 @@ def _question(network: Network, query: Query, label: int) -> str:
         "label": label,
         "strength": ",".join(map(repr, query.strengths)),
     }
-    classes = range(network.graph.classes)
-    rivals = "\n".join(f"  (and (>= Y_{rival} Y_{label}))" for rival in classes if rival != label)
-    return "\n".join(
-        (
-            f"; For {AUGMENTED}: X are strengths, Y class scores. unsat: the label wins at all strengths in the box.",
-            *(f"; {name}: {' '.join(str(fact).split())}" for name, fact in facts.items()),
-            "",
-            *(f"(declare-const X_{i} Real)" for i in range(len(query.strengths))),
-            *(f"(declare-const Y_{i} Real)" for i in classes),
-            "",
-            *(f"(assert (>= X_{i} 0))\n(assert (<= X_{i} {_decimal(z)}))" for i, z in enumerate(query.strengths)),
-            "",
-            f"(assert (or\n{rivals}\n))\n",
-        )
+    highest = np.array(query.strengths)
+    comments = (
+        f"For {AUGMENTED}: X are strengths, Y class scores. unsat: the label wins at all strengths in the box.",
+        *(f"{name}: {' '.join(str(fact).split())}" for name, fact in facts.items()),
     )
+    return vnnlib.written(vnnlib.robustness(0 * highest, highest, label, network.graph.classes), comments)
 
 
-def _decimal(number: float) -> str:
-    """All digits of a number, without an exponent: VNN-LIB has none."""
-    return np.format_float_positional(number, trim="0")
+def _perturbed(
+    network: Network, query: Query, label: int, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> str:
+    """VNN-LIB 1.0: the image as a box of one point, and in comments what happens to it."""
+    layout = network.picture()
+    pixels = layout.to_input(query.image.pixels).reshape(-1).numpy()
+    directives = vnnlib.perturbed_directives(str(query.perturbation), query.strengths, mean, std, layout.image_shape)
+    specification = vnnlib.robustness(pixels, pixels, label, network.graph.classes)
+    return vnnlib.written_perturbed(replace(specification, directives=directives))
 
 
 def _write(files: Mapping[Path, bytes]) -> None:

@@ -1,6 +1,17 @@
 """VNN-LIB: what a counterexample is, read from files of version 1.0 and 2.0."""
 
+from shakeproof.vnnlib.directives import perturbed_directives
 from shakeproof.vnnlib.reading import read_specification
 from shakeproof.vnnlib.specification import Case, Specification, centre, robustness
+from shakeproof.vnnlib.writing import written, written_perturbed
 
-__all__ = ["Case", "Specification", "centre", "read_specification", "robustness"]
+__all__ = [
+    "Case",
+    "Specification",
+    "centre",
+    "perturbed_directives",
+    "read_specification",
+    "robustness",
+    "written",
+    "written_perturbed",
+]

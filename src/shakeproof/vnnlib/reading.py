@@ -6,9 +6,11 @@ import gzip
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from shakeproof.errors import InputError
+from shakeproof.vnnlib.directives import check_perturbed, read_directives
 from shakeproof.vnnlib.formula import Assertions, Formula, Linear, Value, joined, number, shortened
 from shakeproof.vnnlib.specification import Specification
 
@@ -23,12 +25,10 @@ def read_specification(path: Path) -> Specification:
     """What a .vnnlib or .vnnlib.gz file says a counterexample is."""
     text = _text(path)
     try:
-        first = FIRST_COMMAND.match(text)
-        if first and first[1] in ("vnnlib-version", "declare-network"):
-            from shakeproof.vnnlib.version2 import read_version2
-
-            return read_version2(text)
-        return _Reader(text).specification()
+        specification = replace(_specification(text), directives=read_directives(text))
+        if specification.directives:
+            check_perturbed(specification)
+        return specification
     except InputError as error:
         raise InputError(f"{path}: {error}") from error.__cause__
 
@@ -50,6 +50,15 @@ def _text(path: Path) -> str:
         raise InputError(
             f"{path}: not a VNN-LIB file: it is not text ({error.reason} at byte {error.start})"
         ) from error
+
+
+def _specification(text: str) -> Specification:
+    first = FIRST_COMMAND.match(text)
+    if first and first[1] in ("vnnlib-version", "declare-network"):
+        from shakeproof.vnnlib.version2 import read_version2
+
+        return read_version2(text)
+    return _Reader(text).specification()
 
 
 class _Reader:

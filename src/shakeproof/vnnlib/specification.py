@@ -46,6 +46,8 @@ class Specification:
     @cached_property
     def box(self) -> Box | None:
         """The box (low, high) that all cases share."""
+        if not self.cases:
+            return None
         first = self.cases[0]
         shared = all(
             same is mine or np.array_equal(same, mine)
