@@ -102,7 +102,7 @@ def test_many_inputs_are_read_quickly(read):
     read(text)
     start = time.perf_counter()
     assert read(text).inputs == count
-    assert time.perf_counter() - start < 0.5  # it takes 0.08; the machine may be busy
+    assert time.perf_counter() - start < 0.5  # it takes 0.03; the machine may be busy
 
 
 # -- meaning ----------------------------------------------------------------------------------------------------------
@@ -117,6 +117,16 @@ def test_a_robustness_query(read):
     assert read(gzip.compress((HEAD + BOX + PROPERTY).encode()), "q.vnnlib.gz").label == 1
     for same in ((HEAD + BOX + PROPERTY).replace("\n", "\r"), "\ufeff" + HEAD.replace("\n", "\r\n") + BOX + PROPERTY):
         assert plain(read(same)) == plain(found)
+
+
+def test_the_usual_lines_mean_what_the_same_words_mean_elsewhere(read):
+    odd = BOX.replace("(assert (", "(assert  (")
+    for old, new in (("", ""), ("-1.5", "-0.0"), ("-1.5", "+.5e-1")):
+        usual, other = (plain(read(HEAD + box.replace(old, new) + PROPERTY)) for box in (BOX, odd))
+        assert repr(usual) == repr(other)  # -0.0 is not 0.0
+    for text in ("1e999", "0.1.2", "nan", ""):
+        usual, other = (complaint(read, HEAD + box.replace("-1.5", text) + PROPERTY) for box in (BOX, odd))
+        assert usual == other
 
 
 def test_declarations_in_any_order_and_form(read):
@@ -344,7 +354,7 @@ def test_what_cannot_be_written(read):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("(assert (<= X_0 2))", "(assert (<= X_0 2)", "line 9: unknown operator 'assert'"),
+        ("(assert (<= X_0 2))", "(assert (<= X_0 2)", "line 9: .* a parenthesis is missing before it"),
         ("(assert (<= X_0 2))", "(assert (<= X_0 2)))", "line 8: '\\)' is outside of every command"),
         ("(assert (<= X_0 2))", "X_0 (assert (<= X_0 2))", "outside of every command"),
         ("(assert (<= X_0 2))", "(check-sat)", "line 8: unknown command 'check-sat'"),
@@ -414,8 +424,9 @@ def test_what_is_not_text_or_not_whole(read, tmp_path):
 
 def test_what_is_too_large(read, monkeypatch):
     disjunctions = "(assert (and" + " (or (>= Y_0 Y_1) (>= Y_0 Y_2))" * 20 + "))"
-    assert "too many cases (1048576)" in complaint(read, HEAD + BOX + disjunctions)
+    assert "too many cases" in complaint(read, HEAD + BOX + disjunctions)
     assert "too many cases" in complaint(read, HEAD + BOX + "(assert (or (>= Y_0 Y_1) (>= Y_0 Y_2)))" * 20)
+    assert "too many cases" in complaint(read, HEAD + BOX + "(assert (!= Y_0 Y_1))" * 20_000)
     assert "inside each other" in complaint(read, HEAD + "(" * 200_000)
     monkeypatch.setattr(formula, "MOST_NUMBERS", 20)
     assert "more than 20 numbers" in complaint(read, HEAD + BOX + "(assert (or" + " (>= Y_0 Y_1)" * 6 + "))")
@@ -498,8 +509,8 @@ def test_version_2_flattens_in_row_major_order(read):
         ("-1.5", "scores[0]", "mixes inputs and outputs"),
         ("-1.5", "image[0, 1, 0]", "only boxes"),
         ("[3]", "[99999999999999999999999]", "not valid VNN-LIB 2.0"),
-        ("[3]", "[999999999999]", "more than 67108864 numbers"),
-        ("[1, 2, 1]", "[1, 999999999, 1]", "more than 67108864 numbers"),
+        ("[3]", "[999999999999]", "more than 67,108,864 numbers"),
+        ("[1, 2, 1]", "[1, 999999999, 1]", "more than 67,108,864 numbers"),
         ("[1, 2, 1]", "[1, 3, 1]", "input 2 .* has no lower bound"),
         ("float32 [3]", "int8 [3]", "not valid VNN-LIB 2.0|type I8"),
         ("(declare-output", '(declare-hidden h float32 [2] "h") (declare-output', "one input, one output"),

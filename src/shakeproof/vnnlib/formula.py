@@ -54,9 +54,9 @@ Value = Linear | Formula | None
 
 def number(text: str) -> Linear:
     """A decimal number, read as the nearest float64."""
-    value = float(text) if NUMBER.fullmatch(text) else None
-    if value is None:
+    if not NUMBER.fullmatch(text):
         raise InputError(f"{shortened(text)} is neither a number nor a variable X_i or Y_i; correct it")
+    value = float(text)
     if not isfinite(value):
         raise InputError(f"{shortened(text)} is too large for a 64-bit number; write a smaller one")
     return Linear({}, value)
@@ -106,7 +106,7 @@ def _either(formulas: Sequence[Formula]) -> Formula:
 
 def _check_size(cases: int, parts: int) -> None:
     if cases > MOST_CASES or parts > MOST_PARTS:
-        raise InputError(f"the property has too many cases ({cases}); split it into files of at most {MOST_CASES}")
+        raise InputError(f"the property has too many cases; split it into files of at most {MOST_CASES:,}")
 
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
@@ -213,6 +213,12 @@ class Assertions:
         else:
             self.choices.append(formula)
 
+    def add_bound(self, sign: str, place: str, text: str) -> None:
+        """(assert (sign X_place text))"""
+        self.used.add(f"X_{place}")
+        end = number(text).constant + 0.0  # never -0.0
+        self.common.append(Bound(int(place), end, inf) if sign == ">=" else Bound(int(place), -inf, end))
+
     def cases(self, inputs: int, outputs: int) -> tuple[Case, ...]:
         """The cases of all assertions together, without those whose box is empty."""
         if not any(name[0] == "Y" for name in self.used):
@@ -271,4 +277,6 @@ class _Budget:
     def spend(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise InputError(f"the cases hold more than {MOST_NUMBERS} numbers; split the property into several files")
+            raise InputError(
+                f"the cases hold more than {MOST_NUMBERS:,} numbers; split the property into several files"
+            )
