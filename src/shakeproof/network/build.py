@@ -98,11 +98,8 @@ class Builder:
         self.input = self._seen(0)
 
     def finish(self, output: Value) -> Graph:
-        """The simplified graph, with `output` as class scores."""
-        classes = prod(output.shape)
-        if max(output.shape, default=1) != classes or classes < 2:
-            raise Unsupported(f"the output has shape {list(output.shape)}; a classifier gives one score per class")
-        self.reshape(output, (classes,), keep=True)
+        """The simplified graph, with `output`, flattened, as class scores."""
+        self.reshape(output, (prod(output.shape),), keep=True)
         graph = simplify(Graph(self._input_shape, tuple(self._nodes)))
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")

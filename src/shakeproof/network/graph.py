@@ -90,14 +90,19 @@ class Graph:
         kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, (Affine, PiecewiseLinear))}
         return tuple(sorted(kind.__name__ for kind in kinds))
 
-    def to(self, device: torch.device) -> Graph:
-        nodes = tuple(Node(n.operator.to(device), n.inputs, n.shape) for n in self.nodes)
+    def to(self, where: torch.device | torch.dtype) -> Graph:
+        nodes = tuple(Node(n.operator.to(where), n.inputs, n.shape) for n in self.nodes)
         return Graph(self.input_shape, nodes)
 
     def after(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""
         shifted = (Node(n.operator, tuple(i + 1 for i in n.inputs), n.shape) for n in self.nodes)
         return Graph(self.input_shape, (Node(operator, (0,), self.input_shape), *shifted))
+
+    def then(self, operator: Operator) -> Graph:
+        """This network with an operator that keeps the scores' shape put behind it."""
+        last = len(self.nodes)
+        return Graph(self.input_shape, (*self.nodes, Node(operator, (last,), self.shape(last))))
 
 
 def bending_neurons(graph: Graph) -> Mapping[str, int]:

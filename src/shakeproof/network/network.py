@@ -39,6 +39,7 @@ class Network:
     graph: Graph
     reference: Reference
     layout: ImageLayout | None
+    output_shape: tuple[int, ...]
     dropped: str | None = None
 
     @property
@@ -55,6 +56,13 @@ class Network:
                 " --image-shape C,H,W (image_shape=(C, H, W) in Python)"
             )
         return self.layout
+
+    def check_classifies(self) -> None:
+        """Refuse a network whose outputs are not one score for each of several classes."""
+        classes = self.graph.classes
+        if max(self.output_shape, default=1) != classes or classes < 2:
+            shape = list(self.output_shape)
+            raise InputError(f"{self.name}: the output has shape {shape}; a classifier gives one score per class")
 
     def with_image_shape(self, shape: tuple[int, int, int]) -> Network:
         """The same network, its input read as a picture of (channels, height, width)."""
@@ -146,7 +154,7 @@ def _from_onnx(path: Path) -> Network:
         raise UnsupportedNetworkError(f"{path}: {len(reading.problems)} operators cannot be analysed: {listed}")
     reference = _onnxruntime(data, str(path))
     layout = image_layout(reading.graph.input_shape)
-    return Network(str(path), reading.graph, reference, layout, reading.dropped)
+    return Network(str(path), reading.graph, reference, layout, reading.output_shape, reading.dropped)
 
 
 def _onnxruntime(data: bytes, name: str) -> Reference:
@@ -215,7 +223,8 @@ def _from_exported(exported: torch.export.ExportedProgram, name: str) -> Network
             rows = [module(row).reshape(-1) for row in torch.from_numpy(x).to(reading.dtype)]
         return torch.stack(rows).float().numpy()
 
-    return Network(name, reading.graph, scores, image_layout(reading.graph.input_shape), reading.dropped)
+    layout = image_layout(reading.graph.input_shape)
+    return Network(name, reading.graph, scores, layout, reading.output_shape, reading.dropped)
 
 
 def _compare(network: Network) -> None:

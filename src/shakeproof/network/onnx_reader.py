@@ -36,12 +36,14 @@ class Reading:
     """What came of a model: its graph, or the problems that stand in the way.
 
     `dropped` names a final Softmax or LogSoftmax that the graph leaves out: it does not change which class wins.
+    `output_shape` is the output's before it was flattened.
     """
 
     graph: Graph | None
     operators: Mapping[str, int]
     problems: tuple[Problem, ...]
     dropped: str | None
+    output_shape: tuple[int, ...] = ()
 
 
 def read(model: onnx.ModelProto, name: str) -> Reading:
@@ -102,15 +104,16 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
             reason = f"malformed ({' '.join(str(error).split())})"
             problems.append(Problem(node.op_type, node.name or node.output[0], reason))
     graph = None
+    output_shape: tuple[int, ...] = ()
     if not problems:
         final = known.get(output)
         if not isinstance(final, Value):
             raise InputError(f"{name}: the output {output!r} does not depend on the input")
         try:
-            graph = builder.finish(final)
+            graph, output_shape = builder.finish(final), tuple(final.shape)
         except Unsupported as problem:
             problems.append(Problem("output", output, str(problem)))
-    return Reading(graph, operators, tuple(problems), dropped)
+    return Reading(graph, operators, tuple(problems), dropped, output_shape)
 
 
 def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:

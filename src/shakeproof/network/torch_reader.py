@@ -21,11 +21,14 @@ SOFTMAX = {"softmax": "Softmax", "_softmax": "Softmax", "log_softmax": "LogSoftm
 
 @dataclass(frozen=True)
 class Reading:
-    """The program's graph, a final softmax that it leaves out, and the type of number that the program takes."""
+    """The program's graph, a final softmax that it leaves out, the type of number that the program takes, and the
+    output's shape before it was flattened.
+    """
 
     graph: Graph
     dropped: str | None
     dtype: torch.dtype
+    output_shape: tuple[int, ...]
 
 
 def read(program: ExportedProgram, name: str) -> Reading:
@@ -90,7 +93,8 @@ def read(program: ExportedProgram, name: str) -> Reading:
     if problems:
         raise UnsupportedNetworkError(f"{name}: {len(problems)} operators cannot be analysed: {'; '.join(problems)}")
     try:
-        return Reading(builder.finish(known[output]), dropped, images[0].meta["val"].dtype)
+        final = known[output]
+        return Reading(builder.finish(final), dropped, images[0].meta["val"].dtype, tuple(final.shape))
     except Unsupported as problem:
         raise UnsupportedNetworkError(f"{name}: {problem}") from None
 

@@ -37,6 +37,12 @@ class Bending(Elementwise, PiecewiseLinear):
         heights = torch.stack([self.apply(x) for x in self._corners(within)])
         return Range(heights.amin(0), heights.amax(0))
 
+    def split_at(self, within: Range) -> Tensor:
+        place = torch.full_like(within.low, torch.nan)
+        for threshold in self.thresholds:
+            place = torch.where((within.low < threshold) & (within.high > threshold), threshold, place)
+        return place
+
     def _corners(self, within: Range) -> list[Tensor]:
         inner = [torch.full_like(within.low, t).clamp(within.low, within.high) for t in self.thresholds]
         return [within.low, within.high, *inner]
@@ -79,6 +85,10 @@ class Relu(Bending):
     def image(self, within: Range) -> Range:
         return Range(within.low.clamp(min=0), within.high.clamp(min=0))
 
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return torch.tensor(0.0), torch.tensor(1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class LeakyRelu(Bending):
@@ -91,6 +101,10 @@ class LeakyRelu(Bending):
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         return torch.where(x > 0, x, x * self.slope)
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return (self.slope, torch.tensor(1.0)) if bool((self.slope <= 1).all()) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,3 +133,7 @@ class Abs(Bending):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].abs()
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return torch.tensor(-1.0), torch.tensor(1.0)

@@ -38,6 +38,10 @@ class Range(NamedTuple):
         return (self.high - self.low) / 2
 
 
+# Numbers the cell that each row is on, or takes rows and cells as they come (one cell serves all rows).
+Cells = Tensor | slice
+
+
 class Relaxation(ABC):
     """An operator on some cells, enclosed: its output is an affine function of its inputs, give or take a radius."""
 
@@ -50,13 +54,17 @@ class Relaxation(ABC):
         """How far the output may be from it when the inputs are only known up to `radii` (cells, *shape)."""
 
     @abstractmethod
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         """Coefficients of the inputs, and a constant (rows), with
 
             sum(coefficients * output) >= sum(pulled * input) + constant
 
         on the row's cell; coefficients (rows, *shape), cell (rows) numbers the cells.
         """
+
+    @abstractmethod
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        """The output (rows, *shape) at which `pull` has equality, for inputs `values` (rows, *shape)."""
 
     def image(self, *ranges: Range) -> Range | None:
         """What the output lies between for inputs in the ranges it was made for, if that is cheap to say."""
@@ -78,10 +86,10 @@ class Operator(ABC):
     def relaxed(self, *ranges: Range) -> Relaxation:
         """The operator enclosed, for inputs in `ranges`. Where it cannot be enclosed, the radius is infinite or NaN."""
 
-    def to(self, device: torch.device) -> Self:
-        """The same operator with its parameters on a device."""
+    def to(self, where: torch.device | torch.dtype) -> Self:
+        """The same operator with its parameters on a device, or of another type."""
         moved = {
-            field.name: value.to(device)
+            field.name: value.to(where)
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
         }
@@ -133,10 +141,13 @@ class Itself(Relaxation):
     def spread(self, *radii: Tensor) -> Tensor:
         return self.magnitude.apply(*radii)
 
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         offset = self.operator.apply(*(coefficients.new_zeros(1, *shape) for shape in self.shapes))
         constant = coefficients.flatten(1) @ offset.flatten()
         return self.operator.adjoint(coefficients, self.shapes), constant
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        return self.operator.apply(*values)
 
     def image(self, *ranges: Range) -> Range | None:
         if not self.operator.passes_ranges:

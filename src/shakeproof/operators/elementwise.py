@@ -7,12 +7,13 @@ of the function, so that each enclosure is as tight as two lines can be where th
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Operator, Range, Relaxation
+from shakeproof.operators.base import Cells, Operator, Range, Relaxation
 
 # Parts of the interval whose chords are tried as slopes: the whole; one half; the other; the middle, almost a tangent.
 CHORDS = ((0.0, 1.0), (0.0, 0.5), (0.5, 1.0), (0.25, 0.75))
@@ -33,6 +34,16 @@ class Elementwise(Operator):
     @abstractmethod
     def image(self, within: Range) -> Range:
         """What f(x) lies between for x in `within`."""
+
+    def split_at(self, within: Range) -> Tensor:
+        """Where to cut a range in two, so that the function is straighter on each part; NaN if it is straight on it."""
+        wide = (within.high - within.low) > NARROW * torch.maximum(within.low.abs(), within.high.abs())
+        return torch.where(wide, within.centre, torch.nan)
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        """The least and the greatest slope of lines through the origin below f, if it has its only bend there."""
+        return None
 
     def relaxed(self, *ranges: Range) -> Relaxation:
         (within,) = ranges
@@ -80,18 +91,30 @@ class TwoLines(Relaxation):
     below: tuple[Tensor, Tensor | None]
     above: tuple[Tensor, Tensor]
 
+    def of(self, cells: Cells) -> Self:
+        """The lines of some cells."""
+        below = self.below[0][cells], None if self.below[1] is None else self.below[1][cells]
+        above = self.above[0][cells], self.above[1][cells]
+        slope, offset, reach = self.slope[cells], self.offset[cells], self.reach[cells]
+        return replace(self, slope=slope, offset=offset, reach=reach, below=below, above=above)
+
     def points(self, *values: Tensor) -> Tensor:
         return torch.addcmul(self.offset, self.slope, values[0])
 
     def spread(self, *radii: Tensor) -> Tensor:
         return torch.addcmul(self.reach, self.slope.abs(), radii[0])
 
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         lower, upper = coefficients.clamp(min=0), coefficients.clamp(max=0)
         constant = torch.linalg.vecdot(upper.flatten(1), self.above[1][cell].flatten(1))
         if self.below[1] is not None:
             constant = constant + torch.linalg.vecdot(lower.flatten(1), self.below[1][cell].flatten(1))
         return (upper.mul_(self.above[0][cell]).addcmul_(lower, self.below[0][cell]),), constant
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        slope = torch.where(coefficients > 0, self.below[0], self.above[0])
+        offset = torch.where(coefficients > 0, 0.0 if self.below[1] is None else self.below[1], self.above[1])
+        return torch.addcmul(offset, slope, values[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.conv import Pair, Window
 from shakeproof.operators.elementwise import TwoLines
 
@@ -129,10 +129,10 @@ class MaxPool(PiecewiseLinear):
         """One entry of each window of `x` (rows, *shape); `choice` (rows, *output shape) numbers a window's entries."""
         flat = choice.flatten(0, 1)
         views = self._views(x)
-        picked = torch.where(flat == 0, views[0], 0.0)
+        picked: Tensor = torch.where(flat == 0, views[0], 0.0)
         for number, view in enumerate(views[1:], start=1):
             picked = torch.where(flat == number, view, picked)
-        return picked.view(choice.shape)
+        return picked.view(*x.shape[:2], *picked.shape[1:])
 
     def _views(self, x: Tensor) -> list[Tensor]:
         flat = x.flatten(0, 1)
@@ -157,13 +157,16 @@ class Chosen(Relaxation):
     def spread(self, *radii: Tensor) -> Tensor:
         return self.lines.spread(self.pool.chosen(radii[0], self.choice))
 
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         (pulled,), constant = self.lines.pull(coefficients, cell)
         flat, choice = pulled.flatten(0, 1), self.choice[cell].flatten(0, 1)
         window = self.pool.window
         parts = (flat * (choice == number) for number in range(window.kernel[0] * window.kernel[1]))
         picture = window.scattered(parts, self.height, self.width)
         return (picture.unflatten(0, pulled.shape[:2]),), constant
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        return self.lines.attained(coefficients, self.pool.chosen(values[0], self.choice))
 
     def image(self, *ranges: Range) -> Range | None:
         return self.limits

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Operator, Range, Relaxation, summed_to
+from shakeproof.operators.base import Cells, Operator, Range, Relaxation, summed_to
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +57,14 @@ class Bilinear(Relaxation):
         x, y = self.first.centre.abs(), self.second.centre.abs()
         return self.product(x, radii[1]) + self.product(radii[0], y) + self._rest()
 
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         x, y = self.first.centre, self.second.centre
         own, rest = self.product(x, y)[cell], self._rest()[cell]
         constant = -(coefficients * own + coefficients.abs() * rest).flatten(1).sum(1)
         return self.adjoints(coefficients, x[cell], y[cell]), constant
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        return self.points(*(value.unsqueeze(0) for value in values))[0] - coefficients.sign() * self._rest()
 
     def _rest(self) -> Tensor:
         return self.product(self.first.radius, self.second.radius)
@@ -158,12 +161,15 @@ class Tangent(Relaxation):
         mean = (self.share * radii[0]).sum(self.axis, keepdim=True)
         return self.follows * self.share * (radii[0] * (1 - 2 * self.share) + mean) + self.rest
 
-    def pull(self, coefficients: Tensor, cell: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         share = self.share[cell]
         weighted = coefficients * self.follows[cell] * share
         pulled = weighted - share * weighted.sum(self.axis, keepdim=True)
         constant = coefficients * self.offset[cell] - coefficients.abs() * self.rest[cell] - pulled * self.centre[cell]
         return (pulled,), constant.flatten(1).sum(1)
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        return self.points(values[0].unsqueeze(0))[0] - coefficients.sign() * self.rest
 
     def image(self, *ranges: Range) -> Range | None:
         return self.limits
