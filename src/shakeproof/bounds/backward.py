@@ -1,7 +1,8 @@
-"""Backward: a linear combination of class scores, pulled through the network to a plane over the parameters."""
+"""Backward: a linear combination of a value's entries, pulled through the network to a plane over its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from shakeproof.bounds.forward import Enclosed
 from shakeproof.network.graph import Graph
+from shakeproof.operators import Range, Relaxation
+from shakeproof.operators.base import Cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,20 +27,54 @@ class Planes:
         return self.offset + ends.sum(1)
 
 
-def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
-    """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
-    pulled = {len(graph.nodes): coefficients}
+def pulled_back(
+    graph: Graph,
+    relaxations: Sequence[Relaxation],
+    top: int,
+    coefficients: Tensor,
+    cell: Cells,
+    given: dict[int, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Coefficients of the network's input (rows, *input_shape), and a constant (rows), below those of value `top`.
+
+    Those that each node was `given` for its output are noted there, by its index.
+    """
+    pulled = {top: coefficients}
     offset = coefficients.new_zeros(len(coefficients))
-    for index in range(len(graph.nodes) - 1, -1, -1):
-        given = pulled.pop(index + 1, None)
-        if given is None:
+    for index in range(top - 1, -1, -1):
+        own = pulled.pop(index + 1, None)
+        if own is None:
             continue
-        parts, constant = enclosed.relaxations[index].pull(given, cell)
+        if given is not None:
+            given[index] = own
+        parts, constant = relaxations[index].pull(own, cell)
         offset = offset + constant
         for value, part in zip(graph.nodes[index].inputs, parts, strict=True):
             pulled[value] = pulled[value] + part if value in pulled else part
+    # a value that does not depend on the input has no coefficients there
+    return pulled.get(0, coefficients.new_zeros(len(coefficients), *graph.input_shape)), offset
+
+
+def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
+    """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
+    pulled, offset = pulled_back(graph, enclosed.relaxations, len(graph.nodes), coefficients, cell)
     domain = enclosed.domain
-    values = torch.einsum("rn,prn->pr", pulled[0].flatten(1), enclosed.inputs[:, cell].flatten(2))
+    values = torch.einsum("rn,prn->pr", pulled.flatten(1), enclosed.inputs[:, cell].flatten(2))
     half = domain.half[cell]
     gradient = torch.where(half > 0, (values[1:] - values[0]).t() / half, 0.0)
     return Planes(offset + values[0] - (gradient * domain.centre[cell]).sum(1), gradient)
+
+
+def gradients_at(graph: Graph, x: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (rows, classes) at inputs (rows, *input_shape), and the gradients of sum(coefficients * scores) there.
+
+    They are planes on cells next to nothing. Where a function bends within one, a line of its bounds is its derivative.
+    """
+    values = [x, *graph.values(x)]
+    relaxations = [node.operator.relaxed(*(_next_to(values[i]) for i in node.inputs)) for node in graph.nodes]
+    return values[-1], pulled_back(graph, relaxations, len(graph.nodes), coefficients, slice(None))[0]
+
+
+def _next_to(value: Tensor) -> Range:
+    reach = 1e-4 * (1 + value.abs())
+    return Range(value - reach, value + reach)

@@ -1,0 +1,272 @@
+"""Backward bounds over a box of many inputs: slopes that may be chosen, and neurons that are split in two.
+
+Each row bounds one linear combination from below, on a part of the box that is told apart by what some neurons' inputs
+lie between. Two things are free, and any choice is sound. The *slope* of the line below a neuron that bends at 0. And
+the *share* of a neuron's input that is taken out of the plane: for any share g,
+
+    sum(c x) = sum(c x) - g x_j + g x_j >= sum(c x) - g x_j + (g low_j if g > 0 else g high_j),
+
+so a plane may trade what it says of a neuron for what the neuron's range says. Shares are the Lagrange multipliers of
+the constraints that splitting makes (beta-CROWN, Wang et al. 2021; slopes: alpha-CROWN, Xu et al. 2021).
+
+The derivatives need no tape: at the corner of the box where the plane is lowest, walk forward along the lines that the
+plane was made of. That gives what each neuron's input is there, and so how the bound changes with slope and share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from shakeproof.bounds.backward import pulled_back
+from shakeproof.network.graph import Graph
+from shakeproof.operators import Affine, Elementwise, Range, Relaxation
+from shakeproof.operators.elementwise import TwoLines
+
+EVERY_ROW = slice(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """The neurons of one elementwise node that are not straight on the box, `place` (n) among all it has.
+
+    `within` is what its inputs lie between, (1, *shape); `tilts` (n) which slopes the line below may have, if any may.
+    """
+
+    node: int
+    place: Tensor
+    within: Range
+    tilts: tuple[Tensor, Tensor] | None
+
+    def to(self, dtype: torch.dtype) -> Bend:
+        tilts = None if self.tilts is None else (self.tilts[0].to(dtype), self.tilts[1].to(dtype))
+        return replace(self, within=Range(*(end.to(dtype) for end in self.within)), tilts=tilts)
+
+
+def bend_of(graph: Graph, index: int, within: Range) -> Bend | None:
+    """The node's neurons that are not straight within a range (1, *shape), if it has any."""
+    operator = graph.nodes[index].operator
+    if not isinstance(operator, Elementwise):
+        return None
+    place = operator.split_at(within).flatten().isfinite().nonzero().squeeze(1)
+    if not len(place):
+        return None
+    tilts = operator.tilts
+    if tilts is None:
+        return Bend(index, place, within, None)
+    least, greatest = (t.to(within.low).expand(within.low.shape).flatten()[place] for t in tilts)
+    return Bend(index, place, within, (least, greatest))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """For each row and bending neuron (rows, n): what its input lies between, the slope below it and its share."""
+
+    low: Tensor
+    high: Tensor
+    slope: Tensor
+    share: Tensor
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Rows:
+        return Rows(self.low[chosen], self.high[chosen], self.slope[chosen], self.share[chosen])
+
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        return Rows(*(torch.cat([getattr(p, name) for p in parts]) for name in ("low", "high", "slope", "share")))
+
+
+@dataclass(frozen=True, eq=False)
+class Restricted(Relaxation):
+    """An elementwise function between two lines, and a share of some inputs taken out and bounded by their ranges."""
+
+    lines: TwoLines
+    place: Tensor
+    low: Tensor
+    high: Tensor
+    share: Tensor
+
+    def points(self, *values: Tensor) -> Tensor:
+        return self.lines.points(*values)
+
+    def spread(self, *radii: Tensor) -> Tensor:
+        return self.lines.spread(*radii)
+
+    def pull(self, coefficients: Tensor, cell: Tensor | slice) -> tuple[tuple[Tensor, ...], Tensor]:
+        (pulled,), constant = self.lines.pull(coefficients, cell)
+        flat = pulled.reshape(len(pulled), -1)
+        flat[:, self.place] -= self.share
+        least = self.share.clamp(min=0) * self.low + self.share.clamp(max=0) * self.high
+        return (flat.view(pulled.shape),), constant + least.sum(1)
+
+    def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
+        return self.lines.attained(coefficients, *values)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowest:
+    """A plane's least value on the box (rows), the corner where it is, and the coefficients that nodes were given."""
+
+    value: Tensor
+    corner: Tensor
+    given: dict[int, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Tilted:
+    """A network on one box of inputs, (1, *input_shape): all that backward bounds from value `top` need."""
+
+    graph: Graph
+    box: Range
+    relaxations: Sequence[Relaxation]
+    bends: tuple[Bend, ...]
+    top: int
+
+    @property
+    def slices(self) -> list[slice]:
+        """Where each bend's neurons are among all."""
+        ends = torch.tensor([0, *(len(bend.place) for bend in self.bends)]).cumsum(0).tolist()
+        return [slice(start, end) for start, end in pairwise(ends)]
+
+    def to(self, dtype: torch.dtype, ranges: Sequence[Sequence[Range]]) -> Tilted:
+        """The same in another precision; `ranges` are those of each node's inputs."""
+        graph = self.graph.to(dtype)
+        relaxations = [
+            node.operator.itself([graph.shape(i) for i in node.inputs])
+            if isinstance(node.operator, Affine)
+            else node.operator.relaxed(*(Range(*(end.to(dtype) for end in r)) for r in own))
+            for node, own in zip(graph.nodes[: len(self.relaxations)], ranges, strict=True)
+        ]
+        box = Range(*(end.to(dtype) for end in self.box))
+        return Tilted(graph, box, relaxations, tuple(bend.to(dtype) for bend in self.bends), self.top)
+
+    def start(self) -> Rows:
+        """One row: the whole box, slopes as they are without ascent, no shares."""
+        low, high, slope = (
+            [self.box.low.new_empty(1, 0)],
+            [self.box.low.new_empty(1, 0)],
+            [self.box.low.new_empty(1, 0)],
+        )
+        for bend in self.bends:
+            low.append(bend.within.low.flatten(1)[:, bend.place])
+            high.append(bend.within.high.flatten(1)[:, bend.place])
+            lines = self.relaxations[bend.node]
+            assert isinstance(lines, TwoLines)
+            slope.append(lines.below[0].flatten(1)[:, bend.place])
+        lows = torch.cat(low, 1)
+        return Rows(lows, torch.cat(high, 1), torch.cat(slope, 1), torch.zeros_like(lows))
+
+    def split_at(self, rows: Rows) -> Tensor:
+        """Where each neuron's range would be cut in two, (rows, n); NaN where its function is straight."""
+        places = [
+            operator.split_at(Range(rows.low[:, part], rows.high[:, part]))
+            for bend, part in zip(self.bends, self.slices, strict=True)
+            if isinstance(operator := self.graph.nodes[bend.node].operator, Elementwise)
+        ]
+        return torch.cat([rows.low[:, :0], *places], 1)
+
+    def on(self, rows: Rows) -> Lines:
+        """The lines around each neuron on each row's part of the box."""
+        made = []
+        for bend, part in zip(self.bends, self.slices, strict=True):
+            operator = self.graph.nodes[bend.node].operator
+            low, high = (end.flatten(1).expand(len(rows), -1).clone() for end in bend.within)
+            low[:, bend.place], high[:, bend.place] = rows.low[:, part], rows.high[:, part]
+            shape = (len(rows), *bend.within.low.shape[1:])
+            within = Range(low.view(shape), high.view(shape))
+            lines = operator.relaxed(within)
+            assert isinstance(lines, TwoLines)
+            assert isinstance(operator, Elementwise)
+            free = operator.split_at(Range(rows.low[:, part], rows.high[:, part])).isfinite()
+            if bend.tilts is not None and lines.below[1] is not None:  # a free line goes through the origin
+                offset = lines.below[1].clone().flatten(1)
+                offset[:, bend.place] = torch.where(free, 0.0, offset[:, bend.place])
+                lines = replace(lines, below=(lines.below[0], offset.view(shape)))
+            made.append((lines, free))
+        return Lines(self, rows.low, rows.high, made)
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """The lines around each bending neuron, for rows with their own ranges; left to choose are slopes and shares.
+
+    `made` has, for each bend, the lines and where (rows, n) the one below may be tilted. One row's may serve many.
+    """
+
+    tilted: Tilted
+    low: Tensor
+    high: Tensor
+    made: Sequence[tuple[TwoLines, Tensor]]
+
+    def __getitem__(self, chosen: Tensor) -> Lines:
+        made = [(lines.of(chosen), free[chosen]) for lines, free in self.made]
+        return Lines(self.tilted, self.low[chosen], self.high[chosen], made)
+
+    def relaxations(self, slope: Tensor, share: Tensor) -> list[Relaxation]:
+        """Every node's, with these slopes and shares (rows, n)."""
+        tilted = self.tilted
+        found = list(tilted.relaxations)
+        for bend, part, (lines, free) in zip(tilted.bends, tilted.slices, self.made, strict=True):
+            if bend.tilts is not None:
+                below = lines.below[0].expand(len(slope), *lines.below[0].shape[1:]).clone()
+                flat = below.flatten(1)
+                flat[:, bend.place] = torch.where(free, slope[:, part].clamp(*bend.tilts), flat[:, bend.place])
+                lines = replace(lines, below=(below, lines.below[1]))
+            found[bend.node] = Restricted(lines, bend.place, self.low[:, part], self.high[:, part], share[:, part])
+        return found
+
+    def lowest(self, relaxations: Sequence[Relaxation], coefficients: Tensor) -> Lowest:
+        """The least value of the planes below sum(coefficients * top)."""
+        tilted = self.tilted
+        given: dict[int, Tensor] = {}
+        pulled, offset = pulled_back(tilted.graph, relaxations, tilted.top, coefficients, EVERY_ROW, given)
+        corner = torch.where(pulled > 0, tilted.box.low, tilted.box.high)
+        value = offset + (pulled * corner).flatten(1).sum(1)
+        return Lowest(torch.where(value.isnan(), -torch.inf, value), corner, given)
+
+    def walked(self, relaxations: Sequence[Relaxation], found: Lowest) -> list[Tensor | None]:
+        """Each value where the planes are lowest, along the lines they were made of."""
+        graph, top = self.tilted.graph, self.tilted.top
+        values: list[Tensor | None] = [found.corner, *([None] * top)]
+        for index in range(top):
+            if index in found.given:
+                inputs = [values[i] for i in graph.nodes[index].inputs]
+                values[index + 1] = relaxations[index].attained(found.given[index], *inputs)  # type: ignore[arg-type]
+        return values
+
+    def slopes_of(self, found: Lowest, values: Sequence[Tensor | None], share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How each bound changes with each slope and share, and the size of the row's coefficients there."""
+        tilted = self.tilted
+        by_slope, by_share, size = torch.zeros_like(share), torch.zeros_like(share), torch.zeros_like(share)
+        for bend, part, (_, free) in zip(tilted.bends, tilted.slices, self.made, strict=True):
+            given, value = found.given.get(bend.node), values[tilted.graph.nodes[bend.node].inputs[0]]
+            if given is None or value is None:
+                continue
+            there = value.flatten(1)[:, bend.place]
+            below = given.flatten(1)[:, bend.place].clamp(min=0)
+            if bend.tilts is not None:
+                by_slope[:, part] = torch.where(free, below * there, 0.0)
+            low, high, own = self.low[:, part], self.high[:, part], share[:, part]
+            nearest = torch.where(own > 0, low, torch.where(own < 0, high, there.clamp(low, high)))
+            by_share[:, part] = nearest - there
+            size[:, part] = given.flatten(1).abs().mean(1, keepdim=True)
+        return by_slope, by_share, size
+
+    def losses(self, found: Lowest, relaxations: Sequence[Relaxation], values: Sequence[Tensor | None]) -> Tensor:
+        """What the distance of each neuron's line from its function costs the bound at the corner: (rows, n)."""
+        tilted = self.tilted
+        cost = torch.zeros(len(found.value), self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
+        for bend, part in zip(tilted.bends, tilted.slices, strict=True):
+            given, value = found.given.get(bend.node), values[tilted.graph.nodes[bend.node].inputs[0]]
+            line = values[bend.node + 1]
+            if given is None or value is None or line is None:
+                continue
+            gap = given * (tilted.graph.nodes[bend.node].operator.apply(value) - line)
+            cost[:, part] = gap.flatten(1)[:, bend.place].abs()
+        return cost
