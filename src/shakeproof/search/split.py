@@ -60,13 +60,14 @@ class Problem:
 class Limits:
     """When to stop. `tolerance` is how closely the first failure along one axis is pinned down.
 
-    With a `resolution`, the search maps the domain: it goes on after counterexamples, and leaves alone boxes whose
-    sides are below that share of the domain's.
+    With `any_failure`, the first counterexample will do. With a `resolution`, the search maps the domain: it goes on
+    after counterexamples, and leaves alone boxes whose sides are below that share of the domain's.
     """
 
     deadline: float = math.inf
     memory: float = 2.0 * 2**30
     tolerance: float = 1e-4
+    any_failure: bool = False
     resolution: float | None = None
     progress: Callable[[float], None] = field(default=lambda fraction: None)
 
@@ -132,7 +133,8 @@ class _Search:
 
     @property
     def along_one_axis(self) -> bool:
-        return self.problem.path.parameters == 1 and self.limits.resolution is None
+        limits = self.limits
+        return self.problem.path.parameters == 1 and limits.resolution is None and not limits.any_failure
 
     def run(self) -> Outcome:
         timed_out = False
