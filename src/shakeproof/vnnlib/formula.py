@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, product
-from math import inf, isfinite, prod
+from math import inf, isfinite, nextafter, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -160,9 +160,10 @@ def _above(left: Linear, right: Linear, strict: bool = False) -> Formula:
         raise InputError(f"a comparison mixes inputs and outputs ({', '.join([*names][:3])}); compare them apart")
     if len(names) > 1:
         raise InputError(f"a comparison joins several inputs ({', '.join([*names][:3])}); only boxes can be read")
-    # A bound on an input holds its end even if strict: what is proved on the closed box is true on the open one.
     ((name, coefficient),) = names.items()
     end = -constant / coefficient + 0.0  # never -0.0
+    if strict:  # a box has its ends: inputs are floating-point numbers, and this is the next one
+        end = nextafter(end, inf if coefficient > 0 else -inf)
     if not isfinite(end):
         raise InputError(f"a bound of {name} grows beyond 64 bits; write a smaller one")
     return Formula([(Bound(_place(name), end, inf) if coefficient > 0 else Bound(_place(name), -inf, end),)])

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shakeproof.errors import InputError
+
 Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
 
@@ -29,12 +31,19 @@ class Case:
     constants: Floats
     strict: NDArray[np.bool_]
 
+    def met_by(self, outputs: Floats) -> NDArray[np.bool_]:
+        """Which outputs (n, outputs) meet every row."""
+        rows = outputs @ self.coefficients.T + self.constants
+        met: NDArray[np.bool_] = np.where(self.strict, rows > 0, rows >= 0)
+        return np.asarray(met.all(1))
+
 
 @dataclass(frozen=True, eq=False)
 class Specification:
     """What a counterexample is: an input and its outputs that meet one of the cases.
 
-    `directives` are what the file says to shakeproof, `network` is the name it gives to the network.
+    `directives` are what the file says to shakeproof. Of version 2.0, `network` is the name that it gives to the
+    network, and `tensors` how it declares input and output: name, type and shape.
     """
 
     inputs: int
@@ -42,6 +51,7 @@ class Specification:
     cases: tuple[Case, ...]
     directives: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
+    tensors: tuple[str, str] | None = None
 
     @cached_property
     def box(self) -> Box | None:
@@ -61,6 +71,26 @@ class Specification:
         """The class that should win, if all the property says is that another one scores no less than it."""
         losers = {_loser(case) for case in self.cases}
         return losers.pop() if len(losers) == 1 and self.box is not None else None
+
+    def check(self) -> None:
+        """Refuse what is no specification: no case, a box that is none, numbers that are not finite."""
+        if not self.cases:
+            raise InputError("a specification needs a case that a counterexample could meet")
+        for case in self.cases:
+            rows = len(case.constants)
+            shapes = (self.inputs,), (self.inputs,), (rows, self.outputs), (rows,), (rows,)
+            numbers = case.low, case.high, case.coefficients, case.constants
+            if tuple(array.shape for array in (*numbers, case.strict)) != shapes:
+                raise InputError(f"the arrays of a case must have the shapes {', '.join(map(str, shapes))}")
+            if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in numbers):
+                raise InputError("the numbers of a case must be finite, in float64")
+            if not (case.low <= case.high).all():
+                raise InputError("a case's box has a lower end above its upper end")
+
+    def is_counterexample(self, given: Floats, outputs: Floats) -> bool:
+        """Whether an input (inputs,) with its outputs (outputs,) meets a case."""
+        inside = (case for case in self.cases if (case.low <= given).all() and (given <= case.high).all())
+        return any(bool(case.met_by(outputs[None])[0]) for case in inside)
 
 
 def robustness(low: Floats, high: Floats, label: int, outputs: int) -> Specification:

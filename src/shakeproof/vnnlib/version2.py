@@ -35,7 +35,8 @@ OPERATORS = {
     "Negate": "-",
     "Multiply": "*",
 }
-REALS = ("F16", "BF16", "F32", "F64", "Unknown")  # `Real` is unknown to the parser
+# The parser's names of types, and the language's.
+REALS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "Real": "real", "Unknown": "real"}
 
 
 def read_version2(text: str) -> Specification:
@@ -58,7 +59,11 @@ def read_version2(text: str) -> Specification:
         formula = _value(assertion.expr, assertions)
         assert isinstance(formula, Formula)  # the parser has checked the types
         assertions.add(formula)
-    return Specification(inputs, outputs, assertions.cases(inputs, outputs), network=network.name)
+    first, second = (
+        f"{tensor.name} {REALS[tensor.dtype.name]} [{','.join(map(str, tensor.shape))}]" for tensor in tensors
+    )
+    cases = assertions.cases(inputs, outputs)
+    return Specification(inputs, outputs, cases, network=network.name, tensors=(first, second))
 
 
 def _parsed(text: str) -> vnnlib.Query:
