@@ -12,12 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shakeproof.analysis import analyse, profile, verify
+    from shakeproof.analysis import analyse, profile, verify, verify_specification
     from shakeproof.errors import ShakeproofError
     from shakeproof.exporting import Exported, export
     from shakeproof.network import Network, load
     from shakeproof.perturbation import (
+        AnyKernel,
         Perturbation,
+        any_kernel,
         box_blur,
         brightness,
         contrast,
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
         parse,
         sharpen,
     )
-    from shakeproof.result import Counterexample, Interval, Query, Reason, Result, Status
+    from shakeproof.result import BoxQuery, BoxResult, Counterexample, Interval, Query, Reason, Result, Status, Witness
     from shakeproof.settings import Settings
+    from shakeproof.vnnlib import Specification, read_specification
 
 __version__ = "0.1.0"
 
@@ -37,7 +40,9 @@ _HOMES = {
     "errors": ("ShakeproofError",),
     "network": ("Network", "load"),
     "perturbation": (
+        "AnyKernel",
         "Perturbation",
+        "any_kernel",
         "box_blur",
         "brightness",
         "contrast",
@@ -47,13 +52,27 @@ _HOMES = {
         "parse",
         "sharpen",
     ),
-    "result": ("Counterexample", "Interval", "Query", "Reason", "Result", "Status"),
+    "result": (
+        "BoxQuery",
+        "BoxResult",
+        "Counterexample",
+        "Interval",
+        "Query",
+        "Reason",
+        "Result",
+        "Status",
+        "Witness",
+    ),
     "settings": ("Settings",),
-    "analysis": ("analyse", "profile", "verify"),
+    "vnnlib": ("Specification", "read_specification"),
+    "analysis": ("analyse", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
 }
 
 __all__ = [
+    "AnyKernel",
+    "BoxQuery",
+    "BoxResult",
     "Counterexample",
     "Exported",
     "Interval",
@@ -64,8 +83,11 @@ __all__ = [
     "Result",
     "Settings",
     "ShakeproofError",
+    "Specification",
     "Status",
+    "Witness",
     "analyse",
+    "any_kernel",
     "box_blur",
     "brightness",
     "contrast",
@@ -76,8 +98,10 @@ __all__ = [
     "motion_blur",
     "parse",
     "profile",
+    "read_specification",
     "sharpen",
     "verify",
+    "verify_specification",
 ]
 
 

@@ -1,12 +1,15 @@
-"""What the reference runtime itself says about perturbed images."""
+"""What the reference runtime itself says about perturbed images, and about inputs in general."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.network import Network
+from shakeproof.vnnlib import Case
 
 
 def loses(network: Network, inputs: Tensor, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -34,3 +37,12 @@ def _scores(
     own = scores[rows, labels]
     scores[rows, labels] = -np.inf
     return own, scores.max(1)
+
+
+def meets(network: Network, inputs: Tensor, cases: Sequence[Case]) -> NDArray[np.bool_]:
+    """Whether the outputs of float32 inputs (n, *input_shape) meet one of the cases, all outputs being finite."""
+    if not len(inputs):
+        return np.empty(0, bool)
+    outputs = network.reference(inputs.to("cpu").float().numpy()).astype(np.float64)
+    met: NDArray[np.bool_] = np.any([case.met_by(outputs) for case in cases], axis=0)
+    return met & np.isfinite(outputs).all(1)

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +20,7 @@ from torch import Tensor
 from shakeproof import vnnlib
 from shakeproof.analysis import check_query, make_query
 from shakeproof.errors import InputError
+from shakeproof.files import write_whole
 from shakeproof.images import Image
 from shakeproof.network import Network, load
 from shakeproof.network.network import read_onnx
@@ -102,18 +100,18 @@ def write_query(
     label = _predicted(network, query) if query.label is None else query.label
     if form == "perturbed":
         file = Path(folder) / PERTURBED
-        _write({file: _perturbed(network, query, label, mean, std).encode()})
+        write_whole({file: _perturbed(network, query, label, mean, std).encode()})
         return Exported(str(model), None, file, label)
     data, _ = read_onnx(Path(model))
     augmented = _augmented(onnx.load_from_string(data), network, query, mean, std).SerializeToString()
     question = _question(network, query, label).encode()
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
     if form == "augmented":
-        _write({network_file: augmented, query_file: question})
+        write_whole({network_file: augmented, query_file: question})
         return Exported(str(model), network_file, query_file, label)
     if network_file.exists() and network_file.read_bytes() != augmented:
         raise InputError(f"{network_file}: is about another image or perturbation; export into another folder")
-    _write({query_file: question})
+    write_whole({query_file: question})
     return Exported(str(model), None, query_file, label)
 
 
@@ -269,23 +267,3 @@ def _perturbed(
     directives = vnnlib.perturbed_directives(str(query.perturbation), query.strengths, mean, std, layout.image_shape)
     specification = vnnlib.robustness(pixels, pixels, label, network.graph.classes)
     return vnnlib.written_perturbed(replace(specification, directives=directives))
-
-
-def _write(files: Mapping[Path, bytes]) -> None:
-    """All files or none: they are written under other names first."""
-    drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in files}
-    try:
-        for draft, path in drafts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
-            draft.write_bytes(files[path])
-        for draft, path in drafts.items():
-            draft.replace(path)
-    except OSError as error:
-        folder = next(iter(files)).parent
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose a folder you may write to") from error
-    finally:
-        for draft in drafts:
-            with suppress(OSError):  # it has been moved, or never was
-                draft.unlink()

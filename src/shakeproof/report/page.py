@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image as Pillow
 from torch import Tensor
 
-from shakeproof.errors import InputError
+from shakeproof.files import write_whole
 from shakeproof.report.plot import displayable, margin_figure, perturbed_image
 from shakeproof.result import Result, Status
 
@@ -37,13 +37,7 @@ figcaption { font-size: .8rem; }
 
 def write_page(path: Path, results: Sequence[Result], classes: Sequence[str], title: str) -> None:
     """Write the page, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(page(results, classes, title), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot write the report ({error.strerror or error})") from error
+    write_whole({path: page(results, classes, title).encode()})
 
 
 def page(results: Sequence[Result], classes: Sequence[str], title: str) -> str:

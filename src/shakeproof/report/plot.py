@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
+from shakeproof.files import write_whole
 from shakeproof.perturbation import AffineImage, Perturbation
-
-if TYPE_CHECKING:
-    from shakeproof.result import Result
+from shakeproof.result import BoxResult, Result
 
 # Rivals that never come close would only clutter the picture.
 RIVALS_SHOWN = 6
@@ -119,8 +119,34 @@ def _merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
     return merged
 
 
-def counterexample_figure(result: Result) -> Figure:
-    """Original, perturbed image and kernel side by side, at the counterexample's strength (else the full one)."""
+def counterexample_figure(result: Result | BoxResult) -> Figure:
+    """Original, perturbed image and kernel side by side, at the counterexample's strength (else the full one).
+
+    Of a box: its middle (or the image), the counterexample, and where they differ.
+    """
+    return _box_figure(result) if isinstance(result, BoxResult) else _path_figure(result)
+
+
+def _box_figure(result: BoxResult) -> Figure:
+    query, witness = result.query, result.counterexample
+    if query.image is None or witness is None or witness.picture is None:
+        raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    original, found, difference = figure.subplots(1, 3)
+    show_image(original, query.image.pixels, f"original: class {result.predicted}")
+    show_image(found, witness.picture, f"counterexample: class {witness.winner}")
+    change = (witness.picture - query.image.pixels).mean(0).numpy()
+    limit = max(np.abs(change).max(), 1e-12)
+    difference.imshow(change, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    difference.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
+    difference.set_axis_off()
+    what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {result.label}"
+    note = "" if witness.replayed else "; the float32 runtime does not show it"
+    figure.suptitle(f"{what}: {result.status}{note}", fontsize=10, color=INK)
+    return figure
+
+
+def _path_figure(result: Result) -> Figure:
     query, witness = result.query, result.counterexample
     strength = query.strength if witness is None else witness.strength
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
@@ -208,13 +234,9 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure as .png or .svg, whole or not at all."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"{path}: a picture is written as .png or .svg")
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot write the picture ({error.strerror or error})") from error
+    drawn = BytesIO()
+    figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
+    write_whole({path: drawn.getvalue()})
 
 
 def _at_strengths(words: str, strengths: Sequence[float]) -> str:

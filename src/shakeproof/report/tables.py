@@ -7,7 +7,7 @@ from math import floor
 
 from rich.table import Table
 
-from shakeproof.result import Result
+from shakeproof.result import BoxResult, Query, Result
 
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
 
@@ -20,16 +20,16 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
-def results_table(results: Sequence[Result]) -> Table:
+def results_table(results: Sequence[Result | BoxResult]) -> Table:
     table = plain_table("image", "perturbation", "label", "status")
     for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
         table.add_column(heading, justify="right")
     for result in results:
         status = f"[{COLOURS[result.status]}]{result.status}[/]"
         table.add_row(
-            _short(result.query.image.name),
-            str(result.query.perturbation),
-            str(result.label),
+            _short(result.query.name),
+            "-" if result.query.perturbation is None else str(result.query.perturbation),
+            "-" if result.label is None else str(result.label),
             status + (f" ({result.reason})" if result.reason else ""),
             _critical(result),
             _journey(result),
@@ -40,7 +40,7 @@ def results_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def _critical(result: Result) -> str:
+def _critical(result: Result | BoxResult) -> str:
     """The critical strength, or the most that an early answer knows of it."""
     if result.critical_strength is None:
         return "-"
@@ -54,8 +54,10 @@ def _short(name: str) -> str:
     return name if len(name) <= 32 else "…" + name[-31:]
 
 
-def _journey(result: Result) -> str:
+def _journey(result: Result | BoxResult) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
+    if isinstance(result, BoxResult):
+        return ""
     if result.regions is not None:
         share = result.regions.share(result.regions.safe, result.query.strengths)
         return f"{result.label} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
@@ -64,13 +66,19 @@ def _journey(result: Result) -> str:
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
 
 
-def label_notes(results: Sequence[Result]) -> Iterator[str]:
-    predicted = sorted({_short(r.query.image.name) for r in results if r.query.label is None})
+def label_notes(results: Sequence[Result | BoxResult]) -> Iterator[str]:
+    predicted = sorted(
+        {
+            _short(query.name)
+            for query in (result.query for result in results)
+            if (query.label is None if isinstance(query, Query) else query.predicted)
+        }
+    )
     if predicted:
         yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
 
 
-def explanations(results: Sequence[Result]) -> Iterator[str]:
+def explanations(results: Sequence[Result | BoxResult]) -> Iterator[str]:
     for reason in sorted({result.reason for result in results if result.reason is not None}):
         yield f"[yellow]{reason}[/]: {reason.sentence}"
 

@@ -1,0 +1,31 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from shakeproof.errors import InputError
+
+
+def write_whole(files: Mapping[Path, bytes]) -> None:
+    """All files or none: they are written under other names first."""
+    drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in files}
+    try:
+        for draft, path in drafts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
+            draft.write_bytes(files[path])
+        for draft, path in drafts.items():
+            draft.replace(path)
+    except OSError as error:
+        where = next(iter(files)) if len(files) == 1 else next(iter(files)).parent
+        raise InputError(f"{where}: cannot be written ({error.strerror}); choose a folder you may write to") from error
+    finally:
+        for draft in drafts:
+            with suppress(OSError):  # it has been moved, or never was
+                draft.unlink()

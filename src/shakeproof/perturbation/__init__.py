@@ -1,0 +1,38 @@
+"""Perturbations: paths of images with a strength or several, and boxes of images."""
+
+from shakeproof.perturbation.families import (
+    FAMILIES,
+    any_kernel,
+    box_blur,
+    brightness,
+    contrast,
+    custom,
+    identity,
+    motion_blur,
+    parse,
+    parse_path,
+    sharpen,
+)
+from shakeproof.perturbation.neighbourhood import AnyKernel
+from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, AffineImage, Part, Perturbation, Tone
+
+__all__ = [
+    "FAMILIES",
+    "MOST_PARTS",
+    "PADDINGS",
+    "AffineImage",
+    "AnyKernel",
+    "Part",
+    "Perturbation",
+    "Tone",
+    "any_kernel",
+    "box_blur",
+    "brightness",
+    "contrast",
+    "custom",
+    "identity",
+    "motion_blur",
+    "parse",
+    "parse_path",
+    "sharpen",
+]

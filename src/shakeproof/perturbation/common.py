@@ -1,0 +1,38 @@
+"""What every kind of perturbation has: clipping, strengths, and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shakeproof.errors import InputError
+
+Clip = tuple[float, float]
+
+
+def check_clip(text: str, clip: Clip | None) -> None:
+    if clip is not None and not (all(map(math.isfinite, clip)) and clip[0] < clip[1]):
+        raise InputError(f"{text}: clip must be LOW..HIGH with LOW below HIGH, e.g. clip=0..1")
+
+
+def clip_option(clip: Clip | None) -> list[tuple[str, str]]:
+    return [] if clip is None else [("clip", "..".join(map(plain, clip)))]
+
+
+def strengths(of: object, given: float | Sequence[float], parameters: int) -> tuple[float, ...]:
+    """A strength for each parameter, checked."""
+    try:
+        several = tuple(float(strength) for strength in given)  # type: ignore[union-attr]
+    except TypeError:  # one number, of any kind
+        several = (float(given),)  # type: ignore[arg-type]
+    for strength in several:
+        if not 0 <= strength <= 1:
+            raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
+    if len(several) not in (1, parameters):
+        ways = "one strength" if parameters == 1 else f"{parameters} strengths, or one for all parts"
+        raise InputError(f"{of}: takes {ways}, not {len(several)}")
+    return several * (parameters // len(several))
+
+
+def plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else repr(float(number))

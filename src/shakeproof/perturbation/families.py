@@ -1,0 +1,205 @@
+"""The families of perturbations, made from numbers or from text.
+
+The text form is `FAMILY:key=value,...`, or several of these joined by `+`; parsing and printing round-trip.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+from shakeproof import kernels
+from shakeproof.errors import InputError
+from shakeproof.kernels import LARGEST_ENTRY, ParameterisedKernel
+from shakeproof.perturbation.common import Clip, plain
+from shakeproof.perturbation.neighbourhood import AnyKernel
+from shakeproof.perturbation.path import Part, Perturbation, Tone
+
+
+def identity(padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+    """No change at all: the control experiment."""
+    return _single("identity", (), kernels.identity(), clip, padding)
+
+
+def box_blur(size: int, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+    """Defocus-like blur: the mean over a size x size square."""
+    return _single("box-blur", (("size", str(size)),), kernels.box_blur(size), clip, padding)
+
+
+def sharpen(size: int, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+    """Sharpening: the image plus its difference from the mean over a diamond around each pixel."""
+    return _single("sharpen", (("size", str(size)),), kernels.sharpen(size), clip, padding)
+
+
+def motion_blur(size: int, angle: float, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+    """Camera shake: the mean along a line; `angle` is a bearing (0 is up, clockwise), equal modulo 180."""
+    kernel = kernels.motion_blur(size, angle)
+    options = (("size", str(size)), ("angle", plain(kernels.reduced(angle))))
+    return _single("motion-blur", options, kernel, clip, padding)
+
+
+def brightness(max: float, clip: Clip | None = None) -> Perturbation:
+    """Brighter: max is added to every pixel (darker if it is negative)."""
+    text = _tone_text("brightness", max)
+    return _single("brightness", (("max", text),), Tone(offset=Fraction(text)), clip)
+
+
+def contrast(max: float, clip: Clip | None = None) -> Perturbation:
+    """More contrast: every pixel times 1 + max (less if it is negative)."""
+    text = _tone_text("contrast", max)
+    if not max > -1:
+        raise InputError(f"contrast: max must be above -1, where nothing is left of the image, not {text}")
+    return _single("contrast", (("max", text),), Tone(gain=Fraction(text)), clip)
+
+
+def custom(
+    file: str | Path, normalise: bool = False, padding: str = "reflect", clip: Clip | None = None
+) -> Perturbation:
+    """From the identity to your own kernel; `normalise` divides it by its sum."""
+    if _BETWEEN_PARTS.search(str(file)) or _BETWEEN_OPTIONS.search(str(file)):
+        raise InputError(f"{file}: this file name would be read as more of a perturbation; rename the file")
+    options = (("file", str(file)), *((("normalise", "yes"),) if normalise else ()))
+    return _single("custom", options, kernels.custom_target(Path(file), normalise), clip, padding)
+
+
+def any_kernel(size: int, clip: Clip | None = None) -> AnyKernel:
+    """Each pixel anywhere between the least and the greatest of its neighbourhood: only for `verify`."""
+    return AnyKernel(size, clip)
+
+
+def _single(
+    family: str,
+    options: tuple[tuple[str, str], ...],
+    effect: ParameterisedKernel | Tone,
+    clip: Clip | None,
+    padding: str = "reflect",
+) -> Perturbation:
+    return Perturbation((Part(family, options, effect, padding),), clip)
+
+
+def _tone_text(family: str, largest: float) -> str:
+    if not 0 < abs(largest) <= LARGEST_ENTRY:
+        raise InputError(
+            f"{family}: max must be a number other than 0, of at most {LARGEST_ENTRY:g} either way, not {largest:g}"
+        )
+    return plain(largest)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is made from the values in its text: each key's reader, and the keys that must be given."""
+
+    make: Callable[..., Perturbation | AnyKernel]
+    readers: Mapping[str, Callable[[str], object]]
+    required: tuple[str, ...]
+    example: str
+    takes_padding: bool = True
+
+    @property
+    def summary(self) -> str:
+        return (self.make.__doc__ or "").splitlines()[0]
+
+
+def parse(text: str) -> Perturbation | AnyKernel:
+    """The perturbation that a text describes, e.g. `motion-blur:size=9,angle=45,padding=zeros+brightness:max=0.2`."""
+    parts = [_parse_single(part) for part in _split(text.strip())]
+    if len(parts) == 1:
+        return parts[0]
+    if any(isinstance(part, AnyKernel) for part in parts):
+        raise InputError(f"{text}: any-kernel is a box of images, to which nothing can be added; ask about it alone")
+    return reduce(add, parts)
+
+
+def parse_path(text: str) -> Perturbation:
+    """The same, for what needs a path of images."""
+    parsed = parse(text)
+    if isinstance(parsed, AnyKernel):
+        raise InputError(f"{text}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it")
+    return parsed
+
+
+def _split(text: str) -> list[str]:
+    """The texts of the parts. A + belongs to a custom kernel's file name unless a family's name comes next."""
+    return [
+        part
+        for piece in _BETWEEN_PARTS.split(text)
+        # Elsewhere no value holds a + and a letter: what follows is a misspelt family, and to be called so.
+        for part in ([piece] if piece.startswith("custom:") else re.split(r"\s*(?<!=)\+\s*(?=[A-Za-z])", piece))
+    ]
+
+
+def _parse_single(text: str) -> Perturbation | AnyKernel:
+    name, _, rest = text.partition(":")
+    family = FAMILIES.get(name)
+    if family is None:
+        raise InputError(f"unknown perturbation {name!r}; the families are {', '.join(FAMILIES)}")
+    readers: dict[str, Callable[[str], object]] = {**family.readers, "padding": str, "clip": _read_clip}
+    if not family.takes_padding:
+        del readers["padding"]
+    values: dict[str, object] = {}
+    for option in _BETWEEN_OPTIONS.split(rest) if rest else []:
+        key, equals, value = option.partition("=")
+        if key == "padding" and not family.takes_padding:
+            raise InputError(
+                f"{text!r}: {name} looks at no pixels outside the image, so padding means nothing; leave it out"
+            )
+        reader = readers.get(key)
+        if reader is None or not equals or key in values:
+            problem = "is given twice" if key in values else f"is not one of {', '.join(readers)}"
+            raise InputError(f"{text!r}: option {option!r} {problem}; write for example {family.example}")
+        try:
+            values[key] = reader(value)
+        except ValueError as error:
+            raise InputError(f"{text!r}: {key} {error}, not {value!r}") from error
+    missing = [key for key in family.required if key not in values]
+    if missing:
+        raise InputError(f"{text!r}: {' and '.join(missing)} missing; write for example {family.example}")
+    return family.make(**values)
+
+
+def _read_size(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,9}", text):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+def _read_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
+
+
+def _read_clip(text: str) -> Clip:
+    low, _, high = text.partition("..")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise ValueError("must be LOW..HIGH, e.g. clip=0..1") from None
+
+
+def _read_flag(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError("must be yes or no")
+    return text == "yes"
+
+
+FAMILIES: Mapping[str, Family] = {
+    "identity": Family(identity, {}, (), "identity"),
+    "box-blur": Family(box_blur, {"size": _read_size}, ("size",), "box-blur:size=5"),
+    "sharpen": Family(sharpen, {"size": _read_size}, ("size",), "sharpen:size=5"),
+    "motion-blur": Family(
+        motion_blur, {"size": _read_size, "angle": _read_number}, ("size", "angle"), "motion-blur:size=9,angle=45"
+    ),
+    "brightness": Family(brightness, {"max": _read_number}, ("max",), "brightness:max=0.2", takes_padding=False),
+    "contrast": Family(contrast, {"max": _read_number}, ("max",), "contrast:max=0.2", takes_padding=False),
+    "any-kernel": Family(any_kernel, {"size": _read_size}, ("size",), "any-kernel:size=3", takes_padding=False),
+    "custom": Family(custom, {"file": str, "normalise": _read_flag}, ("file",), "custom:file=kernel.npy,normalise=yes"),
+}
+_BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
+_BETWEEN_OPTIONS = re.compile(r",(?=[a-z]+=)")

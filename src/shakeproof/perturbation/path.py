@@ -1,0 +1,202 @@
+"""Kernels and tone changes with a strength each, and whether pixels are clipped afterwards: a path of images.
+
+Applied to an image, a perturbation gives the affine path x(z) = sum_i R_A_i z_i + R_B (Theorem 1 of the paper: m + 1
+ordinary convolutions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from shakeproof import kernels
+from shakeproof.errors import InputError
+from shakeproof.kernels import Matrix, ParameterisedKernel
+from shakeproof.perturbation.common import Clip, check_clip, clip_option, strengths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Our word for a padding, and torch's.
+PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate", "circular": "circular"}
+MOST_PARTS = 8
+
+
+@dataclass(frozen=True)
+class Tone:
+    """A change of every pixel on its own: x becomes x (1 + gain z) + offset z."""
+
+    gain: Fraction = Fraction(0)
+    offset: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one strength does. Two parts are equal if their texts are; the effect follows from the text."""
+
+    family: str
+    options: tuple[tuple[str, str], ...]
+    effect: ParameterisedKernel | Tone = field(compare=False, repr=False)
+    padding: str = "reflect"
+
+    def __post_init__(self) -> None:
+        if self.padding not in PADDINGS:
+            raise InputError(f"{self.family}: padding must be one of {', '.join(PADDINGS)}, not {self.padding!r}")
+
+    def __str__(self) -> str:
+        return self.written()
+
+    def written(self, *more: tuple[str, str]) -> str:
+        """The text form, with more options at its end."""
+        padding = [("padding", self.padding)] if self.padding != "reflect" else []
+        options = ",".join(f"{key}={value}" for key, value in (*self.options, *padding, *more))
+        return ":".join(filter(None, (self.family, options)))
+
+    def slope(self, images: Tensor, base: Tensor) -> Tensor:
+        """What the full strength adds to `base`, the images at strength 0."""
+        if isinstance(self.effect, Tone):
+            return float(self.effect.gain) * base + float(self.effect.offset)
+        (change,) = self.effect.coefficients
+        return self.convolved(images, change)
+
+    def change(self, start: Matrix) -> Matrix:
+        """What the full strength adds to `start`, the kernel at strength 0."""
+        if isinstance(self.effect, Tone):
+            return tuple(tuple(entry * self.effect.gain for entry in row) for row in start)
+        (change,) = self.effect.coefficients
+        return change
+
+    def convolved(self, images: Tensor, matrix: Matrix) -> Tensor:
+        """Images (..., height, width), padded as this part is and convolved to their own size."""
+        import torch
+        from torch.nn import functional
+
+        height, width = images.shape[-2:]
+        before, after = self._pad_widths((len(matrix), len(matrix[0])), (height, width))
+        padded = functional.pad(
+            images.reshape(-1, 1, height, width),
+            (before[1], after[1], before[0], after[0]),
+            mode=PADDINGS[self.padding],
+        )
+        entries = [[float(entry) for entry in row] for row in matrix]
+        weight = torch.tensor(entries, dtype=images.dtype, device=images.device)
+        return functional.conv2d(padded, weight[None, None]).reshape(images.shape)
+
+    def _pad_widths(self, kernel: tuple[int, int], image: tuple[int, int]) -> tuple[list[int], list[int]]:
+        """Padding (top, left) and (bottom, right): output has the image's size, even kernels pad more at the end."""
+        before = [(side - 1) // 2 for side in kernel]
+        after = [side // 2 for side in kernel]
+        # reflect leaves out the edge pixel itself, circular may use every pixel once
+        limit = {"reflect": 1, "circular": 0}.get(self.padding)
+        if limit is not None and any(width > side - limit for width, side in zip(after, image, strict=True)):
+            raise InputError(
+                f"{self}: a {kernel[0]} x {kernel[1]} kernel is too large for an image of {image[0]} x {image[1]}"
+                f" pixels with {self.padding} padding; use a smaller size or padding=replicate"
+            )
+        return before, after
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What happens to an image, as a function of the strengths z in [0, 1], one for each part.
+
+    x(z) is the image at strength 0 plus what each part adds to it, times its strength. That image is the original one,
+    or its 2 x 2 mean if the kernels are of even size (the paper's even identity).
+    """
+
+    parts: tuple[Part, ...]
+    clip: Clip | None = None
+
+    def __post_init__(self) -> None:
+        text = "+".join(map(str, self.parts))
+        if not 1 <= len(self.parts) <= MOST_PARTS:
+            raise InputError(f"a perturbation has 1 to {MOST_PARTS} parts, not {len(self.parts)}; leave some out")
+        check_clip(text, self.clip)
+        if len(self.parts) > 1 and any(part.family == "identity" for part in self.parts):
+            raise InputError(f"{text}: identity does nothing at any strength; leave it out of the sum")
+        sides = {tuple(side % 2 for side in kernel.shape) for _, kernel in self._kernels()}
+        if len(sides) > 1:
+            raise InputError(
+                f"{text}: odd and even kernel sizes cannot be added, since even ones start from a mean over the pixels"
+                f" around the centre; make all sizes odd or all even"
+            )
+        if sides - {(1, 1)} and len(self.paddings) > 1:
+            raise InputError(
+                f"{text}: kernels of even size start from a mean that reaches into the padding, so they can only be"
+                f" added with one padding; give all of them the same"
+            )
+
+    def __str__(self) -> str:
+        return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*clip_option(self.clip))))
+
+    def __add__(self, other: Perturbation) -> Perturbation:
+        """Both at once, each with its own strengths; clipping, if any, comes after the sum."""
+        if not isinstance(other, Perturbation):
+            return NotImplemented
+        if None not in (self.clip, other.clip) and self.clip != other.clip:
+            raise InputError(f"{self} and {other}: clip applies to their sum; give it once, or the same on both")
+        return Perturbation(self.parts + other.parts, other.clip if self.clip is None else self.clip)
+
+    @property
+    def parameters(self) -> int:
+        """The number m of strengths."""
+        return len(self.parts)
+
+    @property
+    def paddings(self) -> list[str]:
+        """The paddings that its kernels use, without repetition."""
+        return list(dict.fromkeys(part.padding for part, _ in self._kernels()))
+
+    def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
+        """A strength for each part: one number is meant for all of them."""
+        return strengths(self, given, self.parameters)
+
+    def apply(self, images: Tensor) -> AffineImage:
+        """The path of perturbed images; `images` (..., height, width), float64. Clipping is not part of it."""
+        import torch
+
+        # any of the kernels would do: they all start from the same image
+        base = next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
+        return AffineImage(torch.stack([part.slope(images, base) for part in self.parts]), base)
+
+    @property
+    def kernel(self) -> ParameterisedKernel:
+        """The kernels and gains as one kernel, which with `offset` says all; at the edges, paddings matter too."""
+        start = self._start()
+        return kernels.combined([part.change(start) for part in self.parts])
+
+    def offset(self, *strengths: Fraction | float) -> Fraction:
+        """What is added to every pixel, at given strengths."""
+        return sum(
+            (
+                part.effect.offset * Fraction(z)
+                for part, z in zip(self.parts, strengths, strict=True)
+                if isinstance(part.effect, Tone)
+            ),
+            Fraction(0),
+        )
+
+    def _kernels(self) -> list[tuple[Part, ParameterisedKernel]]:
+        return [(part, part.effect) for part in self.parts if isinstance(part.effect, ParameterisedKernel)]
+
+    def _start(self) -> Matrix:
+        """The smallest kernel that makes the image at strength 0."""
+        height, width = next((kernel.shape for _, kernel in self._kernels()), (1, 1))
+        return kernels.identity_matrix(2 - height % 2, 2 - width % 2)
+
+
+@dataclass(frozen=True)
+class AffineImage:
+    """x(z) = sum_i slopes[i] z_i + base; slopes (m, ..., height, width), base (..., height, width)."""
+
+    slopes: Tensor
+    base: Tensor
+
+    def at(self, *strengths: float) -> Tensor:
+        import torch
+
+        z = torch.tensor(strengths, dtype=self.base.dtype, device=self.base.device)
+        image: Tensor = self.base + torch.tensordot(z, self.slopes, dims=1)
+        return image
