@@ -1,0 +1,59 @@
+"""The command: parse, call, print. Nothing else in the package prints. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from shakeproof import __version__
+from shakeproof.cli.analysing import profile, verify
+from shakeproof.cli.exporting import demo, export
+from shakeproof.cli.inspecting import kernels, supports
+from shakeproof.errors import ShakeproofError
+from shakeproof.memory import keep_freed_memory
+
+EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
+
+
+def main() -> None:
+    """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    keep_freed_memory()
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = EXIT_BAD_INPUT
+    except click.ClickException as error:
+        code = _complain(error.format_message())
+    except ShakeproofError as error:
+        code = _complain(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = EXIT_BAD_INPUT
+    except OSError as error:
+        code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    except Exception as error:  # a traceback's exit code, 1, would read as a verdict
+        code = _complain(f"internal error, please report it: {type(error).__name__}: {error}")
+    sys.exit(code)
+
+
+def _complain(message: str) -> int:
+    click.echo(f"shakeproof: {' '.join(message.split())}", err=True)
+    return EXIT_BAD_INPUT
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shakeproof")
+def cli() -> None:
+    """How much camera shake, blur or sharpening can an image take before a network changes its mind? Exactly.
+
+    Try `shakeproof demo` first. Exit codes: 0 all safe, 1 some unsafe, 2 bad input, 3 some undecided and none unsafe.
+    """
+
+
+for command in (profile, verify, kernels, supports, export, demo):
+    cli.add_command(command)

@@ -1,0 +1,129 @@
+"""`export` and `demo`: queries for other verifiers, and the bundled report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shakeproof.cli.options import check_writable, input_options, numbers
+from shakeproof.cli.queries import load_pictures
+from shakeproof.cli.terminal import progress_bar, terminal
+
+if TYPE_CHECKING:
+    from shakeproof.exporting import Format
+
+
+@click.command()
+@click.argument("model")
+@click.argument("image")
+@click.option("-p", "--perturbation", required=True, metavar="PERTURBATION", help="e.g. motion-blur:size=9,angle=45.")
+@click.option(
+    "--strength",
+    callback=numbers(),
+    required=True,
+    metavar="Z[,Z...]",
+    help="The query is about all strengths from 0 to this; one for all parts, or one each.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder for the files; made if missing.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["augmented", "vnnlib", "perturbed"]),
+    default="augmented",
+    show_default=True,
+    help="Both files, or only the query: another strength or label asks about the same network; or perturbed.vnnlib,"
+    " which holds the image and the perturbation for shakeproof.",
+)
+@input_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def export(
+    model: str,
+    image: str,
+    perturbation: str,
+    strength: Sequence[float],
+    folder: Path,
+    form: Format,
+    label: int | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    image_shape: tuple[int, int, int] | None,
+    as_json: bool,
+) -> int:
+    """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
+
+    MODEL is .onnx or .onnx.gz, or for `--format perturbed` .pt2 too; IMAGE as for `profile`.
+    """
+    from shakeproof.perturbation import parse_path
+
+    parsed = parse_path(perturbation)
+    parsed.strengths(strength)
+
+    from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
+    from shakeproof.result import Query
+
+    refuse_torch(model, form)
+    network, (picture,) = load_pictures(model, [image], image_shape, mean, std)
+    query = Query(picture, parsed, picture.label if label is None else label, tuple(strength))
+    written = write_query(model, network, query, folder, mean, std, form)
+    if as_json:
+        click.echo(json.dumps(written.to_json()))
+    elif form == "perturbed":
+        click.echo(f"wrote {written.query}; for shakeproof: {parsed} of an image of class {written.label}")
+    else:
+        files = " and ".join(str(path) for path in (written.augmented, written.query) if path is not None)
+        pair = f"{folder / AUGMENTED} {written.query}"
+        click.echo(f"wrote {files}; for any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} wins)")
+    return 0
+
+
+@click.command()
+@click.option("--output", type=click.Path(path_type=Path), default=Path("demo-report.html"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
+@click.option("--quiet", is_flag=True)
+def demo(output: Path, as_json: bool, quiet: bool) -> int:
+    """Certify the bundled classifier on the bundled images and write a report."""
+    from shakeproof import demo as bundle
+    from shakeproof.analysis import analyse
+    from shakeproof.images import read_image
+    from shakeproof.network import load
+    from shakeproof.perturbation import parse_path
+    from shakeproof.report.page import write_page
+    from shakeproof.result import Query
+    from shakeproof.settings import Settings
+
+    check_writable(output, (".html",))
+    network = load(bundle.MODEL)
+    pictures = [
+        replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
+        for path, label in bundle.images()
+    ]
+    kernels = [parse_path(text) for text in bundle.PERTURBATIONS]
+    queries = [Query(picture, kernel, picture.label) for picture in pictures for kernel in kernels]
+    with progress_bar(f"certifying {len(queries)} times", quiet or as_json) as advance:
+        results = analyse(network, queries, Settings(whole_curve=True, progress=advance))
+    write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
+    if as_json:
+        for result in results:
+            click.echo(json.dumps(result.to_json()))
+    elif not quiet:
+        console = terminal()
+        from shakeproof.report.tables import demo_table
+
+        console.print(demo_table(results))
+        console.print(
+            f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}"
+        )
+    return 0

@@ -1,0 +1,114 @@
+"""What commands have in common: options, how they are read, and files that must be writable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shakeproof.errors import InputError
+
+if TYPE_CHECKING:
+    from shakeproof.settings import Method, Settings
+
+PICTURES = (".png", ".svg")
+
+
+def numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]:
+    """Reads an option like `0.49,0.48,0.45` (or `3,32,32`)."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+        if value is None:
+            return None
+        try:
+            numbers = tuple((int if whole else float)(part) for part in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or (count and len(numbers) != count) or (whole and min(numbers) < 1):
+            raise click.BadParameter(f"{value!r} is not {count or 'a list of'} numbers with commas between them")
+        return numbers
+
+    return read
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How the model's input is meant, and which class should win."""
+    options = (
+        click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
+        click.option("--mean", callback=numbers(), help="Per channel: subtracted in front of the network."),
+        click.option("--std", callback=numbers(), help="Per channel: divided by, after the mean."),
+        click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
+                     help="How a flat input is a picture."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `profile` and `verify` have in common."""
+    options = (
+        click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
+                     help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
+                     " (shakeproof kernels lists them)."),
+        input_options,
+        click.option("--timeout", type=float, help="Seconds for each query."),
+        click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
+        click.option("--threads", type=click.IntRange(1), help="Threads for matrix products [all cores]."),
+        click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
+        click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
+                     help="Exact needs one strength and a piecewise-linear network; bounds take any."),
+        click.option("--tolerance", type=float, default=1e-4, show_default=True,
+                     help="How closely bounds pin down a critical strength."),
+        click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
+        click.option("--counterexample", type=click.Path(path_type=Path),
+                     help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def settings_from(
+    stop_early: bool,
+    whole_curve: bool,
+    timeout: float | None,
+    memory: float,
+    threads: int | None,
+    device: str,
+    method: Method,
+    tolerance: float,
+) -> Settings:
+    from shakeproof.settings import Settings
+
+    settings = Settings(timeout, memory, stop_early, usable_device(device), method, tolerance, whole_curve)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    return settings
+
+
+def usable_device(name: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+        if torch.device(name).type == "meta":
+            raise RuntimeError("it computes nothing")
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]})") from None
+    return name
+
+
+def check_writable(path: Path, endings: Sequence[str] = PICTURES) -> None:
+    """Find out before the work whether a file can be written at its end."""
+    if endings and path.suffix.lower() not in endings:
+        raise InputError(f"{path}: write it as {' or '.join(endings)}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise InputError(f"{path}: cannot be written; choose a file in an existing folder you may write to")

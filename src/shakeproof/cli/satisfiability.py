@@ -1,0 +1,72 @@
+"""Answers as the competition and the standard have them: is there a counterexample?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shakeproof.cli.options import settings_from
+from shakeproof.cli.queries import answered, specified
+from shakeproof.cli.terminal import exit_code, progress_bar
+from shakeproof.errors import InputError
+from shakeproof.files import write_whole
+
+if TYPE_CHECKING:
+    from shakeproof.result import BoxQuery, BoxResult, Query, Result
+
+
+def check_plain(query: Query | BoxQuery) -> None:
+    """Refuse a query with a perturbation: its answer is not about the box in its file."""
+    if query.perturbation is not None:
+        raise InputError(f"{query.name}: carries a perturbation; verify it without --results and --network")
+
+
+def write_results(path: Path, result: Result | BoxResult) -> None:
+    """As VNN-COMP has it: the answer, and for `sat` every input and output."""
+    from shakeproof.result import BoxResult
+
+    assert isinstance(result, BoxResult)
+    lines = [_verdict(result, "timeout")]
+    found = result.counterexample
+    if lines == ["sat"] and found is not None:
+        sides = (("X", found.input.flatten()), ("Y", found.outputs.flatten()))
+        pairs = "\n ".join(f"({name}_{i} {float(value)!r})" for name, side in sides for i, value in enumerate(side))
+        lines.append(f"({pairs})")
+    write_whole({path: ("\n".join(lines) + "\n").encode()})
+
+
+def _verdict(result: BoxResult, late: str) -> str:
+    """The answer in the words of satisfiability: is there a counterexample?"""
+    answers = {"safe": "unsat", "unsafe": "sat", "undecided": late if result.reason == "timeout" else "unknown"}
+    return answers[result.status.value]
+
+
+def answer_version2(query_file: str, networks: Sequence[str], label: int | None, **options: Any) -> int:
+    """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
+    from shakeproof.result import BoxResult
+    from shakeproof.vnnlib import read_specification
+
+    name, equals, model = networks[0].partition("=")
+    if len(networks) > 1 or not equals or not model:
+        raise InputError(f"--network {' '.join(networks)}: give one, as NAME=FILE")
+    specification = read_specification(Path(query_file))
+    if specification.network not in (None, name):
+        raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
+    shape, mean, std = (options.pop(key) for key in ("image_shape", "mean", "std"))
+    plot, _, _, quiet = (options.pop(key) for key in ("plot", "counterexample", "as_json", "quiet"))
+    settings = settings_from(stop_early=True, whole_curve=False, **options)
+    asked = specified(model, [query_file], label, plot, shape, mean, std)
+    check_plain(asked[0][1][0])
+    with progress_bar("certifying", quiet) as advance:
+        (result,) = answered(asked, settings, advance)
+    assert isinstance(result, BoxResult)
+    click.echo(_verdict(result, "timed-out"))
+    if result.status == "unsafe" and result.counterexample is not None:
+        found = result.counterexample
+        sizes = f"X real [{found.input.size}]", f"Y real [{found.outputs.size}]"
+        for declared, side in zip(specification.tensors or sizes, (found.input, found.outputs), strict=True):
+            click.echo("\n".join((declared, *(repr(float(value)) for value in side.flatten()))))
+    return exit_code([result])
