@@ -6,6 +6,11 @@ DIR holds a folder for each benchmark: instances.csv, onnx/, vnnlib/. One exact 
 kernel answers all strengths at once; the seconds are what the cell's profiles took together. With `--method bounds`
 the same table comes from bounds and input splitting alone, which leave a critical strength within 1e-4.
 
+    python benchmarks/paper_tables.py mnist_fc oval21 --ablation
+
+asks about any kernel instead (the paper's ablation study): each pixel anywhere between the least and the greatest of
+its neighbourhood. A counterexample for one size is one for every larger size; it is checked, not searched again.
+
     python benchmarks/paper_tables.py resnet18 --images 50
 
 runs the paper's experiment on a ResNet18 of ours, networks/cifar10_resnet18.onnx beside DIR, on the first correctly
@@ -18,8 +23,9 @@ import csv
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -31,6 +37,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
+from shakeproof.analysis import box_query
 from shakeproof.images import RawImage, as_picture, read_image
 from shakeproof.memory import keep_freed_memory
 from shakeproof.settings import Method
@@ -46,6 +53,9 @@ PERTURBATIONS = {
 STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
 # mnist_fc lists each image twice, in two box sizes; the paper used each once.
 ONLY_FILES = {"mnist_fc": "_0.03.vnnlib"}
+
+
+STATUSES = {"safe": "verified", "unsafe": "unsafe", "misclassified": "unsafe"}
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,55 @@ def outcome(result: sp.Result, strength: float) -> str:
     return "unsafe" if lost and result.status is sp.Status.UNSAFE else "undecided"
 
 
+def ablation(
+    networks: Mapping[Path, Sequence[Path | str]], sizes: Sequence[int], settings: sp.Settings
+) -> Mapping[int, Cell]:
+    """For each size, how many instances are safe from any kernel of it."""
+    outcomes: dict[int, list[str]] = defaultdict(list)
+    seconds: dict[int, float] = defaultdict(float)
+    count, done = sum(len(files) for files in networks.values()), 0
+    for model, files in networks.items():
+        network = sp.load(model)
+        for file in files:
+            image = image_at(file).fitted(network.picture())
+            known: sp.Witness | None = None
+            for size in sorted(sizes):
+                started = time.perf_counter()
+                query = box_query(network, image, sp.any_kernel(size), image.label, 1.0)
+                if known is None or not replays(network, query, known):
+                    (result,) = sp.analyse(network, [query], replace(settings, progress=lambda share: None))
+                    known = result.counterexample if result.status is sp.Status.UNSAFE else None
+                    outcomes[size].append(STATUSES.get(result.status.value, "undecided"))
+                else:
+                    outcomes[size].append("unsafe")
+                seconds[size] += time.perf_counter() - started
+            done += 1
+            settings.progress(done / count)
+    return {
+        size: Cell(*(found.count(kind) for kind in ("verified", "unsafe", "undecided")), seconds[size])
+        for size, found in outcomes.items()
+    }
+
+
+def replays(network: sp.Network, query: sp.BoxQuery, known: sp.Witness) -> bool:
+    """Whether an input is a counterexample to a query in the reference runtime."""
+    outputs = network.reference(known.input[None])[0].astype(np.float64)
+    return query.specification.is_counterexample(known.input.astype(np.float64).flatten(), outputs)
+
+
+def print_ablation(console: Console, tables: Mapping[str, Mapping[int, Cell]]) -> None:
+    """The paper's ablation table: sizes down, benchmarks across."""
+    table = Table(title="any kernel: verified/unsafe/undecided, seconds")
+    for heading in ("s", *tables):
+        table.add_column(heading, justify="right")
+    for size in sorted({size for cells in tables.values() for size in cells}):
+        table.add_row(str(size), *(f"{cells[size]} {cells[size].seconds:.1f}" for cells in tables.values()))
+    console.print(table)
+    cells = [cell for column in tables.values() for cell in column.values()]
+    verified, unsafe, undecided = (sum(cell.counts[kind] for cell in cells) for kind in range(3))
+    console.print(f"ablation: {verified} verified, {unsafe} unsafe, {undecided} undecided")
+
+
 def read_paper(path: Path | None) -> Mapping[tuple[str, CellKey], tuple[int, int, int]]:
     """The paper's counts by benchmark and cell."""
     if path is None:
@@ -183,6 +242,13 @@ def print_table(
     return equal, compared
 
 
+@contextmanager
+def shown_progress(name: str) -> Iterator[Callable[[float], None]]:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=1.0)
+        yield lambda share: progress.update(task, completed=share)
+
+
 DATA = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
 
 
@@ -196,19 +262,36 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
     "--method", type=click.Choice(["exact", "bounds"]), default="exact", help="By enumeration or by splitting."
 )
 @click.option("--images", default=50, help="How many images for resnet18.")
+@click.option("--ablation", "any_kernels", is_flag=True, help="The ablation study: any kernel of a size.")
+@click.option("--timeout", default=60.0, help="Seconds for each query of the ablation study.")
 def main(
-    benchmarks: Sequence[str], data: Path, sizes: str, paper: Path | None, memory: float, method: Method, images: int
+    benchmarks: Sequence[str],
+    data: Path,
+    sizes: str,
+    paper: Path | None,
+    memory: float,
+    method: Method,
+    images: int,
+    any_kernels: bool,
+    timeout: float,
 ) -> None:
     """Run the paper's evaluation on BENCHMARKS, folders below --data."""
     keep_freed_memory()
     console = Console(width=200)
     printed = read_paper(paper)
     equal = compared = 0
+    if any_kernels:
+        tables = {}
+        for name in benchmarks:
+            networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
+            with shown_progress(name) as advance:
+                settings = sp.Settings(timeout=timeout, memory=memory, progress=advance)
+                tables[name] = ablation(networks, [int(s) for s in sizes.split(",")], settings)
+        print_ablation(console, tables)
+        return
     for name in benchmarks:
         started = time.perf_counter()
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(name, total=1.0)
-            advance = lambda f, task=task: progress.update(task, completed=f)  # noqa: E731
+        with shown_progress(name) as advance:
             settings = sp.Settings(memory=memory, method=method, progress=advance)
             networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
             cells, times = evaluate(networks, [int(s) for s in sizes.split(",")], settings)
