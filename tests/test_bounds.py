@@ -181,6 +181,8 @@ def excess(operator: Operator, relaxation: Relaxation, case: Case, seed: int) ->
             worst = max(worst, (limits.low - out).max().item() / size, (out - limits.high).max().item() / size)
         total = (coefficients * out).flatten(1).sum(1)
         below = sum((p * x).flatten(1).sum(1) for p, x in zip(pulled, inputs, strict=True)) + constant
+        lowest = (coefficients * relaxation.attained(coefficients, *inputs)).flatten(1).sum(1)
+        worst = max(worst, ((below - lowest).abs() / (1 + total.abs())).max().item())
         worst = max(worst, ((below - total) / (1 + total.abs())).max().item())
     return worst
 
@@ -211,6 +213,9 @@ class Tampered(Relaxation):
         if self.what == "slopes":
             pulled = tuple(p * 1.3 + 0.01 * p.abs().amax() for p in pulled)
         return pulled, constant + (0.3 * coefficients.abs().flatten(1).amax(1) if self.what == "constant" else 0)
+
+    def attained(self, coefficients, *values):
+        return self.inner.attained(coefficients, *values)
 
     def image(self, *ranges):
         found = self.inner.image(*ranges)

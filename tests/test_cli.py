@@ -12,27 +12,12 @@ import pytest
 from models import model
 from onnx import helper
 from PIL import Image
+from warm import complaint, run
 
 from shakeproof import demo
 
 MODEL = str(demo.MODEL)
 IMAGES = {path.stem: str(path) for path, _ in demo.images()}
-
-
-def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shakeproof.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
-
-
-def complaint(*words: str | Path, cwd: Path | None = None) -> str:
-    """The one line on stderr of a run that must fail with exit code 2."""
-    done = run(*words, cwd=cwd)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert done.stderr.startswith("shakeproof: ")
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    return done.stderr
 
 
 def test_profile_json_and_exit_codes(tmp_path):
@@ -391,6 +376,30 @@ def test_help_imports_nothing_heavy():
         (("export", "MODEL", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d", "--std", "0"), "std positive"),
         (("export", "cut.onnx", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "cut.onnx"),
         (("export", "m.pt2", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "takes an ONNX file"),
+        (("profile", "MODEL", "IMAGE", "-p", "any-kernel:size=3"), "only `verify` takes it"),
+        (("kernels", "any-kernel:size=3"), "only `verify` takes it"),
+        (
+            ("export", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "-o", "d"),
+            "only `verify` takes it",
+        ),
+        (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=4", "--strength", "1"), "must be odd"),
+        (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--plot", "p.png"), "--plot"),
+        (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--method", "exact"), "not a box"),
+        (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--label", "10"), "label 10"),
+        (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--memory", "1e-9"), "--memory"),
+        (("verify", "MODEL"), "say what to verify"),
+        (("verify", "MODEL", "IMAGE"), "say what happens to the image"),
+        (("verify", "MODEL", "IMAGE", "--strength", "1"), "go together"),
+        (("verify", "MODEL", "cut.vnnlib"), "cut.vnnlib"),
+        (("verify", "MODEL", "gone.vnnlib"), "gone.vnnlib"),
+        (("verify", "MODEL", "tiny.vnnlib"), "1 inputs and 1 outputs"),
+        (("verify", "MODEL", "tiny.vnnlib", "--label", "1"), "--label"),
+        (("verify", "MODEL", "tiny.vnnlib", "tiny.vnnlib", "--results", "r.txt"), "--results"),
+        (("verify", "MODEL", "tiny.vnnlib", "--results", "nowhere/r.txt"), "nowhere"),
+        (("verify", "MODEL", "tiny.vnnlib", "--counterexample", "c.pdf"), "c.pdf"),
+        (("verify", "tiny.vnnlib", "--network", "MODEL"), "NAME=FILE"),
+        (("verify", "tiny.vnnlib", "--network", "N=gone.onnx"), "gone.onnx"),
+        (("verify", "tiny.vnnlib", "IMAGE", "--network", "N=MODEL"), "takes no image"),
         (("demo", "--output", "nowhere/report.html"), "nowhere"),
         (("dance",), "dance"),
     ],
@@ -399,6 +408,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, words, expected):
     (tmp_path / "cut.onnx").write_bytes(demo.MODEL.read_bytes()[:40000])
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "small.png")
     np.save(tmp_path / "nan.npy", np.full((3, 32, 32), np.nan))
+    tiny = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (<= X_0 1))(assert (>= Y_0 0))"
+    (tmp_path / "tiny.vnnlib").write_text(tiny)
+    (tmp_path / "cut.vnnlib").write_text(tiny[:-3])
     before = sorted(p.name for p in tmp_path.iterdir())
     real = [{"MODEL": MODEL, "IMAGE": IMAGES["stop.1"]}.get(word, word) for word in words]
     assert expected in complaint(*real, cwd=tmp_path)

@@ -1,0 +1,96 @@
+"""Runs the command in real processes without waiting for its imports: each is forked from one that has done them."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+IMPORTED = "matplotlib.figure numpy onnx onnxruntime rich.progress scipy.optimize shakeproof.analysis shakeproof.cli"
+
+
+class WarmCommand:
+    """One process that has imported everything and computed nothing; it forks for each run."""
+
+    def __init__(self) -> None:
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, *words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            given = [*map(str, words)]
+            request = {"words": given, "cwd": str(cwd or Path.cwd()), "out": str(out), "err": str(err)}
+            self.server.stdin.write(json.dumps(request) + "\n")
+            self.server.stdin.flush()
+            code = int(self.server.stdout.readline())
+            return subprocess.CompletedProcess(given, code, out.read_text(), err.read_text())
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait(timeout=30)
+
+
+@cache
+def command() -> WarmCommand:
+    started = WarmCommand()
+    atexit.register(started.close)
+    return started
+
+
+def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command's exit code, and what it printed."""
+    return command().run(*words, cwd=cwd)
+
+
+def complaint(*words: str | Path, cwd: Path | None = None) -> str:
+    """The one line on stderr of a run that must fail with exit code 2."""
+    done = run(*words, cwd=cwd)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stderr.startswith("shakeproof: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def serve() -> None:
+    for module in IMPORTED.split():
+        __import__(module)
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            become(request)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def become(request: dict) -> None:
+    """Be the command: its words, its folder, its files in place of the terminal."""
+    from shakeproof.cli import main
+
+    os.chdir(request["cwd"])
+    for path, number in ((request["out"], 1), (request["err"], 2)):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), number)
+    sys.argv = ["shakeproof", *request["words"]]
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve()
