@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import shakeproof as sp
 from shakeproof.bounds import Rows, Tilted, ascend, enclose_box, gradients_at
+from shakeproof.bounds.tilted import Restricted
 from shakeproof.errors import InputError, MemoryBudgetError
 from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.graph import Graph
@@ -134,6 +135,39 @@ def test_wrong_ranges_are_noticed(what):
     assert any(excess(graph, seed, tampered=tampered) > 1e-3 for seed, graph in enumerate(small))
 
 
+def excess_of_shares(seed: int) -> float:
+    """The same on parts where every neuron is decided: the network is straight there, only shares count."""
+    graph = network_of(dense(seed, 2, 4, 2), 2).graph
+    low, high = box_around(graph, seed, radius=2.0)
+    tilted = enclose_box(graph, low, high, FOREVER, MEMORY).proving
+    start, at = tilted.start(), tilted.split_at(tilted.start())
+    random = torch.Generator().manual_seed(seed)
+    above = torch.rand((60, at.shape[1]), generator=random) < 0.5
+    share = 0.3 * torch.randn((60, at.shape[1]), generator=random, dtype=torch.float64)
+    slope = start.slope.expand(60, -1)
+    rows = Rows(torch.where(above, at, start.low), torch.where(above, start.high, at), slope, share)
+    coefficients = torch.randn((60, 2), generator=random, dtype=torch.float64)
+    lines = tilted.on(rows)
+    bound = lines.lowest(lines.relaxations(rows.slope, rows.share), coefficients).value
+    x = samples(low, high, 5000, seed)
+    values = [x, *graph.values(x)]
+    inputs = torch.cat([values[graph.nodes[b.node].inputs[0]].flatten(1)[:, b.place] for b in tilted.bends], 1)
+    inside = ((inputs >= rows.low.unsqueeze(1)) & (inputs <= rows.high.unsqueeze(1))).all(2)
+    least = torch.where(inside, coefficients @ values[-1].t(), torch.inf).amin(1)
+    return float((bound - least).max())
+
+
+def test_shares_are_sound_where_they_are_all_that_counts(monkeypatch):
+    assert max(map(excess_of_shares, range(20))) <= 1e-9
+    pull = Restricted.pull
+
+    def swapped(self: Restricted, coefficients: Tensor, cell: Tensor | slice):
+        return pull(replace(self, low=self.high, high=self.low), coefficients, cell)
+
+    monkeypatch.setattr(Restricted, "pull", swapped)  # a negative control: the wrong end of each range
+    assert max(map(excess_of_shares, range(20))) > 0.1
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_derivatives_are_those_of_the_bound(name):
     graph = without_max_pools(NETWORKS[name](3).graph)
@@ -237,9 +271,12 @@ def test_a_tree_knows_its_parts_and_what_is_missing():
     assert low.tolist() == [[-2, 0], [-2, 0], [-2, 0.5], [-1, 0.5]]
     assert high.tolist() == [[2, 1], [2, 0.5], [-1, 1], [2, 1]]
     assert not tree.is_complete()
-    for part in (1, below, *inner):
+    leaves = [1, below, *inner]
+    for missing in leaves:
+        tree.proved[leaves] = True
+        tree.proved[missing] = False
         assert not tree.is_complete()
-        tree.proved[part] = True
+    tree.proved[leaves] = True
     assert tree.is_complete()
     assert tree.share_proved() == 1
     tree.at[inner[1]] = -0.9  # halves that do not meet leave something out
@@ -414,6 +451,26 @@ def test_the_clock_is_kept():
     assert not outcome.proved
     assert outcome.timed_out or outcome.unconfirmed is not None
     assert time.perf_counter() - started < 60  # it would go on for days; machines are noisy
+
+
+def test_an_attack_that_is_late_starts_nothing_more(monkeypatch):
+    """However many claims there are: the clock is looked at before each batch of places."""
+    network = network_of(dense(3, *WIDE), 12)
+    begun = []
+
+    def counted(graph, box, x, claim, steps, until):
+        begun.append(len(x))
+        return iter(())
+
+    monkeypatch.setattr("shakeproof.search.activations.descend", counted)
+    low, high = box_around(network.graph, 3)
+    problem = BoxProblem(network.graph, low, high, lambda x: np.zeros(len(x), bool))
+    for deadline, batches in ((time.perf_counter() + 1000, 10), (time.perf_counter() - 1, 0)):
+        search = _Search(problem, Limits(deadline=deadline, memory=2**30))
+        search.most_rows = 100
+        begun.clear()
+        search.attack_from(1000, 5)
+        assert len(begun) == batches
 
 
 def test_descent_stays_in_the_box_and_finds_what_is_there():
