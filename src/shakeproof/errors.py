@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class ShakeproofError(Exception):
-    """Root of everything shakeproof raises on purpose; the command turns it into exit code 2."""
+    """Root of everything shakeproof raises on purpose; the command turns it into exit code 2.
+
+    `option` names the argument that would help, as Python spells it; the command adds how it is typed.
+    """
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class InputError(ShakeproofError):
@@ -21,3 +28,10 @@ class NetworkMismatchError(ShakeproofError):
 
 class MemoryBudgetError(ShakeproofError):
     """The network is too large for the memory budget."""
+
+
+class ProofError(ShakeproofError):
+    """A proof that does not hold together, or that an evaluation contradicts: a bug here, and never a verdict."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}: this is a bug in shakeproof, please report it")
