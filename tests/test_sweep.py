@@ -19,7 +19,7 @@ from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact import Curve, Lines, sweep
 from shakeproof.exact.curve import CoverageError, assemble
 from shakeproof.exact.sweep import longest_window
-from shakeproof.network.network import load
+from shakeproof.network import load
 from shakeproof.operators import MaxPool, Relu, SlidingWindow
 
 GIB = 2.0**30

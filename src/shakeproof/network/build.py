@@ -138,6 +138,8 @@ class Builder:
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool) -> Value:
         axes = [x.axis(axis) for axis in axes]
+        if len(set(axes)) < len(axes):
+            raise Unsupported(f"the same axis twice in {axes}")
         index = self._node(Mean(tuple(x.order[axis] for axis in axes)), x.index)
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         kept = Value(index, shape, x.order)
