@@ -850,7 +850,7 @@ def test_sparse_weights_are_refused_in_one_line(tmp_path):
     values = numpy_helper.from_array(np.ones(1, np.float32), "s")
     indices = numpy_helper.from_array(np.array([2]), "")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-    with pytest.raises(UnsupportedNetworkError, match="1 weights are stored as sparse tensors.*convert them to dense"):
+    with pytest.raises(UnsupportedNetworkError, match=r"1 weights are stored as sparse tensors.*convert them to dense"):
         sp.load(save(tmp_path, proto))
 
 
