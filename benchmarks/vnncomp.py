@@ -24,8 +24,7 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof.memory import keep_freed_memory
-from shakeproof.network.claims import with_claims
-from shakeproof.network.network import read_onnx
+from shakeproof.network import read_onnx, with_claims
 from shakeproof.search.descent import descend, float32_box, starts
 
 WORDS = {"safe": "unsat", "unsafe": "sat"}

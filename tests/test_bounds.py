@@ -47,12 +47,13 @@ from shakeproof.operators import (
     Scale,
     Sigmoid,
     Silu,
+    SlidingWindow,
     Softmax,
     Softplus,
     Tanh,
     Transpose,
+    unrolled,
 )  # fmt: skip
-from shakeproof.operators.conv import Window, unrolled
 
 PARAMETERS, CELLS, SAMPLES = 2, 3, 24
 SMALL_ENOUGH = 1e-9
@@ -65,8 +66,8 @@ def normal(*shape: int) -> Tensor:
 
 
 PICTURE = (1, 4, 5, 2)
-convolution = Conv(normal(1, 3, 18), normal(3), Window((3, 3), (2, 1), pads=(1, 0, 1, 1)))
-few = Conv(normal(1, 2, 18), normal(2), Window((3, 3), pads=(1, 1, 1, 1)))
+convolution = Conv(normal(1, 3, 18), normal(3), SlidingWindow((3, 3), (2, 1), pads=(1, 0, 1, 1)))
+few = Conv(normal(1, 2, 18), normal(2), SlidingWindow((3, 3), pads=(1, 1, 1, 1)))
 # name: operator, shapes of its inputs, how its inputs are moved to where it is defined
 RULES: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]] = {
     "linear": (Linear(normal(3, 4), normal(3)), [(2, 4)], (0, 1)),
@@ -75,10 +76,10 @@ RULES: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]] = 
     "difference": (Combine(-1), [(2, 1), (2, 4)], (0, 1)),
     "mean": (Mean((0, 2)), [(2, 3, 4)], (0, 1)),
     "conv": (convolution, [PICTURE], (0, 1)),
-    "conv groups": (Conv(normal(2, 3, 4), normal(6), Window((2, 2), dilations=(2, 1))), [PICTURE], (0, 1)),
+    "conv groups": (Conv(normal(2, 3, 4), normal(6), SlidingWindow((2, 2), dilations=(2, 1))), [PICTURE], (0, 1)),
     "unrolled conv": (unrolled(few, torch.Size((1, 2, 2, 2))), [(1, 2, 2, 2)], (0, 1)),
     "average pool": (
-        AveragePool(Window((2, 2), (2, 2)), torch.full((2, 2, 1), 4.0, dtype=torch.float64)), [PICTURE], (0, 1)),
+        AveragePool(SlidingWindow((2, 2), (2, 2)), torch.full((2, 2, 1), 4.0, dtype=torch.float64)), [PICTURE], (0, 1)),
     "reshape": (Reshape((8, 5)), [PICTURE], (0, 1)),
     "transpose": (Transpose((2, 0, 1)), [(2, 3, 4)], (0, 1)),
     "concat": (Concat(0), [(2, 3), (1, 3)], (0, 1)),
@@ -89,9 +90,9 @@ RULES: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]] = 
     "clip": (Clip(-0.5, 0.8), [(2, 6)], (0, 1)),
     "half clip": (Clip(-float("inf"), 0.3), [(2, 6)], (0, 1)),
     "abs": (Abs(), [(2, 6)], (0, 1)),
-    "max pool": (MaxPool(Window((2, 2), (2, 2))), [PICTURE], (0, 1)),
-    "max pool overlapping": (MaxPool(Window((3, 2), (1, 2), pads=(1, 1, 1, 0))), [PICTURE], (0, 1)),
-    "max pool of a relu": (MaxPool(Window((2, 2), (1, 1)), floor=0.0), [PICTURE], (0, 1)),
+    "max pool": (MaxPool(SlidingWindow((2, 2), (2, 2))), [PICTURE], (0, 1)),
+    "max pool overlapping": (MaxPool(SlidingWindow((3, 2), (1, 2), pads=(1, 1, 1, 0))), [PICTURE], (0, 1)),
+    "max pool of a relu": (MaxPool(SlidingWindow((2, 2), (1, 1)), floor=0.0), [PICTURE], (0, 1)),
     "sigmoid": (Sigmoid(), [(2, 6)], (0, 2)),
     "tanh": (Tanh(), [(2, 6)], (0, 1.5)),
     "erf": (Erf(), [(2, 6)], (0, 1.5)),

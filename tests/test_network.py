@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from models import model, random_module
-from onnx import helper
+from onnx import helper, numpy_helper
 from torch import nn
 from torch.nn import functional
 
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
-from shakeproof.network.network import _compare
+from shakeproof.network import Normalisation, read, read_onnx
+from shakeproof.network.loading import _compared
 from shakeproof.operators import (
     Conv,
     Gelu,
@@ -394,10 +397,8 @@ def test_a_network_read_wrongly_is_refused():
         )
         for n in network.graph.nodes
     )
-    from dataclasses import replace
-
     with pytest.raises(NetworkMismatchError, match="differs from the reference runtime"):
-        _compare(replace(network, graph=type(network.graph)(network.graph.input_shape, wrong)))
+        _compared(replace(network, graph=type(network.graph)(network.graph.input_shape, wrong)))
 
 
 def test_a_gemm_bias_per_row_is_not_one_per_column(tmp_path):
@@ -587,8 +588,10 @@ def test_inputs_that_are_no_single_image(tmp_path, shape):
 def test_a_flat_input_without_a_usual_size(tmp_path):
     proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 100), {"w": np.ones((100, 3), np.float32)})
     path = save(tmp_path, proto)
-    with pytest.raises(InputError, match="--image-shape"):
+    with pytest.raises(InputError, match="say how it is a picture") as error:
         sp.load(path).picture()
+    assert error.value.option == "image_shape"
+    assert "--" not in str(error.value)
     assert sp.load(path, image_shape=(1, 10, 10)).picture().image_shape == (1, 10, 10)
     with pytest.raises(InputError, match="does not fit"):
         sp.load(path, image_shape=(1, 9, 9))
@@ -639,3 +642,383 @@ def test_scores_that_are_not_finite_are_named():
         module[1].weight.fill_(float("inf"))
     with pytest.raises(InputError, match="not finite"):
         sp.load(module, torch.zeros(1, 1, 3, 3))
+
+
+# -- what a file says, and what onnxruntime or torch make of it ----------------------------------------------------
+
+POOLS = {
+    "dilated": {"kernel_shape": [1, 2], "dilations": [1, 3], "auto_pad": "SAME_LOWER", "strides": [1, 2]},
+    "dilated upper": {"kernel_shape": [2, 2], "dilations": [2, 1], "auto_pad": "SAME_UPPER"},
+    "with gaps": {"kernel_shape": [1, 2], "strides": [3, 1], "auto_pad": "SAME_UPPER"},
+}
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("name", POOLS)
+def test_automatic_padding_that_onnxruntime_does_its_own_way(tmp_path, kind, name):
+    """For dilations it pads as if there were none, and where windows leave gaps it crops."""
+    proto = classifier(helper.make_node(kind, ["x"], ["f"], **POOLS[name]), opset=19)
+    with pytest.raises(UnsupportedNetworkError, match=rf"{kind} .*auto_pad with (dilations|strides)"):
+        sp.load(save(tmp_path, proto))
+
+
+def test_automatic_padding_of_a_dilated_convolution(tmp_path):
+    """onnxruntime refuses to run it, so there is nothing to compare a reading with."""
+    node = helper.make_node("Conv", ["x", "w"], ["f"], dilations=[2, 2], auto_pad="SAME_UPPER")
+    proto = classifier(node, weights={"w": np.ones((1, 1, 3, 3), np.float32)})
+    with pytest.raises(UnsupportedNetworkError, match="auto_pad with dilations"):
+        sp.load(save(tmp_path, proto))
+
+
+@pytest.mark.parametrize("auto", ["VALID", "SAME_UPPER"])
+def test_two_paddings_at_once(tmp_path, auto):
+    node = helper.make_node("MaxPool", ["x"], ["f"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], auto_pad=auto)
+    with pytest.raises(UnsupportedNetworkError, match=f"auto_pad={auto} and pads at once"):
+        sp.load(save(tmp_path, classifier(node)))
+
+
+def local(proto, name, domain="loc", inside="Relu"):
+    """The model with a function of its own, which computes something else than ONNX's operator of that name."""
+    imports = [helper.make_opsetid("", 13)]
+    body = [helper.make_node(inside, ["a"], ["b"])]
+    proto.functions.append(helper.make_function(domain, name, ["a"], ["b"], body, imports))
+    if domain not in ("", "ai.onnx"):
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    return proto
+
+
+def test_a_final_softmax_of_another_domain_is_not_dropped(tmp_path):
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["g"]),
+        helper.make_node("Gemm", ["g", "w"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"], domain="loc", name="last"),
+    ]
+    proto = model(nodes, (1, 1, 4, 4), {"w": random.normal(size=(16, 3)).astype(np.float32)})
+    with pytest.raises(UnsupportedNetworkError, match=r"1 operators .*loc::Softmax \(last\)"):
+        sp.load(save(tmp_path, local(proto, "Softmax")))
+
+
+def test_constants_are_not_folded_by_the_operators_of_another_domain(tmp_path):
+    nodes = [
+        helper.make_node("Neg", ["c"], ["d"], domain="loc", name="folded"),
+        helper.make_node("Add", ["x", "d"], ["f"]),
+    ]
+    proto = local(classifier(*nodes, weights={"c": np.float32(1)}), "Neg")
+    with pytest.raises(UnsupportedNetworkError, match=r"1 operators .*loc::Neg \(folded\)"):
+        sp.load(save(tmp_path, proto))
+
+
+def test_nodes_behind_a_failed_one_are_named_by_domain(tmp_path):
+    nodes = [helper.make_node("Sin", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["f"], domain="loc", name="behind")]
+    with pytest.raises(UnsupportedNetworkError, match=r"2 operators .*loc::Relu \(behind\)"):
+        sp.load(save(tmp_path, local(classifier(*nodes), "Relu")))
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_operators_that_a_model_defines_anew(tmp_path, domain):
+    proto = local(classifier(helper.make_node("Relu", ["x"], ["f"])), "Relu", domain, inside="Neg")
+    with pytest.raises(UnsupportedNetworkError, match=r"Relu \(function\): the model defines this operator"):
+        sp.load(save(tmp_path, proto))
+
+
+@torch.library.custom_op("shakeprooftest::relu", mutates_args=())
+def bumpy(x: torch.Tensor) -> torch.Tensor:
+    """A relu but for a bump around 100."""
+    return x.clamp(min=0) + 10 * (1 - (x - 100).abs() / 20).clamp(min=0)
+
+
+bumpy.register_fake(torch.empty_like)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_torch_operators_of_other_namespaces(constant):
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(16, 3)
+
+        def forward(self, x):
+            if constant:
+                return functional.linear(x.flatten(1), torch.ops.shakeprooftest.relu(self.last.weight))
+            return self.last(torch.ops.shakeprooftest.relu(x.flatten(1)))
+
+    with pytest.raises(UnsupportedNetworkError, match=r"1 operators .*: shakeprooftest::relu \(\w+\)"):
+        sp.load(Module(), torch.zeros(1, 1, 4, 4))
+
+
+@pytest.mark.parametrize(("opset", "attributes"), [(13, {}), (15, {"training_mode": 1})])
+def test_batch_normalisation_in_training(tmp_path, opset, attributes):
+    outputs = ["f", "m1", "v1", "m2", "v2"] if opset < 14 else ["f", "m1", "v1"]
+    node = helper.make_node("BatchNormalization", ["x", "o", "z", "z", "o"], outputs, **attributes)
+    weights = {"o": np.ones(1, np.float32), "z": np.zeros(1, np.float32)}
+    with pytest.raises(UnsupportedNetworkError, match="training mode"):
+        sp.load(save(tmp_path, classifier(node, weights=weights, opset=opset)))
+
+
+TYPES = {
+    "sum": lambda x: x.sum(dim=1, keepdim=True, dtype=torch.int64),
+    "sum of all": lambda x: x.sum(dtype=torch.int32),
+    "mean": lambda x: x.mean(dim=1, keepdim=True, dtype=torch.float16),
+    "softmax": lambda x: torch.softmax(x, 1, dtype=torch.bfloat16),
+    "prod": lambda x: x.prod(dim=1, keepdim=True, dtype=torch.int64),
+    "to": lambda x: x.to(torch.int64),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_results_of_another_type_are_refused(name):
+    class Module(nn.Module):
+        def forward(self, x):
+            return TYPES[name](x.flatten(1)) + torch.zeros(1, 3)
+
+    with pytest.raises(UnsupportedNetworkError):
+        sp.load(Module(), torch.zeros(1, 3))
+
+
+def test_a_final_softmax_that_rounds_is_refused():
+    class Module(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x.flatten(1), 1, dtype=torch.float16)
+
+    with pytest.raises(UnsupportedNetworkError, match=r"a result of type torch\.float16"):
+        sp.load(Module(), torch.zeros(1, 3))
+
+
+def test_results_of_a_type_that_does_not_round():
+    class Module(nn.Module):
+        def forward(self, x):
+            return x.flatten(1) * x.sum(dtype=torch.float64) + torch.softmax(x, 1, dtype=torch.float32)
+
+    assert sp.load(Module(), torch.zeros(1, 3)).graph.classes == 3
+
+
+def test_torch_batch_norm_in_training():
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(9, track_running_stats=False), nn.Linear(9, 2))
+    with pytest.raises((UnsupportedNetworkError, InputError), match=r"training mode|torch\.export"):
+        sp.load(module, torch.zeros(1, 1, 3, 3))
+    module = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(9, 2))
+    with pytest.raises(UnsupportedNetworkError, match="training mode"):
+        sp.load(module, torch.zeros(1, 1, 3, 3))
+
+
+def test_random_constants_are_refused():
+    class Module(nn.Module):
+        def forward(self, x):
+            return x + 1e-9 * torch.rand(3)
+
+    with pytest.raises(UnsupportedNetworkError, match="random numbers"):
+        sp.load(Module(), torch.zeros(1, 3))
+
+
+def test_attributes_that_no_rule_looks_at_are_refused(tmp_path):
+    node = helper.make_node("Relu", ["x"], ["f"], name="odd", slope=0.5)
+    with pytest.raises(UnsupportedNetworkError, match=r"Relu \(odd\): with the attribute slope"):
+        sp.load(save(tmp_path, classifier(node)))
+
+
+def test_one_axis_twice(tmp_path):
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["f"])
+    with pytest.raises(UnsupportedNetworkError, match="the same axis twice"):
+        sp.load(save(tmp_path, classifier(node, weights={"axes": np.array([3, -1])}, flat=4)))
+
+
+def test_padding_by_more_than_the_picture(tmp_path):
+    node = helper.make_node("Pad", ["x", "pads"], ["f"], mode="reflect")
+    proto = classifier(node, weights={"pads": np.array([0, 0, 0, 4, 0, 0, 0, 0])}, flat=32)
+    with pytest.raises(UnsupportedNetworkError, match="mode reflect, by 4 and 0 entries on an axis of 4"):
+        sp.load(save(tmp_path, proto))
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "ReduceMean"])
+def test_a_network_that_mixes_its_batch_runs_one_at_a_time(tmp_path, kind):
+    attributes = {"axis": 0} if kind == "Softmax" else {"axes": [0], "keepdims": 1}
+    mixed = [helper.make_node(kind, ["x"], ["m"], **attributes), helper.make_node("Add", ["m", "x"], ["f"])]
+    network = sp.load(save(tmp_path, classifier(*mixed, shape=("N", 1, 4, 4))))
+    assert network.notes == ("the network mixes the images of a batch: they are run one at a time",)
+    x = np.random.default_rng(1).random((5, 1, 1, 4, 4), np.float32)
+    assert (network.disagreement(network.scores(torch.from_numpy(x).double()), network.reference(x)) <= 1).all()
+
+
+def test_a_network_that_keeps_its_batch_apart_runs_it_at_once(tmp_path):
+    network = sp.load(save(tmp_path, classifier(helper.make_node("Relu", ["x"], ["f"]), shape=("N", 1, 4, 4))))
+    assert network.runtime.in_batches
+    assert network.notes == ()
+
+
+def test_sparse_weights_are_refused_in_one_line(tmp_path):
+    proto = classifier(helper.make_node("Mul", ["x", "s"], ["f"]))
+    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
+    indices = numpy_helper.from_array(np.array([2]), "")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    with pytest.raises(UnsupportedNetworkError, match=r"1 weights are stored as sparse tensors.*convert them to dense"):
+        sp.load(save(tmp_path, proto))
+
+
+# -- what a network remembers --------------------------------------------------------------------------------------
+
+
+def test_a_network_remembers_its_normalisation():
+    plain = sp.load(demo.MODEL)
+    network = plain.normalised([0.1, 0.2, 0.3], [0.5])
+    assert plain.normalisation is None
+    assert network.normalisation == Normalisation((0.1, 0.2, 0.3), (0.5,))
+    x = np.random.default_rng(0).random((2, 1, 3, 32, 32), np.float32)
+    mean = np.array([0.1, 0.2, 0.3], np.float32).reshape(3, 1, 1)
+    assert np.array_equal(network.prepared(x), (x - mean) / np.float32(0.5))
+    assert np.array_equal(network.reference(x), plain.runtime(network.prepared(x)))
+    assert plain.prepared(x) is x
+    with pytest.raises(InputError, match="already normalised"):
+        network.normalised([0.0], [1.0])
+    assert network.with_image_shape((3, 32, 32)).normalisation == network.normalisation
+
+
+def test_a_flat_input_keeps_the_channels_it_was_normalised_by(tmp_path):
+    proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 3072), {"w": np.ones((3072, 3), np.float32)})
+    network = sp.load(save(tmp_path, proto), mean=[0.1, 0.2, 0.3])
+    with pytest.raises(InputError, match="before it is normalised"):
+        network.with_image_shape((1, 48, 64))
+
+
+def test_a_network_has_an_identity(tmp_path):
+    whole = demo.MODEL.read_bytes()
+    assert sp.load(demo.MODEL).identity == hashlib.sha256(whole).hexdigest()
+    assert sp.load(demo.MODEL, mean=[0.1]).identity == hashlib.sha256(whole).hexdigest()
+    packed = tmp_path / "m.onnx.gz"
+    packed.write_bytes(gzip.compress(whole))
+    assert sp.load(packed).identity == hashlib.sha256(packed.read_bytes()).hexdigest()
+
+
+def test_external_weights_are_part_of_the_identity(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.load(demo.MODEL), path, save_as_external_data=True, location="weights", size_threshold=100)
+    before, stored = sp.load(path).identity, bytearray((tmp_path / "weights").read_bytes())
+    stored[0] ^= 1  # the last bit of a weight
+    (tmp_path / "weights").write_bytes(stored)
+    assert sp.load(path).identity != before
+
+
+def test_torch_modules_have_an_identity(tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    first, again = (sp.load(module, torch.zeros(1, 1, 3, 3)) for _ in range(2))
+    assert first.identity == again.identity
+    with torch.no_grad():
+        module[1].bias[0] += 1
+    assert sp.load(module, torch.zeros(1, 1, 3, 3)).identity != first.identity
+    other = nn.Sequential(nn.Flatten(), module[1], nn.ReLU())
+    assert sp.load(other, torch.zeros(1, 1, 3, 3)).identity != sp.load(module, torch.zeros(1, 1, 3, 3)).identity
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 1, 3, 3),)), tmp_path / "m.pt2")
+    assert sp.load(tmp_path / "m.pt2").identity == hashlib.sha256((tmp_path / "m.pt2").read_bytes()).hexdigest()
+
+
+def test_both_readers_tell_their_problems_alike(tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 3), nn.ELU())
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 1, 3, 3),)), tmp_path / "m.pt2")
+    reading = read(tmp_path / "m.pt2")
+    assert reading.graph is None
+    assert [problem.operator for problem in reading.problems] == ["elu"]
+    assert dict(reading.operators) == {"flatten": 1, "linear": 1, "elu": 1}
+    path = save(tmp_path, classifier(helper.make_node("Elu", ["x"], ["f"], name="bend")))
+    assert list(map(str, read(path).problems)) == ["Elu (bend): not supported"]
+    assert read_onnx(path)[1].graph is None
+
+
+# -- agreement with the runtime ------------------------------------------------------------------------------------
+
+
+def wrong_by(network, share):
+    """The network with all its weights in linear layers off by a share."""
+    nodes = (
+        replace(n, operator=replace(n.operator, weight=n.operator.weight * (1 + share)))
+        if isinstance(n.operator, Linear) else n
+        for n in network.graph.nodes
+    )  # fmt: skip
+    return replace(network, graph=replace(network.graph, nodes=tuple(nodes)))
+
+
+def agreement(network, x):
+    return network.disagreement(network.scores(torch.from_numpy(x).double()), network.reference(x))
+
+
+def test_disagreement_is_told_row_by_row():
+    network = sp.load(demo.MODEL)
+    x = np.random.default_rng(0).random((4, 1, 3, 32, 32), np.float32)
+    scores, theirs = network.scores(torch.from_numpy(x).double()), network.reference(x)
+    assert network.disagreement(scores, theirs).shape == (4,)
+    assert (network.disagreement(scores, theirs) < 0.1).all()
+    theirs[1, 3] += 0.1
+    theirs[2, 0] = np.nan
+    theirs[3, 0] = np.inf
+    shares = network.disagreement(scores, theirs)
+    assert shares[0] < 0.1
+    assert shares[1] > 1
+    assert np.isnan(shares[2:]).all()
+    assert agreement(wrong_by(network, 0.01), x).min() > 1
+
+
+def two_numbers(classes, size, softmax=False):
+    """A network whose outputs are small differences of large numbers, at places 0 near a picture of 0.5."""
+    layers = [nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, classes)]
+    module = nn.Sequential(*layers, *([nn.Softmax(1)] if softmax else [])).eval()
+    with torch.no_grad():
+        module[1].weight *= size
+        module[3].bias -= module[:4](torch.full((1, 1, 8, 8), 0.5))[0]
+    return module
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("pixels", [1.0, 255.0])
+def test_rounding_is_no_disagreement_where_outputs_vanish(classes, pixels):
+    """A single output, or two at a tie, may be 0: what float32 rounds is what they are the difference of."""
+    module = two_numbers(classes, 1.0)
+    with torch.no_grad():
+        module[1].weight /= pixels
+    network = sp.load(module, torch.zeros(1, 1, 8, 8))
+    around = pixels * (0.5 + 1e-4 * np.random.default_rng(0).random((50, 1, 1, 8, 8)))
+    assert agreement(network, around.astype(np.float32)).max() < 1
+    assert agreement(wrong_by(network, 0.05), (around * 0.5).astype(np.float32)).min() > 1
+
+
+@pytest.mark.parametrize("bias", [0.0, 30.0])
+def test_disagreement_goes_through_a_dropped_softmax(bias):
+    module = two_numbers(3, 10.0, softmax=True)
+    with torch.no_grad():
+        module[3].bias[0] += bias
+    network = sp.load(module, torch.zeros(1, 1, 8, 8))
+    x = np.random.default_rng(0).random((20, 1, 1, 8, 8), np.float32)
+    assert network.dropped == "Softmax"
+    assert agreement(network, x).max() < 1
+
+
+def test_outputs_that_are_all_zero_agree(tmp_path):
+    proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 784), {"w": np.zeros((784, 3), np.float32)})
+    network = sp.load(save(tmp_path, proto))
+    assert network.disagreement(torch.zeros(1, 3).double(), np.zeros((1, 3), np.float32)).tolist() == [0.0]
+    assert network.disagreement(torch.ones(1, 3).double(), np.zeros((1, 3), np.float32))[0] > 1
+
+
+def test_networks_for_pixels_up_to_255_are_compared_on_them():
+    """Dead on [0, 1]: a misreading behind the first layer shows on real pictures only."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        module[1].weight.abs_()
+        module[1].bias.fill_(-20.0)
+    network = sp.load(module, torch.zeros(1, 1, 4, 4))
+    last = network.graph.nodes[-1]
+    for number, node in enumerate(network.graph.nodes):
+        if isinstance(node.operator, Linear) and node.shape[-1] == 2:
+            last, place = node, number
+    bent = replace(last, operator=replace(last.operator, weight=last.operator.weight * 1.5))
+    nodes = (*network.graph.nodes[:place], bent, *network.graph.nodes[place + 1 :])
+    with pytest.raises(NetworkMismatchError):
+        _compared(replace(network, graph=replace(network.graph, nodes=nodes)))
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_networks_that_overflow_on_large_pixels_load(power):
+    class Gentle(nn.Module):
+        def forward(self, x):
+            x = x.flatten(1)
+            steep = x.exp() if power else (x * x).exp()
+            return torch.stack([x.sum(1), -x.sum(1)], 1) + 0.01 * steep[:, :2].tanh() + 1e-3 * steep[:, :2]
+
+    assert sp.load(Gentle(), torch.zeros(1, 1, 4, 4)).graph.classes == 2

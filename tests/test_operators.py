@@ -12,9 +12,7 @@ from models import model
 from onnx import helper
 
 from shakeproof.network.onnx_reader import read
-from shakeproof.operators import Abs, Clip, LeakyRelu, MaxPool, PiecewiseLinear, Relu
-from shakeproof.operators.conv import Window
-from shakeproof.operators.pool import envelope_breaks
+from shakeproof.operators import Abs, Clip, LeakyRelu, MaxPool, PiecewiseLinear, Relu, SlidingWindow, envelope_breaks
 
 random = np.random.default_rng(0)
 
@@ -289,9 +287,9 @@ BENDING = {
     "clip": Clip(-0.5, 0.3),
     "half clip": Clip(-float("inf"), 0.3),
     "abs": Abs(),
-    "max pool": MaxPool(Window((2, 2), (2, 2))),
-    "max pool overlapping": MaxPool(Window((3, 3), (2, 2), pads=(1, 1, 1, 1))),
-    "max pool of a relu": MaxPool(Window((2, 2), (1, 1)), floor=0.0),
+    "max pool": MaxPool(SlidingWindow((2, 2), (2, 2))),
+    "max pool overlapping": MaxPool(SlidingWindow((3, 3), (2, 2), pads=(1, 1, 1, 1))),
+    "max pool of a relu": MaxPool(SlidingWindow((2, 2), (1, 1)), floor=0.0),
 }
 
 

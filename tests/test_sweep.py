@@ -19,9 +19,8 @@ from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact import Curve, Lines, sweep
 from shakeproof.exact.curve import CoverageError, assemble
 from shakeproof.exact.sweep import longest_window
-from shakeproof.network.network import load
-from shakeproof.operators import MaxPool, Relu
-from shakeproof.operators.conv import Window
+from shakeproof.network import load
+from shakeproof.operators import MaxPool, Relu, SlidingWindow
 
 GIB = 2.0**30
 
@@ -169,7 +168,7 @@ def test_coinciding_breaks_make_no_empty_segment():
 
 def test_ties_in_rounding_noise_make_no_rows():
     """Windows over a flat region tie up to rounding, and bend nowhere."""
-    pool = MaxPool(Window((2, 2), (2, 2)))
+    pool = MaxPool(SlidingWindow((2, 2), (2, 2)))
     flat = torch.linspace(1, 2, 5, dtype=torch.float64).view(-1, 1, 1, 1, 1).expand(5, 1, 8, 8, 3)
     noisy = flat * (1 + 1e-16 * torch.randint(-1, 2, flat.shape))
     assert not len(pool.breaks(noisy, torch.ones(4, dtype=torch.bool)).segment)

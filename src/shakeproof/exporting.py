@@ -22,8 +22,7 @@ from shakeproof.analysis import check_query, make_query
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 from shakeproof.images import Image
-from shakeproof.network import Network, load
-from shakeproof.network.network import read_onnx
+from shakeproof.network import Network, load, read_onnx
 from shakeproof.perturbation import Perturbation
 from shakeproof.result import Query, Strength
 

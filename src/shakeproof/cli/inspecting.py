@@ -86,8 +86,7 @@ def _entry(value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True)
 def supports(model: str, as_json: bool) -> int:
     """Whether a network can be analysed, operator by operator, and by which method."""
-    from shakeproof.network import Graph
-    from shakeproof.network.network import load, read_onnx
+    from shakeproof.network import Graph, load, read_onnx
 
     def method(graph: Graph) -> str:
         return "exact" if graph.is_piecewise_linear else "bounds"

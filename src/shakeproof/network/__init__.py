@@ -1,7 +1,27 @@
-"""Networks: readers, the graph, and the reference runtime they are compared with."""
+"""Networks: readers, the graph, and the runtimes they are compared with."""
 
-from shakeproof.network.graph import Graph, Node
-from shakeproof.network.layout import ImageLayout
-from shakeproof.network.network import Network, Reference, load
+from shakeproof.network.claims import with_claims, without_max_pools
+from shakeproof.network.graph import Graph, Node, bending_neurons
+from shakeproof.network.layout import ImageLayout, image_layout
+from shakeproof.network.loading import load, read, read_onnx
+from shakeproof.network.network import Network, Normalisation
+from shakeproof.network.reading import Reading, UnsupportedNode
+from shakeproof.network.runtimes import Reference
 
-__all__ = ["Graph", "ImageLayout", "Network", "Node", "Reference", "load"]
+__all__ = [
+    "Graph",
+    "ImageLayout",
+    "Network",
+    "Node",
+    "Normalisation",
+    "Reading",
+    "Reference",
+    "UnsupportedNode",
+    "bending_neurons",
+    "image_layout",
+    "load",
+    "read",
+    "read_onnx",
+    "with_claims",
+    "without_max_pools",
+]

@@ -31,12 +31,13 @@ from shakeproof.operators import (
     Multiply,
     Operator,
     Pad,
+    Pair,
     Reshape,
     Scale,
+    SlidingWindow,
     Softmax,
     Transpose,
 )
-from shakeproof.operators.conv import Pair, Window
 
 CHANNELS_LAST = (0, 3, 1, 2)
 # Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
@@ -72,13 +73,13 @@ class Pooling:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     ceil: bool = False
 
-    def window(self, height: int, width: int) -> Window:
+    def window(self, height: int, width: int) -> SlidingWindow:
         """The window for a picture size. Partial windows become padding at the bottom and right."""
         top, left, bottom, right = self.pads
         if self.ceil:
             bottom += self._missing(height + top + bottom, 0, height + top)
             right += self._missing(width + left + right, 1, width + left)
-        return Window(self.kernel, self.strides, self.dilations, (top, left, bottom, right))
+        return SlidingWindow(self.kernel, self.strides, self.dilations, (top, left, bottom, right))
 
     def _missing(self, padded: int, axis: int, content: int) -> int:
         reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
@@ -137,6 +138,8 @@ class Builder:
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool) -> Value:
         axes = [x.axis(axis) for axis in axes]
+        if len(set(axes)) < len(axes):
+            raise Unsupported(f"the same axis twice in {axes}")
         index = self._node(Mean(tuple(x.order[axis] for axis in axes)), x.index)
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         kept = Value(index, shape, x.order)
@@ -156,7 +159,7 @@ class Builder:
     def average_pool(self, x: Value, pooling: Pooling, count_padding: bool) -> Value:
         window = pooling.window(x.shape[2], x.shape[3])
         counted = torch.ones(1, *x.shape[2:], 1, dtype=torch.float64)
-        inner = Window(window.kernel, pads=pooling.pads).padded(counted, float(count_padding))
+        inner = SlidingWindow(window.kernel, pads=pooling.pads).padded(counted, float(count_padding))
         extra = tuple(w - p for w, p in zip(window.pads, pooling.pads, strict=True))
         whole = replace(window, pads=(extra[0], extra[1], extra[2], extra[3])).padded(inner, 0.0)
         divisor = torch.stack(window.shifted(whole, window.output_size(*x.shape[2:]))).sum(0)[0]
@@ -272,7 +275,7 @@ class Builder:
             stored[axis] = tuple(source)
         return Value(self._node(Pad(tuple(stored), value), x.index), tuple(map(len, sources)), x.order)
 
-    def _picture(self, operator: Operator, x: Value, window: Window) -> Value:
+    def _picture(self, operator: Operator, x: Value, window: SlidingWindow) -> Value:
         if min(window.output_size(x.shape[2], x.shape[3])) < 1:
             raise Unsupported(
                 f"a {window.kernel[0]} x {window.kernel[1]} window on a {x.shape[2]} x {x.shape[3]} picture"

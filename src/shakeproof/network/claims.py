@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.network.graph import Graph, Node
-from shakeproof.operators import Combine, Linear, MaxPool, Operator, Pad, Relu
-from shakeproof.operators.conv import Window
+from shakeproof.operators import Combine, Linear, MaxPool, Operator, Pad, Relu, SlidingWindow
 
 
 def with_claims(graph: Graph, coefficients: Tensor, constants: Tensor) -> Graph:
@@ -65,7 +64,7 @@ class _Nodes:
         return values[0]
 
 
-def _views(window: Window, shape: torch.Size) -> list[Pad]:
+def _views(window: SlidingWindow, shape: torch.Size) -> list[Pad]:
     """What selects each entry of every window; where that lies in the border, another entry of the same window.
 
     Nothing, if a window lies in the border as a whole.

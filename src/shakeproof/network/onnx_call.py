@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,28 @@ from shakeproof.network.compose import Operand
 Array = NDArray[Any]
 
 
+class Attributes(Mapping[str, Any]):
+    """A node's attributes, which remember what a rule has looked at: the others it would silently ignore."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        return frozenset(self._given) - self._read
+
+
 @dataclass(frozen=True)
 class Call:
     """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs."""
@@ -24,7 +46,7 @@ class Call:
     builder: Builder
     opset: int
     inputs: tuple[Value | Array | None, ...]
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     outputs: int
 
     def value(self, index: int = 0) -> Value:

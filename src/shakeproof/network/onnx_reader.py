@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,108 +12,133 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.network.graph import Graph
-from shakeproof.network.onnx_call import Array, Call
-from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, OPERATORS, softmax_axes
+from shakeproof.network.onnx_call import Array, Attributes, Call
+from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, IRRELEVANT, OPERATORS, softmax_axes
+from shakeproof.network.reading import Reading, UnsupportedNode
 
-
-@dataclass(frozen=True)
-class Problem:
-    """An ONNX node that cannot be analysed, and why."""
-
-    operator: str
-    node: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.operator} ({self.node}): {self.reason}" if self.reason else f"{self.operator} ({self.node})"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What came of a model: its graph, or the problems that stand in the way.
-
-    `dropped` names a final Softmax or LogSoftmax that the graph leaves out: it does not change which class wins.
-    `output_shape` is the output's before it was flattened.
-    """
-
-    graph: Graph | None
-    operators: Mapping[str, int]
-    problems: tuple[Problem, ...]
-    dropped: str | None
-    output_shape: tuple[int, ...] = ()
+STANDARD_DOMAINS = ("", "ai.onnx")
+MALFORMED = (ArithmeticError, AttributeError, IndexError, TypeError, ValueError, RuntimeError)
 
 
 def read(model: onnx.ModelProto, name: str) -> Reading:
     """The model's graph, or every reason why there is none."""
-    model_input, shape = _input(model, name)
-    builder = Builder(shape)
-    known: dict[str, Value | Array | None] = {
-        tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer
-    }
-    known[model_input] = builder.input
-    known[""] = None
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    reads = {i for node in model.graph.node for i in node.input} | {o.name for o in model.graph.output}
-    reads.discard("")
-    operators: dict[str, int] = {}
-    problems: list[Problem] = []
-    output = model.graph.output[0].name
-    dropped = None
+    _check_weights(model, name)
+    reader = _Reader(model, name)
     for node in model.graph.node:
-        if any(i not in known for i in node.input):  # behind a node that already failed
-            operators[node.op_type] = operators.get(node.op_type, 0) + 1
-            if node.op_type not in OPERATORS and node.op_type not in CONSTANT_OPERATORS:
-                problems.append(Problem(node.op_type, node.name or node.output[0], ""))
-            continue
-        inputs = tuple(known[i] for i in node.input)
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        reader.take(node)
+    return reader.finish()
+
+
+class _Reader:
+    """The values known so far, and the problems met."""
+
+    def __init__(self, model: onnx.ModelProto, name: str) -> None:
+        self.name = name
+        self.opset = _opset(model, name)
+        self.output = model.graph.output[0].name if model.graph.output else ""
+        model_input, shape = _input(model, name)
+        self.builder = Builder(shape)
+        self.known: dict[str, Value | Array | None] = {
+            tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer
+        }
+        self.known[model_input] = self.builder.input
+        self.known[""] = None
+        self.reads = {i for node in model.graph.node for i in node.input} | {o.name for o in model.graph.output}
+        self.reads.discard("")
+        self.operators: Counter[str] = Counter()
+        self.problems = _redefinitions(model)
+        self.dropped: str | None = None
+
+    def take(self, node: onnx.NodeProto) -> None:
+        """Read one node; what it needs has been read, or has failed."""
+        word = _word(node)
+        if any(i not in self.known for i in node.input):  # behind a node that already failed
+            self.operators[word] += 1
+            if word not in OPERATORS and word not in CONSTANT_OPERATORS:
+                self._refuse(node, "")
+            return
+        inputs = tuple(self.known[i] for i in node.input)
         try:
-            if not any(isinstance(i, Value) for i in inputs):
-                computed = zip(node.output, _evaluate(node, inputs, opset), strict=False)
-                known.update((name, constant) for name, constant in computed if name)
-                continue
-            operators[node.op_type] = operators.get(node.op_type, 0) + 1
-            call = Call(builder, opset, inputs, attributes, len(node.output))
-            if node.op_type in ("Softmax", "LogSoftmax") and node.output[0] == output and _ranks_all(call):
-                known[output] = call.value()
-                dropped = node.op_type
-                continue
-            rule = OPERATORS.get(node.op_type)
-            if rule is None or node.domain not in ("", "ai.onnx"):
-                raise Unsupported("not supported")
-            result = rule(call)
-            made = result if isinstance(result, tuple) else (result,)
-            if any(name in reads for name in node.output[len(made) :]):
-                raise Unsupported("an output other than the first is used")
-            known.update((name, value) for name, value in zip(node.output, made, strict=False) if name)
+            made = self._made(node, inputs) if any(isinstance(i, Value) for i in inputs) else self._folded(node, inputs)
         except Unsupported as problem:
-            problems.append(Problem(node.op_type, node.name or node.output[0], str(problem)))
+            self._refuse(node, str(problem))
         except KeyError as attribute:
-            problems.append(Problem(node.op_type, node.name or node.output[0], f"the attribute {attribute} is missing"))
-        except (
-            ArithmeticError,
-            AttributeError,
-            IndexError,
-            TypeError,
-            ValueError,
-            RuntimeError,
-        ) as error:  # what a malformed node runs into
-            reason = f"malformed ({' '.join(str(error).split())})"
-            problems.append(Problem(node.op_type, node.name or node.output[0], reason))
-    graph = None
-    output_shape: tuple[int, ...] = ()
-    if not problems:
-        final = known.get(output)
-        if not isinstance(final, Value):
-            raise InputError(f"{name}: the output {output!r} does not depend on the input")
-        try:
-            graph, output_shape = builder.finish(final), tuple(final.shape)
-        except Unsupported as problem:
-            problems.append(Problem("output", output, str(problem)))
-    return Reading(graph, operators, tuple(problems), dropped, output_shape)
+            self._refuse(node, f"the attribute {attribute} is missing")
+        except MALFORMED as error:
+            self._refuse(node, f"malformed ({' '.join(str(error).split())})")
+        else:
+            self.known.update((name, value) for name, value in zip(node.output, made, strict=False) if name)
+
+    def finish(self) -> Reading:
+        graph = None
+        output_shape: tuple[int, ...] = ()
+        if not self.problems:
+            final = self.known.get(self.output)
+            if not isinstance(final, Value):
+                raise InputError(f"{self.name}: the output {self.output!r} does not depend on the input")
+            try:
+                graph, output_shape = self.builder.finish(final), tuple(final.shape)
+            except Unsupported as problem:
+                self.problems.append(UnsupportedNode("output", self.output, str(problem)))
+        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape)
+
+    def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
+        self.problems.append(UnsupportedNode(_word(node), node.name or node.output[0], reason))
+
+    def _folded(self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]) -> list[Array]:
+        if node.domain not in STANDARD_DOMAINS:
+            raise Unsupported("not supported")
+        return _evaluate(node, inputs, self.opset)
+
+    def _made(
+        self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]
+    ) -> tuple[Value, ...] | tuple[Value | Array]:
+        """What a node that the image flows into gives."""
+        word = _word(node)
+        self.operators[word] += 1
+        rule = OPERATORS.get(word)
+        if rule is None:
+            raise Unsupported("not supported")
+        attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+        call = Call(self.builder, self.opset, inputs, attributes, len(node.output))
+        final_softmax = word in ("Softmax", "LogSoftmax") and node.output[0] == self.output and _ranks_all(call)
+        result = call.value() if final_softmax else rule(call)
+        made = result if isinstance(result, tuple) else (result,)
+        ignored = attributes.unread - IRRELEVANT.get(word, frozenset())
+        if ignored:
+            raise Unsupported(f"with the attribute {', '.join(sorted(ignored))}")
+        if any(name in self.reads for name in node.output[len(made) :]):
+            raise Unsupported("an output other than the first is used")
+        self.dropped = word if final_softmax else self.dropped
+        return made
+
+
+def _word(node: onnx.NodeProto) -> str:
+    """An operator's name; with its domain unless it is one of ONNX's own, so that no rule is found for it."""
+    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
+    """The functions of a model that stand in for operators of ONNX itself."""
+    reason = "the model defines this operator of ONNX anew"
+    return [UnsupportedNode(f.name, "function", reason) for f in model.functions if f.domain in STANDARD_DOMAINS]
+
+
+def _check_weights(model: onnx.ModelProto, name: str) -> None:
+    sparse = len(model.graph.sparse_initializer)
+    if sparse:
+        raise UnsupportedNetworkError(
+            f"{name}: {sparse} weights are stored as sparse tensors, which is not supported; convert them to dense ones"
+        )
+
+
+def _opset(model: onnx.ModelProto, name: str) -> int:
+    versions: set[int] = {o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS} or {1}
+    if len(versions) > 1:
+        raise InputError(f"{name}: the network names several versions of ONNX's operators: {sorted(versions)}")
+    return versions.pop()
 
 
 def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:

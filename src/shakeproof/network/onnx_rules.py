@@ -76,9 +76,10 @@ def _gemm(call: Call) -> Value:
         for i, name in enumerate(("transA", "transB"))
     )
     product = b.scale(compose.matmul(b, first, second), call.attributes.get("alpha", 1.0), 0.0)
+    beta = call.attributes.get("beta", 1.0)
     if len(call.inputs) < 3 or call.inputs[2] is None:
         return product
-    beta, bias = call.attributes.get("beta", 1.0), call.operand(2)
+    bias = call.operand(2)
     return compose.add(b, product, b.scale(bias, beta, 0.0) if isinstance(bias, Value) else beta * bias)
 
 
@@ -99,8 +100,10 @@ def _sum(call: Call) -> Value:
 
 
 def _batch_norm(call: Call) -> Value:
-    if call.attributes.get("training_mode"):
+    if call.attributes.get("training_mode") or call.outputs > 1:  # before opset 14, more outputs meant training
         raise Unsupported("training mode")
+    if not call.attributes.get("spatial", 1):
+        raise Unsupported("a mean and variance for each pixel")
     x = call.value()
     scale, offset, mean, variance = (tensor(call.constant(i)) for i in range(1, 5))
     factor = scale / torch.sqrt(variance + call.attributes.get("epsilon", 1e-5))
@@ -110,6 +113,8 @@ def _batch_norm(call: Call) -> Value:
 
 def _layer_norm(call: Call) -> Value:
     x = call.value()
+    if call.attributes.get("stash_type", onnx.TensorProto.FLOAT) not in FLOATS:
+        raise Unsupported("mean and variance in 16 bits, which rounds them")
     axes = range(x.axis(call.attributes.get("axis", -1)), len(x.shape))
     bias = call.optional(2)
     return compose.layer_norm(
@@ -164,10 +169,15 @@ def _hard_sigmoid(call: Call) -> Value:
 def _conv(call: Call) -> Value:
     x, weight = call.value(), tensor(call.constant(1))
     bias = call.optional(2)
+    kernel = list(weight.shape[2:])
+    if list(call.attributes.get("kernel_shape", kernel)) != kernel:
+        raise Unsupported(f"a kernel_shape other than the weights' {kernel}")
+    if _padding(call).startswith("SAME") and max(call.attributes.get("dilations", (1,))) > 1:
+        raise Unsupported("auto_pad with dilations, which onnxruntime does not run")
     return _on_picture(
         call,
         x,
-        list(weight.shape[2:]),
+        kernel,
         lambda picture, pooling: call.builder.conv(
             picture,
             weight if weight.dim() == 4 else weight.unsqueeze(2),
@@ -179,10 +189,12 @@ def _conv(call: Call) -> Value:
 
 
 def _max_pool(call: Call) -> Value:
+    _check_same_padding(call)
     return _on_picture(call, call.value(), call.attributes["kernel_shape"], call.builder.max_pool)
 
 
 def _average_pool(call: Call) -> Value:
+    _check_same_padding(call)
     count_padding = bool(call.attributes.get("count_include_pad", 0))
     return _on_picture(
         call,
@@ -192,6 +204,27 @@ def _average_pool(call: Call) -> Value:
     )
 
 
+def _padding(call: Call) -> str:
+    """How windows are padded: by `pads` (NOTSET), so that the size is kept (SAME_*), or not at all (VALID)."""
+    auto = str(call.attributes.get("auto_pad", b"NOTSET").decode())
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise Unsupported(f"auto_pad={auto}")
+    if auto != "NOTSET" and any(call.attributes.get("pads", ())):
+        raise Unsupported(f"auto_pad={auto} and pads at once")
+    return auto
+
+
+def _check_same_padding(call: Call) -> None:
+    """Refuse what onnxruntime pads unlike ONNX says: it forgets dilations, and crops where windows leave gaps."""
+    if not _padding(call).startswith("SAME"):
+        return
+    kernel = call.attributes["kernel_shape"]
+    if max(call.attributes.get("dilations", (1,))) > 1:
+        raise Unsupported("auto_pad with dilations")
+    if any(s > k for s, k in zip(call.attributes.get("strides", (1,) * len(kernel)), kernel, strict=True)):
+        raise Unsupported("auto_pad with strides larger than the kernel")
+
+
 def _global_average_pool(call: Call) -> Value:
     x = call.value()
     return call.builder.mean(x, range(2, len(x.shape)), keep=True)
@@ -199,8 +232,7 @@ def _global_average_pool(call: Call) -> Value:
 
 def _global_max_pool(call: Call) -> Value:
     x = call.value()
-    whole = list(x.shape[2:])
-    return _on_picture(call, x, whole, call.builder.max_pool)
+    return _on_picture(call, x, list(x.shape[2:]), call.builder.max_pool)
 
 
 def _on_picture(call: Call, x: Value, kernel: Sequence[int], operation: Callable[[Value, Pooling], Value]) -> Value:
@@ -222,7 +254,7 @@ def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensi
 
     strides, dilations = pair("strides"), pair("dilations")
     pads = list(call.attributes.get("pads", (0,) * (2 if one_dimensional else 4)))
-    auto = call.attributes.get("auto_pad", b"NOTSET").decode()
+    auto = _padding(call)
     if one_dimensional:
         pads = [0, pads[0], 0, pads[1]]
     if auto.startswith("SAME"):
@@ -245,10 +277,10 @@ def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensi
 
 def _reduce(operation: Callable[..., Value], call: Call) -> Value:
     x = call.value()
-    axes = call.integers("axes", 1)
-    if not axes and call.attributes.get("noop_with_empty_axes"):
+    axes, keep = call.integers("axes", 1), bool(call.attributes.get("keepdims", 1))
+    if call.attributes.get("noop_with_empty_axes") and not axes:
         return x
-    return operation(call.builder, x, axes or range(len(x.shape)), bool(call.attributes.get("keepdims", 1)))
+    return operation(call.builder, x, axes or range(len(x.shape)), keep)
 
 
 FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
@@ -305,6 +337,13 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Tanh": partial(_function, Tanh()),
     "Transpose": onnx_shapes.transpose,
     "Unsqueeze": onnx_shapes.unsqueeze,
+}
+# Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
+IRRELEVANT: Mapping[str, frozenset[str]] = {
+    "BatchNormalization": frozenset(("momentum",)),
+    "Cast": frozenset(("saturate", "round_mode")),
+    "Dropout": frozenset(("ratio", "seed")),
+    "MaxPool": frozenset(("storage_order",)),
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
 CONSTANT_OPERATORS = frozenset(("Constant", "ConstantOfShape", "Range", "Floor", "Ceil", "Equal", "Where"))

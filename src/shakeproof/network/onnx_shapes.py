@@ -87,6 +87,8 @@ def cut(call: Call) -> Value:
 def split(call: Call) -> tuple[Value, ...]:
     x, axis = call.value(), call.attributes.get("axis", 0)
     sizes = call.integers("split", 1)
+    if call.attributes.get("num_outputs", call.outputs) != call.outputs:
+        raise Unsupported("num_outputs other than the number of outputs")
     if sizes is None:
         length = x.shape[x.axis(axis)]
         sizes = compose.sections(length, -(-length // call.outputs))
@@ -117,7 +119,10 @@ def _pad_sources(size: int, before: int, after: int, mode: str) -> Array:
     widths = (max(0, before), max(0, after))
     if mode == "constant":
         return np.pad(inner, widths, constant_values=-1)
-    numpy_modes = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-    if mode not in numpy_modes:
+    # By mode, how far a picture reaches when it is continued once; beyond, and for crops, runtimes differ.
+    reach = {"reflect": size - 1, "edge": LARGEST_PAD, "wrap": size}
+    if mode not in reach:
         raise Unsupported(f"mode {mode}")
-    return np.asarray(np.pad(inner, widths, mode=numpy_modes[mode]))  # type: ignore[call-overload]
+    if min(before, after) < 0 or max(before, after) > reach[mode]:
+        raise Unsupported(f"mode {mode}, by {before} and {after} entries on an axis of {size}")
+    return np.asarray(np.pad(inner, widths, mode=mode))  # type: ignore[call-overload]

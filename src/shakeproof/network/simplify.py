@@ -9,8 +9,20 @@ import numpy as np
 import torch
 
 from shakeproof.network.graph import Graph, Node
-from shakeproof.operators import Conv, Linear, MaxPool, Multiply, Operator, Pad, Power, Relu, Scale, Sigmoid, Silu
-from shakeproof.operators.conv import unrolled
+from shakeproof.operators import (
+    Conv,
+    Linear,
+    MaxPool,
+    Multiply,
+    Operator,
+    Pad,
+    Power,
+    Relu,
+    Scale,
+    Sigmoid,
+    Silu,
+    unrolled,
+)
 
 
 def simplify(graph: Graph) -> Graph:

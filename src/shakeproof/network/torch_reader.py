@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections import Counter
 from math import prod
 from typing import Any
 
@@ -10,101 +11,138 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
-from shakeproof.errors import InputError, UnsupportedNetworkError
+from shakeproof.errors import InputError
 from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.network.graph import Graph
-from shakeproof.network.torch_rules import OPERATORS
+from shakeproof.network.reading import Reading, UnsupportedNode
+from shakeproof.network.torch_rules import FLOATS, OPERATORS, softmax_axis
 
 # By word, what a final one is called in notes.
 SOFTMAX = {"softmax": "Softmax", "_softmax": "Softmax", "log_softmax": "LogSoftmax", "_log_softmax": "LogSoftmax"}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The program's graph, a final softmax that it leaves out, the type of number that the program takes, and the
-    output's shape before it was flattened.
-    """
-
-    graph: Graph
-    dropped: str | None
-    dtype: torch.dtype
-    output_shape: tuple[int, ...]
+# What a rule runs into where a node is not used as it expects.
+UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
 
 def read(program: ExportedProgram, name: str) -> Reading:
-    """The program's graph; an error that lists every operator that cannot be analysed."""
+    """The program's graph, or every reason why there is none."""
     if any(_word(node).endswith("_") for node in program.graph.nodes if node.op == "call_function"):
         program = program.run_decompositions({})  # what works in place may change other values: write it without
-    signature = program.graph_signature
-    weights = {**program.state_dict, **program.constants}
-    held = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    images = [node for node in placeholders if node.name not in held]
+    reader = _Reader(program, name)
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            reader.take(node)
+    return reader.finish()
+
+
+def image_input(program: ExportedProgram, name: str) -> torch.fx.Node:
+    """The one input of a program that is not a weight."""
+    held = _held(program)
+    images: list[torch.fx.Node] = [
+        node for node in program.graph.nodes if node.op == "placeholder" and node.name not in held
+    ]
     if len(images) != 1:
         raise InputError(
             f"{name}: the module has {len(images)} inputs; shakeproof needs one image in, class scores out"
         )
-    builder = Builder([int(size) for size in images[0].meta["val"].shape])
-    known: dict[str, Any] = {images[0].name: builder.input}
-    for node in placeholders:
-        if node.name in held:
-            weight = weights[held[node.name]].detach()
-            known[node.name] = weight.double() if weight.is_floating_point() else weight
-    calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    outputs = program.graph.output_node().args[0]
-    if len(outputs) != 1 or not isinstance(outputs[0], torch.fx.Node):
-        raise InputError(f"{name}: the module has {len(outputs)} outputs; shakeproof needs one, the class scores")
-    output = outputs[0].name
-    problems, dropped = [], None
-    for node in calls:
+    if images[0].meta["val"].dtype not in FLOATS:
+        raise InputError(f"{name}: the input is not float32 or float64; export the module for one of them")
+    return images[0]
+
+
+class _Reader:
+    """The values known so far, and the problems met."""
+
+    def __init__(self, program: ExportedProgram, name: str) -> None:
+        self.name = name
+        image = image_input(program, name)
+        self.builder = Builder([int(size) for size in image.meta["val"].shape])
+        self.known: dict[str, Any] = {image.name: self.builder.input}
+        weights = {**program.state_dict, **program.constants}
+        for place, held in _held(program).items():
+            weight = weights[held].detach()
+            self.known[place] = weight.double() if weight.is_floating_point() else weight
+        outputs = program.graph.output_node().args[0]
+        if len(outputs) != 1 or not isinstance(outputs[0], torch.fx.Node):
+            raise InputError(f"{name}: the module has {len(outputs)} outputs; shakeproof needs one, the class scores")
+        self.output = outputs[0].name
+        self.operators: Counter[str] = Counter()
+        self.problems: list[UnsupportedNode] = []
+        self.dropped: str | None = None
+
+    def take(self, node: torch.fx.Node) -> None:
+        """Read one node; what it needs has been read, or has failed."""
         word = _word(node)
-        rule = OPERATORS.get(word)
-        if any(argument.name not in known for argument in node.all_input_nodes):  # behind a node that already failed
-            if rule is None:
-                problems.append(f"{word} ({node.name})")
-            continue
-        arguments = torch.fx.map_arg(node.args, lambda n: known[n.name])
-        options = torch.fx.map_arg(node.kwargs, lambda n: known[n.name])
+        if any(argument.name not in self.known for argument in node.all_input_nodes):  # behind one that failed
+            self.operators[word] += 1
+            if word not in OPERATORS:
+                self.problems.append(UnsupportedNode(word, node.name, ""))
+            return
+        arguments = torch.fx.map_arg(node.args, lambda n: self.known[n.name])
+        options = torch.fx.map_arg(node.kwargs, lambda n: self.known[n.name])
         try:
-            if word in SOFTMAX and node.name == output and _ranks_all(*arguments[:2]):
-                known[output] = arguments[0]
-                dropped = SOFTMAX[word]
-                continue
-            if not any(isinstance(leaf, Value) for leaf in tree_leaves((arguments, options))):
-                known[node.name] = node.target(*arguments, **options)
-                continue
-            if rule is None:
-                raise Unsupported("not supported")
-            known[node.name] = rule(builder, *arguments, **options)
-        except (
-            Unsupported,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RuntimeError,
-        ) as problem:
-            problems.append(f"{word} ({node.name}): {problem}")
-    if problems:
-        raise UnsupportedNetworkError(f"{name}: {len(problems)} operators cannot be analysed: {'; '.join(problems)}")
-    try:
-        final = known[output]
-        return Reading(builder.finish(final), dropped, images[0].meta["val"].dtype, tuple(final.shape))
-    except Unsupported as problem:
-        raise UnsupportedNetworkError(f"{name}: {problem}") from None
+            if any(isinstance(leaf, Value) for leaf in tree_leaves((arguments, options))):
+                self.known[node.name] = self._made(node, arguments, options)
+            else:
+                self.known[node.name] = _folded(node, arguments, options)
+        except UNEXPECTED as problem:
+            self.problems.append(UnsupportedNode(word, node.name, " ".join(str(problem).split())))
+
+    def finish(self) -> Reading:
+        graph = None
+        output_shape: tuple[int, ...] = ()
+        if not self.problems:
+            final = self.known.get(self.output)
+            if not isinstance(final, Value):
+                raise InputError(f"{self.name}: the output does not depend on the input")
+            try:
+                graph, output_shape = self.builder.finish(final), tuple(final.shape)
+            except Unsupported as problem:
+                self.problems.append(UnsupportedNode("output", self.output, str(problem)))
+        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape)
+
+    def _made(self, node: torch.fx.Node, arguments: Any, options: Any) -> Any:
+        """What a node that the image flows into gives."""
+        word = _word(node)
+        self.operators[word] += 1
+        rule = OPERATORS.get(word)
+        if rule is None:
+            raise Unsupported("not supported")
+        if word in SOFTMAX and node.name == self.output:
+            x, axis = arguments[0], softmax_axis(*arguments, **options)
+            if x.shape[axis] == prod(x.shape):  # over all entries: it does not change their order
+                self.dropped = SOFTMAX[word]
+                return x
+        return rule(self.builder, *arguments, **options)
 
 
-def _ranks_all(x: Value, axis: int) -> bool:
-    """Whether a softmax is over all entries, so that it does not change their order."""
-    return x.shape[axis] == prod(x.shape)
+def _held(program: ExportedProgram) -> dict[str, str]:
+    """By a placeholder's name, the weight or constant that it stands for."""
+    signature = program.graph_signature
+    return {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+
+
+def _folded(node: torch.fx.Node, arguments: Any, options: Any) -> Any:
+    """A node that depends on constants only, computed by torch itself, floats in float64."""
+    if "::" in _word(node):
+        raise Unsupported("not supported")
+    target: Any = node.target
+    if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        raise Unsupported("random numbers")
+    return target(*arguments, **options)
 
 
 def _word(node: torch.fx.Node) -> str:
-    """An operator's name without its overload: `clamp_` for aten.clamp_.default."""
-    name: str = getattr(node.target, "__name__", str(node.target))
-    return name.partition(".")[0]
+    """An operator's name without its overload: `clamp_` for aten.clamp_.default.
+
+    With its namespace unless it is one of torch's own, so that no rule is found for it.
+    """
+    target: Any = node.target
+    if target is operator.getitem:
+        return "getitem"
+    name = str(getattr(target, "__name__", target)).partition(".")[0]
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+        return name
+    return f"{getattr(target, 'namespace', None) or getattr(target, '__module__', '')}::{name}"

@@ -27,8 +27,15 @@ from shakeproof.operators import (
     Tanh,
 )
 
+# Types that values may be turned into: others round them.
+FLOATS = (torch.float32, torch.float64)
 # Above this, torch's softplus is the identity: by then the two differ by less than float32 can tell.
 SOFTPLUS_THRESHOLD = 20
+
+
+def _check_type(dtype: torch.dtype | None) -> None:
+    if dtype is not None and dtype not in FLOATS:
+        raise Unsupported(f"a result of type {dtype}, which rounds it")
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -82,7 +89,7 @@ def _batch_norm(
     training: bool,
     momentum: float,
     epsilon: float,
-    *_: Any,
+    cudnn_enabled: bool = False,
 ) -> Value:
     if training:
         raise Unsupported("training mode")
@@ -121,10 +128,14 @@ def _matmul(b: Builder, x: Any, y: Any) -> Value:
 def _pow(b: Builder, x: Any, exponent: Any) -> Value:
     if not isinstance(x, Value) or isinstance(exponent, Value):
         raise Unsupported("a computed exponent")
+    if isinstance(exponent, Tensor) and exponent.dim():
+        raise Unsupported("several exponents")
     return compose.power(b, x, float(exponent))
 
 
 def _clamp(b: Builder, x: Value, low: float | None = None, high: float | None = None) -> Value:
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        raise Unsupported("clamping to bounds that are tensors")
     return b.clip(x, -inf if low is None else low, inf if high is None else high)
 
 
@@ -171,11 +182,13 @@ def _axes(x: Value, axes: int | Sequence[int] | None) -> Sequence[int]:
     return [axes] if isinstance(axes, int) else axes or range(len(x.shape))
 
 
-def _mean(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, **_: Any) -> Value:
+def _mean(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    _check_type(dtype)
     return b.mean(x, _axes(x, axes), keepdim)
 
 
-def _sum(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, **_: Any) -> Value:
+def _sum(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    _check_type(dtype)
     return compose.total(b, x, _axes(x, axes), keepdim)
 
 
@@ -228,7 +241,7 @@ def _pad(b: Builder, x: Value, pads: Sequence[int], mode: str = "constant", valu
     return b.pad(x, sources, value or 0.0)
 
 
-def _expand(b: Builder, x: Value, sizes: Sequence[int], **_: Any) -> Value:
+def _expand(b: Builder, x: Value, sizes: Sequence[int], *, implicit: bool = False) -> Value:
     new = len(sizes) - len(x.shape)
     return b.expand(x, [x.shape[axis - new] if size == -1 else size for axis, size in enumerate(sizes)])
 
@@ -241,9 +254,10 @@ def _slice(
 
 def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
     given = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or not isinstance(indices[given[0]], Tensor) or indices[given[0]].dtype == torch.bool:
+    chosen = indices[given[0]] if len(given) == 1 else None
+    if not isinstance(chosen, Tensor) or chosen.dtype in (torch.bool, torch.uint8):  # both are masks
         raise Unsupported("indexing other than by one constant list of indices")
-    return compose.gather(b, x, given[0], indices[given[0]])
+    return compose.gather(b, x, given[0], chosen)
 
 
 def _index_select(b: Builder, x: Value, axis: int, indices: Any) -> Value:
@@ -297,10 +311,16 @@ def _softplus(b: Builder, x: Value, beta: float = 1.0, threshold: float = SOFTPL
     return b.scale(b.elementwise(Softplus(), b.scale(x, beta, 0.0)), 1.0 / beta, 0.0)
 
 
+def softmax_axis(x: Value, axis: int, dtype: torch.dtype | bool | None = None) -> int:
+    """The axis of a softmax, whose result must not be rounded. (Some forms say instead if they widen 16 bits.)"""
+    if dtype is True:
+        raise Unsupported("a softmax of 16 bits")
+    _check_type(dtype or None)
+    return x.axis(axis)
+
+
 def _softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
-    if dtype in (torch.float16, torch.bfloat16):
-        raise Unsupported("a softmax in 16 bits")
-    return b.softmax(x, axis)
+    return b.softmax(x, softmax_axis(x, axis, dtype))
 
 
 def _log_softmax(b: Builder, x: Value, *_: Any) -> Value:
@@ -314,7 +334,7 @@ def _layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     epsilon: float = 1e-5,
-    *_: Any,
+    cudnn_enable: bool = False,
 ) -> Value:
     axes = range(len(x.shape) - len(shape), len(x.shape))
     return compose.layer_norm(b, x, axes, epsilon, 1.0 if weight is None else weight, 0.0 if bias is None else bias)
@@ -341,7 +361,7 @@ def _attention(
     return compose.matmul(b, b.softmax(b.scale(scores, factor, 0.0), -1), value)
 
 
-def _same(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
+def _same(b: Builder, x: Value, *, memory_format: Any = None) -> Value:
     return x
 
 
@@ -355,13 +375,13 @@ def _clip(b: Builder, x: Value, low: float = -1.0, high: float = 1.0) -> Value:
     return b.clip(x, low, high)
 
 
-# In-place variants (relu_) are found under the name without the underscore.
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, var, momentum, eps: (
         _batch_norm(b, x, w, bias, mean, var, False, momentum, eps),
     ),
     "_unsafe_view": _view,
-    "_softmax": lambda b, x, axis, *_: b.softmax(x, axis),
+    "_log_softmax": _log_softmax,
+    "_softmax": _softmax,
     "abs": _function(Abs()),
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
     "add": _add,

@@ -6,19 +6,22 @@ inside the network are stored with channels last, so that a convolution is one l
 
 from shakeproof.operators.activation import Abs, Clip, LeakyRelu, Relu
 from shakeproof.operators.affine import Combine, Linear, Mean, Scale
-from shakeproof.operators.base import Affine, Breaks, Operator, PiecewiseLinear, Range, Relaxation
-from shakeproof.operators.conv import AveragePool, Conv
-from shakeproof.operators.elementwise import Elementwise
-from shakeproof.operators.pool import MaxPool
+from shakeproof.operators.base import Affine, Breaks, Cells, Itself, Operator, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
+from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
+from shakeproof.operators.pool import MaxPool, envelope_breaks
 from shakeproof.operators.product import MatMul, Multiply, Softmax
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
 from shakeproof.operators.smooth import Erf, Exp, Gelu, GeluTanh, HardSwish, Power, Sigmoid, Silu, Softplus, Tanh
 
 __all__ = [
+    "PATCH_BYTES",
     "Abs",
     "Affine",
     "AveragePool",
+    "Between",
     "Breaks",
+    "Cells",
     "Clip",
     "Combine",
     "Concat",
@@ -29,6 +32,7 @@ __all__ = [
     "Gelu",
     "GeluTanh",
     "HardSwish",
+    "Itself",
     "LeakyRelu",
     "Linear",
     "MatMul",
@@ -37,6 +41,7 @@ __all__ = [
     "Multiply",
     "Operator",
     "Pad",
+    "Pair",
     "PiecewiseLinear",
     "Power",
     "Range",
@@ -46,8 +51,13 @@ __all__ = [
     "Scale",
     "Sigmoid",
     "Silu",
+    "SlidingWindow",
     "Softmax",
     "Softplus",
     "Tanh",
     "Transpose",
+    "TwoLines",
+    "Unrolled",
+    "envelope_breaks",
+    "unrolled",
 ]

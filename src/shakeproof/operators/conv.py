@@ -18,7 +18,7 @@ LARGEST_UNROLLED = 2**24
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """How a kernel walks over a picture: kernel size, strides, dilations; pads are (top, left, bottom, right)."""
 
     kernel: Pair
@@ -104,7 +104,7 @@ class Conv(Affine):
 
     weight: Tensor
     bias: Tensor
-    window: Window
+    window: SlidingWindow
 
     def apply(self, *inputs: Tensor) -> Tensor:
         pictures = inputs[0].flatten(0, 1)
@@ -193,7 +193,7 @@ def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
 class AveragePool(Affine):
     """The mean under a window; `divisor` (down, across, 1) is how many entries count at each position."""
 
-    window: Window
+    window: SlidingWindow
     divisor: Tensor
 
     def apply(self, *inputs: Tensor) -> Tensor:

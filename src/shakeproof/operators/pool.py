@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Relaxation
-from shakeproof.operators.conv import Pair, Window
+from shakeproof.operators.conv import Pair, SlidingWindow
 from shakeproof.operators.elementwise import TwoLines
 
 # Two values closer than this share of their size are equal but for the rounding of the sums they came from.
@@ -59,7 +59,7 @@ class MaxPool(PiecewiseLinear):
     need no rows), -inf otherwise. Padding never wins.
     """
 
-    window: Window
+    window: SlidingWindow
     floor: float = -torch.inf
 
     def apply(self, *inputs: Tensor) -> Tensor:

@@ -1,0 +1,228 @@
+"""Loads models: reads them into graphs, and refuses those that their own runtime computes differently."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
+from shakeproof.network.agreement import usual
+from shakeproof.network.graph import Graph
+from shakeproof.network.layout import image_layout
+from shakeproof.network.network import Network
+from shakeproof.network.reading import Reading
+from shakeproof.network.runtimes import first_line, onnx_runtime, torch_runtime
+
+if TYPE_CHECKING:
+    import onnx
+
+# Of the inputs of the comparison, these are of the size of numbers in [0, 1]; one more is of pixels in 0..255.
+NATURAL = 3
+
+
+def load(
+    source: str | Path | torch.nn.Module,
+    example_input: Tensor | None = None,
+    *,
+    image_shape: tuple[int, int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Network:
+    """Load a network and compare it with its reference runtime.
+
+    `source` is an ONNX file (.onnx, .onnx.gz), a torch.export file (.pt2), or a torch module with an example input.
+    """
+    if isinstance(source, torch.nn.Module):
+        network = _from_module(source, example_input)
+    else:
+        path = Path(source)
+        network = _from_exported_file(path) if path.suffix == ".pt2" else _from_onnx(path)
+    if image_shape is not None:
+        network = network.with_image_shape(image_shape)
+    network = _compared(network)
+    if mean is not None or std is not None:
+        network = network.normalised(mean or [0.0], std or [1.0])
+    return network
+
+
+def read(path: Path) -> Reading:
+    """What the reader makes of a model file of either kind; nothing is compared."""
+    if path.suffix != ".pt2":
+        return read_onnx(path)[1]
+    from shakeproof.network import torch_reader
+
+    return torch_reader.read(_exported(path), str(path))
+
+
+def read_onnx(path: Path) -> tuple[bytes, Reading]:
+    """An ONNX file's bytes, with all its weights, and what the reader made of it."""
+    stored, reading = _read_onnx(path)
+    return stored.data, reading
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A model file as onnxruntime takes it, and the digest of what lies on disk."""
+
+    data: bytes
+    identity: str
+
+
+def _read_onnx(path: Path) -> tuple[_Stored, Reading]:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from shakeproof.network import onnx_reader
+
+    try:
+        on_disk = path.read_bytes()
+        data = gzip.decompress(on_disk) if path.suffix == ".gz" else on_disk
+        model = onnx.load_from_string(data)
+        if not model.graph.node:
+            raise ValueError("it holds no operators")
+        external = [path.parent / place for place in _external_files(model)]
+        identity = _digest([on_disk, *(file.read_bytes() for file in external)])
+        if external:
+            onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+            data = model.SerializeToString()
+        return _Stored(data, identity), onnx_reader.read(model, str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
+    except (DecodeError, EOFError, zlib.error, ValueError, onnx.checker.ValidationError) as error:
+        raise InputError(f"{path}: not a complete ONNX model ({first_line(error)})") from error
+
+
+def _external_files(model: onnx.ModelProto) -> list[str]:
+    """The files beside a model that hold some of its weights, in the order of their names."""
+    import onnx
+
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+    tensors = [*model.graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+    entries = (e for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL for e in t.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
+
+
+def _from_onnx(path: Path) -> Network:
+    stored, reading = _read_onnx(path)
+    graph = _analysable(reading, str(path))
+    runtime = onnx_runtime(stored.data, str(path))
+    mixes = runtime.in_batches and runtime.mixes(_inputs(graph))
+    runtime = replace(runtime, in_batches=False) if mixes else runtime
+    layout = image_layout(graph.input_shape)
+    return Network(
+        str(path), graph, runtime, layout, reading.output_shape, stored.identity, reading.dropped, mixes_batches=mixes
+    )
+
+
+def _from_module(module: torch.nn.Module, example: Tensor | None) -> Network:
+    name = type(module).__name__
+    if example is None:
+        raise InputError("a torch module needs an example input: load(module, example_input)")
+    was_training = module.training
+    module.eval()
+    try:
+        exported = torch.export.export(module, (example[:1],))
+    except Exception as error:  # torch.export raises whatever the module's code makes it meet
+        raise InputError(f"{name}: torch.export cannot read it ({first_line(error)})") from error
+    finally:
+        module.train(was_training)
+    held = {**exported.state_dict, **exported.constants}
+    tensors = ((key, held[key]) for key in sorted(held) if isinstance(held[key], Tensor))
+    parts = [exported.graph_module.code.encode(), repr((tuple(example[:1].shape), example.dtype)).encode()]
+    for key, tensor in tensors:
+        parts += [f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)]
+    return _from_exported(exported, name, _digest(parts))
+
+
+def _from_exported_file(path: Path) -> Network:
+    exported = _exported(path)
+    return _from_exported(exported, str(path), _digest([path.read_bytes()]))
+
+
+def _exported(path: Path) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch.export raises whatever its unpickling meets
+        raise InputError(f"{path}: not a torch.export file ({first_line(error)[:200]})") from error
+
+
+def _from_exported(exported: torch.export.ExportedProgram, name: str, identity: str) -> Network:
+    from shakeproof.network import torch_reader
+
+    reading = torch_reader.read(exported, name)
+    graph = _analysable(reading, name)
+    runtime = torch_runtime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype)
+    layout = image_layout(graph.input_shape)
+    return Network(name, graph, runtime, layout, reading.output_shape, identity, reading.dropped)
+
+
+def _analysable(reading: Reading, name: str) -> Graph:
+    """The graph that was read; an error that lists every operator that stands in the way."""
+    if reading.graph is None:
+        listed = "; ".join(map(str, reading.problems))
+        raise UnsupportedNetworkError(f"{name}: {len(reading.problems)} operators cannot be analysed: {listed}")
+    return reading.graph
+
+
+def _compared(network: Network) -> Network:
+    """The network, told how large its outputs usually are; refused where graph and runtime disagree."""
+    inputs = _inputs(network.graph)
+    ours, theirs = network.scores(torch.from_numpy(inputs).double()), network.reference(inputs)
+    if theirs.shape != tuple(ours.shape):
+        raise NetworkMismatchError(
+            f"{network.name}: read as {ours.shape[1]} classes, the reference runtime gives {theirs.shape[1]}"
+        )
+    if not np.isfinite(theirs[:NATURAL]).all():
+        raise InputError(f"{network.name}: the scores of a random picture are not finite; check the network's weights")
+    network = replace(network, usual=usual(theirs[:NATURAL], theirs))
+    shares = network.disagreement(ours, theirs)
+    shares[NATURAL:][~_tells(network, inputs[NATURAL:], ours[NATURAL:], theirs[NATURAL:])] = 0.0
+    if not (shares <= 1).all():
+        raise NetworkMismatchError(
+            f"{network.name}: the network as read differs from the reference runtime by {shares.max():.3g} times what"
+            " rounding explains; this is a bug in shakeproof or in the file, please report it"
+        )
+    return network
+
+
+def _inputs(graph: Graph) -> NDArray[np.float32]:
+    """The inputs of the comparison: pixels in [0, 1], normalised ones, none, and pixels in 0..255.
+
+    Many networks are for the last, and nearly constant on the others.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, *graph.input_shape)
+    inputs = [torch.rand(shape, generator=generator), torch.randn(shape, generator=generator), torch.zeros(shape)]
+    return torch.cat([*inputs, 255 * torch.rand(shape, generator=generator)]).numpy()
+
+
+def _tells(
+    network: Network, inputs: NDArray[np.float32], ours: Tensor, theirs: NDArray[np.float32]
+) -> NDArray[np.bool_]:
+    """Whether a network is defined, and float32 fine enough, for inputs that may be larger than it was made for."""
+    with torch.inference_mode():
+        rounded = network.with_softmax(network.graph.to(torch.float32).run(torch.from_numpy(inputs))).numpy()
+    told: NDArray[np.bool_] = np.isfinite(theirs).all(1) & (network.disagreement(ours, rounded) <= 1)
+    return told
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    """The SHA-256 of one part as it is; of several, that of their digests, so that their borders count."""
+    given = list(parts)
+    if len(given) == 1:
+        return hashlib.sha256(given[0]).hexdigest()
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in given)).hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,96 @@
+"""The deployed runtimes that a network is compared with: onnxruntime, and torch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shakeproof.errors import InputError
+from shakeproof.network.agreement import disagreement, usual
+
+# Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
+Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxRuntime:
+    """A model in onnxruntime: many images at once where it takes them, one at a time where its batch size is fixed."""
+
+    session: Any
+    in_batches: bool
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        found = self.batch(x) if self.in_batches and len(x) > 1 else None
+        return self.one_by_one(x) if found is None else found
+
+    def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray([self._run(row).reshape(-1) for row in x], dtype=np.float32)
+
+    def batch(self, x: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """All images at once; None if a batch size is fixed within the network, whatever its input says."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as states
+
+        try:
+            return np.asarray(self._run(x.reshape(len(x), *x.shape[2:])), dtype=np.float32).reshape(len(x), -1)
+        except (states.InvalidArgument, states.RuntimeException, states.Fail, ValueError):
+            return None
+
+    def mixes(self, x: NDArray[np.float32]) -> bool:
+        """Whether what an image gets depends on the others in its batch: a network that reduces over the batch.
+
+        Batches of two sizes, as a network may work by chance for one that its file mentions.
+        """
+        alone = self.one_by_one(x)
+        usually = usual(alone[:-1], alone)
+        for count in (len(x), len(x) - 1):
+            together = self.batch(x[:count])
+            if together is None:
+                continue
+            if together.shape != alone[:count].shape:
+                return True
+            told = np.isfinite(alone[:count]).all(1)
+            shares = disagreement(alone[:count][told].astype(np.float64), together[told], usually, 0.0)
+            if not (shares <= 1).all():
+                return True
+        return False
+
+    def _run(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
+        wanted = self.session.get_inputs()[0]
+        dtype = np.float64 if wanted.type == "tensor(double)" else np.float32
+        return np.asarray(self.session.run(None, {wanted.name: inputs.astype(dtype)})[0])
+
+
+def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
+    """A serialised model in onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session: Any = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise InputError(f"{name}: onnxruntime cannot load the network ({first_line(error)})") from error
+    shape = session.get_inputs()[0].shape
+    return OnnxRuntime(session, len(shape) > 1 and not isinstance(shape[0], int))
+
+
+def torch_runtime(module: torch.nn.Module, dtype: torch.dtype) -> Reference:
+    """An exported program's module, one image at a time: it was exported for one."""
+
+    def scores(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            rows = [module(row).reshape(-1) for row in torch.from_numpy(x).to(dtype)]
+        return torch.stack(rows).float().numpy()
+
+    return scores
+
+
+def first_line(error: Exception) -> str:
+    """What an error of somebody else's says first."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
