@@ -1,0 +1,186 @@
+"""Negative controls: an operator with one rule broken a little, for each rule it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators import Affine, Breaks, Elementwise, Operator, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.smooth import Smooth
+from shakeproof.testing.rules import Check, affine, bending, enclosing, function
+from shakeproof.testing.wrapped import (
+    HighPlane,
+    LostCoefficients,
+    OtherAttained,
+    OtherCells,
+    OtherPoints,
+    OtherSlopes,
+    SmallImage,
+    SmallSpread,
+    Wrapped,
+    without_lower_part,
+)
+
+# Makes of what a method returned, and of what it was given, what a broken one would return.
+Alteration = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Tampering:
+    """A way to break a rule of operators of some kind: what one of their methods returns is altered."""
+
+    broken: Check
+    kind: type[object]
+    method: str
+    alter: Alteration
+
+
+def tampered(operator: Operator) -> Iterator[tuple[str, Operator]]:
+    """Versions of an operator that break one rule a little (and others that follow from it), each with its name.
+
+    A rule may be broken in several ways. What an operator has not (tilts, say) is not broken.
+    """
+    for tampering in TAMPERINGS:
+        if isinstance(operator, tampering.kind) and getattr(operator, tampering.method) is not None:
+            broken = altered(operator, tampering.method, tampering.alter)
+            yield tampering.broken.__name__.replace("_", " "), broken
+
+
+def altered(operator: Operator, method: str, alter: Alteration) -> Operator:
+    """The same operator, of a class with one method (or property) altered."""
+    kind = type(operator)
+    own = getattr(kind, method)
+
+    def of_method(self: Operator, *given: Any) -> Any:
+        return alter(own(self, *given), *given)
+
+    def of_property(self: Operator) -> Any:
+        return alter(own.__get__(self))
+
+    replaced = of_method if callable(own) else property(of_property)
+    broken: Operator = object.__new__(type(f"Tampered{kind.__name__}", (kind,), {method: replaced}))
+    cached = {name for name in vars(operator) if isinstance(getattr(kind, name, None), cached_property)}
+    vars(broken).update({name: value for name, value in vars(operator).items() if name not in cached})
+    return broken
+
+
+def _scaled(found: Tensor, *given: Any) -> Tensor:
+    return 1.01 * found
+
+
+def _scaled_apply(found: Operator, *given: Any) -> Operator:
+    return altered(found, "apply", _scaled)
+
+
+def _spoiling(out: Tensor, *inputs: Tensor) -> Tensor:
+    inputs[0].mul_(1.01)
+    return out
+
+
+def _in_place(out: Tensor, x: Tensor) -> Tensor:
+    return x.copy_(out)
+
+
+def _lower_part_lost(share: float) -> Alteration:
+    return lambda found, *given: without_lower_part(found, share)
+
+
+def _last_negated(parts: tuple[Tensor, ...], *given: Any) -> tuple[Tensor, ...]:
+    return *parts[:-1], -parts[-1]
+
+
+def _first_lost(found: Breaks, *given: Any) -> Breaks:
+    return Breaks(found.segment[1:], found.fraction[1:])
+
+
+def _on_a_row(found: Breaks, *given: Any) -> Breaks:
+    return Breaks(found.segment, found.fraction.floor())
+
+
+def _across_lines(found: Breaks, x: Tensor, joined: Tensor) -> Breaks:
+    apart = (~joined).nonzero().flatten()
+    return Breaks(
+        torch.cat([found.segment, apart]), torch.cat([found.fraction, torch.full_like(apart, 0.5, dtype=x.dtype)])
+    )
+
+
+def _wrapping(kind: type[Wrapped]) -> Alteration:
+    return lambda found, *ranges: kind(found)
+
+
+def _other_alone(found: Relaxation, *ranges: Range) -> Relaxation:
+    return HighPlane(found) if len(ranges[0].low) == 1 else found
+
+
+def _mixing_rows(out: Tensor, *inputs: Tensor) -> Tensor:
+    return out + 0.01 * out.mean(0)
+
+
+def _mixing_entries(out: Tensor, *inputs: Tensor) -> Tensor:
+    return out + 0.01 * out.mean(-1, keepdim=True)
+
+
+def _never_split(found: Tensor, *given: Any) -> Tensor:
+    return torch.full_like(found, torch.nan)
+
+
+def _split_at_an_end(found: Tensor, within: Range) -> Tensor:
+    return torch.where(found.isnan(), found, within.low)
+
+
+def _wavy(found: Tensor, x: Tensor) -> Tensor:
+    return found + 0.1 * (1 + found.abs().amax()) * (5 * x).sin()
+
+
+ENCLOSURES: tuple[tuple[Check, type[Wrapped]], ...] = (
+    (enclosing.points_and_spread_enclose_outputs, OtherPoints),
+    (enclosing.points_and_spread_enclose_outputs, SmallSpread),
+    (enclosing.image_contains_outputs, SmallImage),
+    (enclosing.pull_is_a_lower_bound, HighPlane),
+    (enclosing.attained_is_where_pull_has_equality, OtherSlopes),
+    (enclosing.attained_is_where_pull_has_equality, OtherAttained),
+    (enclosing.pull_leaves_its_coefficients_as_they_are, LostCoefficients),
+    (enclosing.pull_takes_the_cell_of_each_row, OtherCells),
+)
+
+METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
+    (enclosing.apply_treats_each_row_alone, Operator, "apply", _mixing_rows),
+    (enclosing.apply_leaves_its_inputs_as_they_are, Operator, "apply", _spoiling),
+    (enclosing.apply_makes_a_new_value_unless_it_may_return_its_input, Elementwise, "apply", _in_place),
+    (enclosing.workspace_is_a_number_of_bytes, Operator, "workspace", lambda found, *shapes: -1),
+    (enclosing.one_cell_serves_all_rows, Operator, "relaxed", _other_alone),
+    (enclosing.to_float32_keeps_the_operator, Operator, "to", _scaled_apply),
+    (affine.apply_is_affine, Affine, "apply", lambda out, *inputs: out + 0.01 * out * out),
+    (affine.magnitude_has_the_absolute_coefficients, Affine, "magnitude", _scaled_apply),
+    (affine.adjoint_is_the_transpose, Affine, "adjoint", _last_negated),
+    (affine.adjoint_is_the_transpose, Affine, "adjoint", lambda parts, *given: tuple(map(_scaled, parts))),
+    (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _on_a_row),
+    (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _across_lines),
+    (bending.breaks_are_complete, PiecewiseLinear, "breaks", _first_lost),
+    (bending.overwrite_is_apply, PiecewiseLinear, "overwrite", _scaled),
+    (function.apply_treats_each_entry_alone, Elementwise, "apply", _mixing_entries),
+    (function.strays_contains_the_distance_from_lines, Elementwise, "strays", _lower_part_lost(0.1)),
+    (function.image_contains_the_function, Elementwise, "image", _lower_part_lost(0.01)),
+    (function.split_at_is_inside_or_the_function_is_straight, Elementwise, "split_at", _never_split),
+    (function.split_at_is_inside_or_the_function_is_straight, Elementwise, "split_at", _split_at_an_end),
+    (function.tilts_are_slopes_of_lines_below, Elementwise, "tilts", lambda found: (found[0], found[1] + 0.01)),
+    (function.tilts_are_slopes_of_lines_below, Elementwise, "tilts", lambda found: (found[0] - 0.01, found[1])),
+    (function.relaxed_is_between_two_lines, Elementwise, "relaxed", _wrapping(Wrapped)),
+    (
+        function.curvature_is_the_second_derivative,
+        Smooth,
+        "curvature",
+        lambda found, x: found + 1e-3 * (1 + found.abs()),
+    ),
+    (function.curvature_is_monotone_between_turns, Smooth, "curvature", _wavy),
+)
+
+TAMPERINGS = (
+    *(Tampering(rule, Operator, "relaxed", _wrapping(kind)) for rule, kind in ENCLOSURES),
+    *(Tampering(*row) for row in METHODS),
+)
