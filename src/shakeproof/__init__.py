@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, profile, verify, verify_specification
     from shakeproof.errors import ShakeproofError
+    from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
+    from shakeproof.images import Image, read_image
     from shakeproof.network import Network, load
     from shakeproof.perturbation import (
         AnyKernel,
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
         parse,
         sharpen,
     )
-    from shakeproof.result import BoxQuery, BoxResult, Counterexample, Interval, Query, Reason, Result, Status, Witness
+    from shakeproof.query import Query, perturbed, specified
+    from shakeproof.result import Record, Result
     from shakeproof.settings import Settings
+    from shakeproof.verdict import Reason, Status
     from shakeproof.vnnlib import Specification, read_specification
 
 __version__ = "0.1.0"
@@ -39,6 +43,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": ("ShakeproofError",),
     "network": ("Network", "load"),
+    "images": ("Image", "read_image"),
     "perturbation": (
         "AnyKernel",
         "Perturbation",
@@ -52,17 +57,10 @@ _HOMES = {
         "parse",
         "sharpen",
     ),
-    "result": (
-        "BoxQuery",
-        "BoxResult",
-        "Counterexample",
-        "Interval",
-        "Query",
-        "Reason",
-        "Result",
-        "Status",
-        "Witness",
-    ),
+    "query": ("Query", "perturbed", "specified"),
+    "evidence": ("Interval", "Witness"),
+    "verdict": ("Reason", "Status"),
+    "result": ("Record", "Result"),
     "settings": ("Settings",),
     "vnnlib": ("Specification", "read_specification"),
     "analysis": ("analyse", "profile", "verify", "verify_specification"),
@@ -71,15 +69,14 @@ _HOMES = {
 
 __all__ = [
     "AnyKernel",
-    "BoxQuery",
-    "BoxResult",
-    "Counterexample",
     "Exported",
+    "Image",
     "Interval",
     "Network",
     "Perturbation",
     "Query",
     "Reason",
+    "Record",
     "Result",
     "Settings",
     "ShakeproofError",
@@ -97,9 +94,12 @@ __all__ = [
     "load",
     "motion_blur",
     "parse",
+    "perturbed",
     "profile",
+    "read_image",
     "read_specification",
     "sharpen",
+    "specified",
     "verify",
     "verify_specification",
 ]

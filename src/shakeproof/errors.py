@@ -35,3 +35,7 @@ class ProofError(ShakeproofError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}: this is a bug in shakeproof, please report it")
+
+
+class NotFiniteError(ShakeproofError):
+    """Scores that are infinite or no numbers: nothing can be said of the query that met them."""

@@ -18,13 +18,13 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from shakeproof import vnnlib
-from shakeproof.analysis import check_query, make_query
+from shakeproof.analysis import fitting
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 from shakeproof.images import Image
 from shakeproof.network import Network, load, read_onnx
-from shakeproof.perturbation import Perturbation
-from shakeproof.result import Query, Strength
+from shakeproof.perturbation import Perturbation, parse_path
+from shakeproof.query import Query, Strength, perturbed
 
 Format = Literal["augmented", "vnnlib", "perturbed"]
 
@@ -68,8 +68,9 @@ def export(
     """
     refuse_torch(model, form)
     network = load(model, image_shape=image_shape, mean=mean, std=std)
-    query = make_query(network, image, perturbation, label, strength)
-    return write_query(model, network, query, folder, mean, std, form)
+    perturbation = parse_path(perturbation) if isinstance(perturbation, str) else perturbation
+    (query,) = perturbed(network, [fitting(network, image)], perturbation, label, strength)
+    return write_query(model, network, query, folder, form)
 
 
 def refuse_torch(model: object, form: Format) -> None:
@@ -86,8 +87,6 @@ def write_query(
     network: Network,
     query: Query,
     folder: str | Path,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
     form: Format = "augmented",
 ) -> Exported:
     """Write a query about the network that was loaded from `model`, with its normalisation if it has one.
@@ -95,14 +94,14 @@ def write_query(
     The form `vnnlib` leaves out the network: another strength or label asks about the same one. `perturbed` says in one
     file which image is perturbed and how, for shakeproof itself.
     """
-    check_query(network, query)
-    label = _predicted(network, query) if query.label is None else query.label
+    label = query.label
+    assert label is not None
     if form == "perturbed":
         file = Path(folder) / PERTURBED
-        write_whole({file: _perturbed(network, query, label, mean, std).encode()})
+        write_whole({file: _perturbed(network, query, label).encode()})
         return Exported(str(model), None, file, label)
     data, _ = read_onnx(Path(model))
-    augmented = _augmented(onnx.load_from_string(data), network, query, mean, std).SerializeToString()
+    augmented = _augmented(onnx.load_from_string(data), network, query).SerializeToString()
     question = _question(network, query, label).encode()
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
     if form == "augmented":
@@ -114,44 +113,32 @@ def write_query(
     return Exported(str(model), None, query_file, label)
 
 
-def _predicted(network: Network, query: Query) -> int:
-    """The class at strength 0."""
-    start, clip = query.perturbation.apply(query.image.pixels).base, query.perturbation.clip
-    start = start if clip is None else start.clamp(*clip)
-    return int(network.scores(network.picture().to_input(start).unsqueeze(0))[0].argmax())
-
-
 # -- the network ------------------------------------------------------------------------------------------------------
 
 
-def _augmented(
-    model: onnx.ModelProto,
-    network: Network,
-    query: Query,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-) -> onnx.ModelProto:
+def _augmented(model: onnx.ModelProto, network: Network, query: Query) -> onnx.ModelProto:
     """The model, fed by the perturbed image instead of its input; its own nodes stay as they are."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
     if opset < OLDEST_OPSET:
         raise InputError(f"{network.name}: is of ONNX opset {opset}; convert it to {OLDEST_OPSET} or newer")
     front = _Front(model)
-    layout, path = network.picture(), query.perturbation.apply(query.image.pixels)
-    slopes = layout.to_input(path.slopes).reshape(query.perturbation.parameters, -1)
+    assert query.path is not None
+    layout, path = network.picture(), query.path.path
+    slopes = path.slopes.reshape(path.parameters, -1)
     value = front.name("z")
     start = helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, len(slopes)])
-    base = layout.to_input(path.base).reshape(1, -1)
+    base = path.base.reshape(1, -1)
     value = front.node("Gemm", value, front.constant("R_A", slopes.t()), front.constant("R_B", base), transB=1)
-    clip = query.perturbation.clip
+    clip = path.clip
     if clip is not None and opset >= CLIP_TAKES_INPUTS:
         limits = (front.constant(name, torch.tensor(v)) for name, v in zip(("low", "high"), clip, strict=True))
         value = front.node("Clip", value, *limits)
     elif clip is not None:
         value = front.node("Clip", value, min=clip[0], max=clip[1])
-    for operator, name, channels in (("Sub", "mean", mean), ("Div", "std", std)):
-        if channels is not None:
-            planes = torch.tensor(channels, dtype=torch.float64).reshape(-1, 1, 1).expand(layout.image_shape)
-            value = front.node(operator, value, front.constant(name, layout.to_input(planes).reshape(1, -1)))
+    if network.normalisation is not None:
+        mean, std = network.normalisation.as_inputs(layout)
+        for operator, name, entries in (("Sub", "mean", mean), ("Div", "std", std)):
+            value = front.node(operator, value, front.constant(name, entries.reshape(1, -1)))
     (image,) = (i for i in model.graph.input if i.name not in front.weights)
     dtype = image.type.tensor_type.elem_type
     if dtype != TensorProto.FLOAT:
@@ -244,7 +231,7 @@ def _question(network: Network, query: Query, label: int) -> str:
     """VNN-LIB 1.0: are there strengths in the box at which another class scores no less than the label?"""
     facts = {
         "model": network.name,
-        "image": query.image.name,
+        "image": query.name,
         "perturbation": query.perturbation,
         "label": label,
         "strength": ",".join(map(repr, query.strengths)),
@@ -257,12 +244,12 @@ def _question(network: Network, query: Query, label: int) -> str:
     return vnnlib.written(vnnlib.robustness(0 * highest, highest, label, network.graph.classes), comments)
 
 
-def _perturbed(
-    network: Network, query: Query, label: int, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> str:
+def _perturbed(network: Network, query: Query, label: int) -> str:
     """VNN-LIB 1.0: the image as a box of one point, and in comments what happens to it."""
-    layout = network.picture()
+    assert query.image is not None
+    layout, normalised = network.picture(), network.normalisation
     pixels = layout.to_input(query.image.pixels).reshape(-1).numpy()
+    mean, std = (None, None) if normalised is None else (normalised.mean, normalised.std)
     directives = vnnlib.perturbed_directives(str(query.perturbation), query.strengths, mean, std, layout.image_shape)
     specification = vnnlib.robustness(pixels, pixels, label, network.graph.classes)
     return vnnlib.written_perturbed(replace(specification, directives=directives))

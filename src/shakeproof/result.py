@@ -1,255 +1,261 @@
-"""What an analysis answers: verdict, evidence, and the one object a line that `--json` prints."""
+"""What an analysis answers: the query, its evidence, and what follows from them; and that as one line of JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
+from shakeproof.errors import InputError
+from shakeproof.evidence import BoundedCells, Bracket, Interval, Proof, Regions, Swept, Witness
 from shakeproof.exact import Curve
-from shakeproof.images import Image
-from shakeproof.perturbation import AnyKernel, Perturbation
-from shakeproof.vnnlib import Specification
+from shakeproof.query import Query
+from shakeproof.verdict import Evidence, Reason, Status, judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-class Status(StrEnum):
-    """The verdict about a label over all strengths in [0, strength]."""
-
-    SAFE = "safe"
-    UNSAFE = "unsafe"
-    UNDECIDED = "undecided"
-    MISCLASSIFIED = "misclassified"
-
-
-class Reason(StrEnum):
-    """Why there is no verdict."""
-
-    TIMEOUT = "timeout"
-    NOT_REPLAYED = "not-replayed"
-    ROUNDING = "rounding"
-    RUNTIME_DISAGREES = "runtime-disagrees"
-    BOUNDS = "bounds"
-
-    @property
-    def sentence(self) -> str:
-        return {
-            Reason.TIMEOUT: "the time was up before everything was settled",
-            Reason.NOT_REPLAYED: "the label loses by so little that the float32 runtime does not show it",
-            Reason.ROUNDING: "the smallest margin is no larger than float64 rounding might explain",
-            Reason.RUNTIME_DISAGREES: "the label was proved to win where the float32 runtime gives another class",
-            Reason.BOUNDS: "the bounds are too loose somewhere, and nothing is left to split there",
-        }[self]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Strengths over which one class wins."""
-
-    start: float
-    end: float
-    winner: int
-
-
-Strength = float | tuple[float, ...]
-"""One number for a perturbation with one parameter, a number each for one with several."""
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """The strength at which the label loses most clearly, who wins there, and whether the runtime agrees."""
-
-    strength: Strength
-    winner: int
-    margin: float
-    replayed: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Query:
-    """Does `label` win for every strength in [0, strength] of a perturbation of an image?
-
-    Where the perturbation has several parameters, one strength is meant for all of them.
-    """
-
-    image: Image
-    perturbation: Perturbation
-    label: int | None = None
-    strength: Strength = 1.0
-
-    @property
-    def name(self) -> str:
-        return self.image.name
-
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        """A strength for each parameter."""
-        return self.perturbation.strengths(self.strength)
-
-
-@dataclass(frozen=True, eq=False)
-class Regions:
-    """Boxes of strengths (n, low and high, m): the label provably wins on all of one, loses on all of one, or neither
-    was settled.
-    """
-
-    safe: NDArray[Any]
-    violated: NDArray[Any]
-    open: NDArray[Any]
-
-    @staticmethod
-    def share(boxes: NDArray[Any], strengths: Sequence[float]) -> float:
-        """Which part of all strengths the boxes make up; an axis without extent does not count."""
-        whole = np.array(strengths)
-        sides = (boxes[:, 1] - boxes[:, 0])[:, whole > 0] / whole[whole > 0]
-        return min(1.0, float(sides.prod(1).sum())) if whole.any() else float(len(boxes) > 0)
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The answer to a query. `critical_strength` brackets the smallest strength at which the label loses.
+    """The answer to a query. It has no field for the verdict: that is what the one judge makes of the evidence.
 
-    `curve` holds the exact scores at every breakpoint that was reached, or (by bounds, with one parameter) the scores
-    wherever the network was evaluated; `regions` what bounds proved where. `pieces` counts pieces or boxes.
+    `model` and `identity` name the network, `predicted` is the class that it gives to the image (or the middle of a
+    box); None where its scores are not finite.
     """
 
     model: str
+    identity: str
     query: Query
-    label: int
-    predicted: int
-    status: Status
-    critical_strength: tuple[float, float] | None
-    profile: tuple[Interval, ...]
-    counterexample: Counterexample | None
-    min_margin: float | None
-    pieces: int
-    reason: Reason | None
+    evidence: Evidence
+    predicted: int | None
     seconds: float
-    curve: Curve
-    method: str = "exact"
-    rounding: str = "nominal"
-    regions: Regions | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        return _json(self, str(self.query.perturbation), _plain(self.query.strengths))
-
-    def plot(self) -> Figure:
-        """The label's margin over each rival against the strength, or a map of two strengths, in matplotlib."""
-        from shakeproof.report.plot import result_figure
-
-        return result_figure(self)
-
-
-@dataclass(frozen=True, eq=False)
-class BoxQuery:
-    """Is no input in the boxes of a specification a counterexample?
-
-    It comes from a file, or from a perturbation that makes a box of an image; `predicted` says that the label is what
-    the network made of that image.
-    """
-
-    name: str
-    specification: Specification
-    image: Image | None = None
-    perturbation: AnyKernel | None = None
-    strength: float | None = None
-    predicted: bool = False
+    @cached_property
+    def _verdict(self) -> tuple[Status, Reason | None]:
+        return judge(self.evidence)
 
     @property
-    def label(self) -> int | None:
-        return self.specification.label
-
-
-@dataclass(frozen=True, eq=False)
-class Witness:
-    """An input (*input_shape) that is a counterexample, and its outputs in the reference runtime (classes).
-
-    `margin` is how far the network in float64 is from none there: not positive. Not `replayed`: the runtime disagrees.
-    `picture` (channels, height, width) is the input, if it is one. Where a range holds no float32 number, the input has
-    the nearest one: the runtime takes no other.
-    """
-
-    input: NDArray[np.float32]
-    outputs: NDArray[np.float32]
-    margin: float
-    replayed: bool
-    strength: float | None
-    picture: Tensor | None
+    def status(self) -> Status:
+        return self._verdict[0]
 
     @property
-    def winner(self) -> int:
-        return int(self.outputs.argmax())
-
-
-@dataclass(frozen=True, eq=False)
-class BoxResult:
-    """The answer to a query about boxes. `min_margin` is what was proved, or a counterexample's margin; before a final
-    softmax, where that is left out.
-
-    `pieces` counts the parts of the boxes that were bounded.
-    """
-
-    model: str
-    query: BoxQuery
-    predicted: int
-    status: Status
-    counterexample: Witness | None
-    min_margin: float | None
-    pieces: int
-    reason: Reason | None
-    seconds: float
-    method: str = "bounds"
-    rounding: str = "nominal"
-    critical_strength: None = None
-    profile: tuple[()] = ()
-    regions: None = None
+    def reason(self) -> Reason | None:
+        return self._verdict[1]
 
     @property
     def label(self) -> int | None:
         return self.query.label
 
+    @property
+    def counterexample(self) -> Witness | None:
+        return self.evidence.witness
+
+    @property
+    def proof(self) -> Proof | None:
+        """The proof of a query with one obligation."""
+        return self.evidence.proofs[0] if len(self.evidence.proofs) == 1 else None
+
+    @property
+    def method(self) -> str:
+        return self.evidence.proofs[0].method if self.evidence.proofs else "bounds"
+
+    rounding = "nominal"
+    arithmetic = "real"
+
+    @property
+    def pieces(self) -> int:
+        """How many linear pieces were enumerated, or parts bounded."""
+        return sum(proof.pieces for proof in self.evidence.proofs)
+
+    @property
+    def critical_strength(self) -> Bracket | None:
+        """Brackets the smallest strength at which the label loses; None where it was not found, or is not known."""
+        if self.query.parameters != 1:
+            return None
+        if self.status is Status.MISCLASSIFIED:
+            return 0.0, 0.0
+        return self.proof.critical if self.proof is not None and self._trusted else None
+
+    @property
+    def certified_strength(self) -> float:
+        """The largest strength up to which the label was proved to win."""
+        if self.status is Status.SAFE and self.query.strengths:
+            return min(self.query.strengths)
+        if self.query.parameters != 1 or self.status is Status.MISCLASSIFIED or not self._trusted:
+            return 0.0
+        return 0.0 if self.proof is None else self.proof.certified
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether what was proved of the network is about the network that is deployed."""
+        comparison = self.evidence.comparison
+        return self.evidence.finite and comparison is not None and comparison.outputs_agree
+
+    @property
+    def profile(self) -> tuple[Interval, ...]:
+        """Which class wins where, if the method is exact."""
+        return () if self.proof is None else self.proof.profile
+
+    @property
+    def min_margin(self) -> float | None:
+        """The smallest margin there is, or that was found; by bounds, a safe query's is what was proved of it."""
+        found = [] if self.counterexample is None else [self.counterexample.margin]
+        if isinstance(self.proof, Swept) and len(self.proof.curve.z):
+            found.append(float(self.proof.curve.margin(self.proof.label).min()))
+        elif self.status is Status.SAFE:
+            found += [proof.least for proof in self.evidence.proofs]
+        return min(found, default=None)
+
+    @property
+    def curve(self) -> Curve:
+        """The exact scores at every breakpoint that was reached, or by bounds wherever one strength was evaluated."""
+        if isinstance(self.proof, (Swept, BoundedCells)) and self.query.path is not None:
+            return self.proof.curve
+        return Curve(np.empty(0), np.empty((0, self.query.obligations[0].property.outputs)))
+
+    @property
+    def regions(self) -> Regions | None:
+        """What bounds proved where, on a path."""
+        return self.proof.regions if isinstance(self.proof, BoundedCells) and self.query.path is not None else None
+
+    def picture(self) -> Tensor | None:
+        """The counterexample as a picture (channels, height, width), if inputs are pictures."""
+        witness, inputs = self.counterexample, self.query.obligations[0].inputs
+        if witness is None or inputs.layout is None:
+            return None
+        return inputs.layout.from_input(torch.from_numpy(witness.input))
+
+    @property
+    def record(self) -> Record:
+        """The answer as plain data."""
+        found = self.counterexample
+        return Record(
+            version=FORMAT,
+            model=self.model,
+            image=self.query.name,
+            label=self.label,
+            predicted=self.predicted,
+            perturbation=None if self.query.perturbation is None else str(self.query.perturbation),
+            strength=_plain(self.query.strengths),
+            status=self.status,
+            critical_strength=self.critical_strength,
+            certified_strength=self.certified_strength,
+            profile=self.profile,
+            counterexample=None
+            if found is None
+            else RecordedWitness(
+                _plain(found.strengths or self.query.strengths), found.winner, found.margin, found.replayed
+            ),
+            min_margin=self.min_margin,
+            method=self.method,
+            pieces=self.pieces,
+            rounding=self.rounding,
+            arithmetic=self.arithmetic,
+            reason=self.reason,
+            seconds=round(self.seconds, 6),
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints, with the keys of every result; what does not apply is null."""
-        perturbation = self.query.perturbation
-        return _json(self, None if perturbation is None else str(perturbation), self.query.strength)
+        """The object that `--json` prints."""
+        return self.record.to_json()
+
+    def plot(self) -> Figure:
+        """The label's margin over each rival against the strength, or a map of two strengths, in matplotlib."""
+        from shakeproof.report import result_figure
+
+        return result_figure(self)
 
 
-def _plain(strength: Strength) -> float | list[float]:
-    several = (strength,) if isinstance(strength, (int, float)) else strength
-    return several[0] if len(several) == 1 else list(several)
+@dataclass(frozen=True)
+class RecordedWitness:
+    """What a record says of a counterexample."""
+
+    strength: float | tuple[float, ...] | None
+    winner: int
+    margin: float
+    replayed: bool
 
 
-def _json(result: Result | BoxResult, perturbation: str | None, strength: float | list[float] | None) -> dict[str, Any]:
-    found = result.counterexample
-    return {
-        "model": result.model,
-        "image": result.query.name,
-        "label": result.label,
-        "predicted": result.predicted,
-        "perturbation": perturbation,
-        "strength": strength,
-        "status": result.status.value,
-        "critical_strength": result.critical_strength and list(result.critical_strength),
-        "profile": [{"from": i.start, "to": i.end, "class": i.winner} for i in result.profile],
-        "counterexample": found
-        and {
-            "strength": None if found.strength is None else _plain(found.strength),
-            "class": found.winner,
-            "margin": found.margin,
-            "replayed": found.replayed,
-        },
-        "min_margin": result.min_margin,
-        "method": result.method,
-        "pieces": result.pieces,
-        "rounding": result.rounding,
-        "reason": result.reason and result.reason.value,
-        "seconds": round(result.seconds, 6),
-    }
+@dataclass(frozen=True)
+class Record:
+    """A result as it is written down: what it says, without the evidence for it. Reads back from its own JSON."""
+
+    version: int
+    model: str
+    image: str
+    label: int | None
+    predicted: int | None
+    perturbation: str | None
+    strength: float | tuple[float, ...] | None
+    status: Status
+    critical_strength: Bracket | None
+    certified_strength: float
+    profile: tuple[Interval, ...]
+    counterexample: RecordedWitness | None
+    min_margin: float | None
+    method: str
+    pieces: int
+    rounding: str
+    arithmetic: str
+    reason: Reason | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints: plain values only."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = self.counterexample
+        plain |= {
+            "status": self.status.value,
+            "reason": None if self.reason is None else self.reason.value,
+            "profile": [{"from": i.start, "to": i.end, "class": i.winner} for i in self.profile],
+            "counterexample": None
+            if found is None
+            else {("class" if key == "winner" else key): _listed(value) for key, value in asdict(found).items()},
+        }
+        return {key: _listed(value) for key, value in plain.items()}
+
+    @staticmethod
+    def from_json(line: str | Mapping[str, Any]) -> Record:
+        """The record that one line of `--json` is."""
+        try:
+            said = dict(json.loads(line) if isinstance(line, str) else line)
+            if said["version"] != FORMAT:
+                raise InputError(f"a result of version {said['version']} cannot be read, only of version {FORMAT}")
+            found = said["counterexample"]
+            said |= {
+                "status": Status(said["status"]),
+                "reason": None
+                if said["reason"] is None
+                else {reason.value: reason for reason in Reason}[said["reason"]],
+                "profile": tuple(Interval(part["from"], part["to"], part["class"]) for part in said["profile"]),
+                "critical_strength": _tupled(said["critical_strength"]),
+                "strength": _tupled(said["strength"]),
+                "counterexample": None
+                if found is None
+                else RecordedWitness(_tupled(found["strength"]), found["class"], found["margin"], found["replayed"]),
+            }
+            return Record(**said)
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
+
+
+def _plain(strengths: tuple[float, ...]) -> float | tuple[float, ...] | None:
+    """One number on its own; nothing for none."""
+    return (strengths[0] if len(strengths) == 1 else strengths) if strengths else None
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,16 +1,26 @@
-"""How to run an analysis."""
+"""How to run an analysis: plain data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 from shakeproof.errors import InputError
 
-GIB = 2.0**30
 Method = Literal["auto", "exact", "bounds"]
+
+
+class Options(TypedDict, total=False):
+    """The same as keyword arguments of `profile` and `verify`."""
+
+    timeout: float | None
+    memory: float
+    stop_early: bool
+    device: str
+    method: Method
+    tolerance: float
+    whole_curve: bool
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,6 @@ class Settings:
     method: Method = "auto"
     tolerance: float = 1e-4
     whole_curve: bool = False
-    progress: Callable[[float], None] = field(default=lambda fraction: None)
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not self.timeout > 0:

@@ -1,55 +1,91 @@
-"""Which verdict a curve supports. No verdict is what is left over: each is built from its own evidence."""
+"""The one judge: which verdict evidence supports. None is what is left over; each is built from evidence of its own."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shakeproof.exact import Curve
-from shakeproof.result import Counterexample, Reason, Status
-from shakeproof.rounding import OF_SCORES
-
-# How many pieces of a curve are compared with direct evaluation before it proves anything.
-SPOT_CHECKS = 3
+from shakeproof.evidence import Comparison, Proof, Witness
 
 
-def margins(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """The lead of each row's label over its best rival; scores (rows, classes), labels (rows)."""
-    rows = np.arange(len(scores))
-    rivals = scores.copy()
-    rivals[rows, labels] = -np.inf
-    lead: NDArray[np.float64] = scores[rows, labels] - rivals.max(1)
-    return lead
+class Status(StrEnum):
+    """The verdict about a query."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    UNDECIDED = "undecided"
+    MISCLASSIFIED = "misclassified"
 
 
-def above_rounding(curve: Curve, label: int) -> bool:
-    """Whether the margin exceeds, at every row, the rounding of the scores it separates."""
-    margin, own = curve.margin(label), curve.scores[:, label]
-    return bool((margin > OF_SCORES * np.maximum(np.abs(own), np.abs(own - margin))).all())
+class Reason(StrEnum):
+    """Why there is no verdict."""
+
+    sentence: str
+
+    def __new__(cls, word: str, sentence: str) -> Reason:
+        reason = str.__new__(cls, word)
+        reason._value_ = word
+        reason.sentence = sentence
+        return reason
+
+    TIMEOUT = "timeout", "the time was up before everything was settled"
+    NOT_REPLAYED = "not-replayed", "the label loses by so little that the float32 runtime does not show it"
+    ROUNDING = "rounding", "the smallest margin is no larger than float64 rounding might explain"
+    RUNTIME_DISAGREES = "runtime-disagrees", "the float32 runtime gives other outputs than the network as it was read"
+    BOUNDS = "bounds", "the bounds are too loose somewhere, and nothing is left to split there"
+    NOT_FINITE = (
+        "not-finite",
+        "some of the network's scores are infinite or no numbers; check its weights, mean and std",
+    )
 
 
-def spots(curve: Curve, label: int) -> NDArray[np.float64]:
-    """Where to compare a curve with direct evaluation: at its smallest margin, and in the middle of a few pieces."""
-    if not len(curve.z):
-        return curve.z
-    chosen = np.unique(np.linspace(0, curve.pieces - 1, SPOT_CHECKS).astype(int)) if curve.pieces else np.empty(0, int)
-    pieces = np.flatnonzero(~curve.bridged)[chosen]
-    middles = (curve.z[pieces] + curve.z[pieces + 1]) / 2
-    return np.concatenate([curve.z[[curve.margin(label).argmin()]], middles])
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """All that was found out about a query.
+
+    `start` is the margin at the image itself, of a query about one: NaN where its scores are not finite. There is a
+    proof for each of the obligations, `needed` of them, that was worked on; a `comparison` where nothing was found.
+    """
+
+    needed: int
+    proofs: tuple[Proof, ...]
+    witness: Witness | None
+    comparison: Comparison | None
+    start: float | None = None
+    finite: bool = True
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether everything is proved, nothing speaks against it, and the runtime was asked."""
+        complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
+        agreed = self.comparison is not None and len(self.comparison.margin) > 0 and self.comparison.agrees
+        return complete and agreed and self.finite and self.witness is None and not self.is_misclassified
+
+    @property
+    def is_misclassified(self) -> bool:
+        return self.start is not None and self.start <= 0
 
 
-def judge(
-    curve: Curve, label: int, strength: float, witness: Counterexample | None, assured: bool, wins_at_zero: bool
-) -> tuple[Status, Reason | None]:
+def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     """The verdict that the evidence supports, and if it is none, why."""
-    if not wins_at_zero:
+    witness, comparison = evidence.witness, evidence.comparison
+    if not evidence.finite or (evidence.start is not None and math.isnan(evidence.start)):
+        return Status.UNDECIDED, Reason.NOT_FINITE
+    if evidence.is_misclassified:
         return Status.MISCLASSIFIED, None
     if witness is not None:
         return (Status.UNSAFE, None) if witness.replayed else (Status.UNDECIDED, Reason.NOT_REPLAYED)
-    if not curve.covers(0.0, strength):
-        return Status.UNDECIDED, Reason.TIMEOUT
-    if assured and curve.margin(label).min() > 0:
+    if comparison is not None and not comparison.agrees:
+        return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
+    if evidence.is_proof:
         return Status.SAFE, None
-    return Status.UNDECIDED, Reason.ROUNDING
+    return Status.UNDECIDED, _missing(evidence.proofs)
+
+
+def _missing(proofs: Sequence[Proof]) -> Reason:
+    """What the proofs lack."""
+    if not all(proof.is_finished for proof in proofs):
+        return Reason.TIMEOUT
+    return Reason.ROUNDING if any(proof.is_doubtful for proof in proofs) else Reason.BOUNDS

@@ -1,27 +1,27 @@
-"""Sound linear bounds: forward through the network for every neuron, backward from the margins."""
+"""Sound linear bounds: forward through the network for every neuron, backward (CROWN) from what must hold."""
 
-from shakeproof.bounds.ascent import ascend
-from shakeproof.bounds.backward import Planes, gradients_at, planes_below
+from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Parts
+from shakeproof.bounds.crown import Planes, gradients_at, planes_below, pulled_back
 from shakeproof.bounds.domain import Boxes, Domain, Hulls
-from shakeproof.bounds.forward import Enclosed, Path, cells_within, enclose
-from shakeproof.bounds.root import Root, enclose_box, rows_within
-from shakeproof.bounds.tilted import Rows, Tilted
+from shakeproof.bounds.forward import Enclosed, cells_within, enclose
+from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within
+from shakeproof.bounds.optimise import ascend
 
 __all__ = [
+    "AlphaBetaCrown",
+    "BoxBounds",
     "Boxes",
     "Domain",
     "Enclosed",
     "Hulls",
-    "Path",
+    "Parts",
     "Planes",
-    "Root",
-    "Rows",
-    "Tilted",
     "ascend",
     "cells_within",
     "enclose",
     "enclose_box",
     "gradients_at",
     "planes_below",
+    "pulled_back",
     "rows_within",
 ]

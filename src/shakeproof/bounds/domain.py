@@ -56,11 +56,9 @@ class Boxes(Domain):
     high: Tensor
 
     def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
-        reach = (values[1] - values[0]).abs_()
-        for value in values[2:]:
+        reach = torch.zeros_like(values[0]) if radius is None else radius.clone()
+        for value in values[1:]:
             reach += (value - values[0]).abs_()
-        if radius is not None:
-            reach += radius
         return Range(values[0] - reach, values[0] + reach)
 
 

@@ -1,8 +1,8 @@
 """Forward: every neuron between two parallel affine functions of the parameters, for many cells at once.
 
 A value is enclosed as an affine function of z, known from its values at m + 1 points of each cell, give or take a
-radius. An affine operator costs m + 1 rows for the points and one, through its absolute values, for the radius: about
-m + 2 forward passes a cell.
+radius, in which rounding is included. An affine operator costs m + 1 rows for the points and one, through its absolute
+values, for the radius: about m + 2 forward passes a cell.
 """
 
 from __future__ import annotations
@@ -15,30 +15,12 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
-from shakeproof.errors import MemoryBudgetError
-from shakeproof.network.graph import Graph
-from shakeproof.operators import Affine, Range, Relaxation
-from shakeproof.operators.base import Itself
-from shakeproof.rounding import OF_SCORES, OF_VALUES
+from shakeproof.budget import Budget
+from shakeproof.network import Graph
+from shakeproof.operators import Affine, Itself, PiecewiseLinear, Range, Relaxation
+from shakeproof.rounding import OF_INPUTS, UNIT, carried, gamma, planes_share
 
 FLOAT_BYTES = 8
-
-
-@dataclass(frozen=True, eq=False)
-class Path:
-    """Inputs x(z) = sum of slopes[i] z_i + base; slopes (m, *input_shape), base (*input_shape)."""
-
-    slopes: Tensor
-    base: Tensor
-
-    @property
-    def parameters(self) -> int:
-        return len(self.slopes)
-
-    def at(self, z: Tensor) -> Tensor:
-        """The inputs (..., *input_shape) at z (..., m)."""
-        moved: Tensor = torch.tensordot(z, self.slopes, dims=1)
-        return moved.add_(self.base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,25 +42,30 @@ class Enclosure:
             return found
         return Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
 
+    @cached_property
+    def size(self) -> Tensor:
+        """No less than the value's absolute value anywhere on the cell."""
+        return _size(self.points).add_(self.radius)
+
+    @cached_property
+    def largest(self) -> Tensor:
+        """The size (cells) of the largest entry."""
+        return self.size.flatten(1).amax(1)
+
 
 @dataclass(frozen=True, eq=False)
 class Enclosed:
     """A network on some cells: its inputs there, how each operator was relaxed, and where the class scores are.
 
-    `largest` (cells) is how large any value inside the network is.
+    `noise` (nodes + 1, cells) is what a plane is off by on each cell, for each unit of the coefficients that it had at
+    the inputs and at each node on its way back.
     """
 
     domain: Domain
     inputs: Tensor
     relaxations: Sequence[Relaxation]
     scores: Enclosure
-    largest: Tensor
-
-    @property
-    def guard(self) -> Tensor:
-        """How large a bound on each cell (cells) must be before rounding cannot explain it."""
-        low, high = self.scores.range
-        return OF_SCORES * torch.maximum(low.abs(), high.abs()).amax(1) + OF_VALUES * self.largest
+    noise: Tensor
 
 
 def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
@@ -86,23 +73,57 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
 
     The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points.
     """
-    values = {0: Enclosure(domain, inputs, torch.zeros_like(inputs[0]))}
+    values = {0: Enclosure(domain, inputs, OF_INPUTS * _size(inputs))}
+    largest = {0: values[0].largest}
+    noise = [(OF_INPUTS + 4 * planes_share(graph.input_shape)) * largest[0]]
     relaxations: list[Relaxation] = []
-    largest = inputs.new_zeros(len(domain))
     for index, node in enumerate(graph.nodes):
-        given = [values[i] for i in node.inputs]
-        if isinstance(node.operator, Affine):
-            relaxation: Relaxation = node.operator.itself([graph.shape(i) for i in node.inputs])
-        else:
-            relaxation = node.operator.relaxed(*(value.range for value in given))
-        points = relaxation.points(*(value.points for value in given))
-        radius = relaxation.spread(*(value.radius for value in given))
-        largest = torch.maximum(largest, points.abs().flatten(2).amax(2).amax(0) + radius.flatten(1).amax(1))
-        values[index + 1] = Enclosure(domain, points, radius, _image(relaxation, given))
+        given, within = [values[i] for i in node.inputs], torch.stack([largest[i] for i in node.inputs]).amax(0)
+        made, relaxation, terms = _step(graph, index, given, within)
+        values[index + 1], largest[index + 1] = made, terms
+        noise.append(2 * planes_share(node.shape) * terms)
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], largest)
+    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], torch.stack(noise))
+
+
+def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
+    """A node's output, how it is relaxed, and how large (cells) any of its sums' terms are together.
+
+    No entry of its inputs is larger than `within` (cells). What a piecewise-linear function is rounded by is left to
+    whoever reads it, whose share allows for it.
+    """
+    node, share = graph.nodes[index], gamma(graph, graph.nodes[index])
+    operator, constant = node.operator, graph.constants[index]
+    if isinstance(operator, Affine) and operator.only_moves:
+        relaxation: Relaxation = operator.itself([graph.shape(i) for i in node.inputs])
+        radius, terms = relaxation.spread(*(value.radius for value in given)), within + constant.max()
+    elif isinstance(operator, Affine):
+        relaxation = operator.itself([graph.shape(i) for i in node.inputs])
+        radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in given))
+        radius = radius + share * constant
+        terms = graph.row_sums[index] * torch.stack([value.largest for value in given]).amax(0) + constant.max()
+    else:
+        relaxation = operator.relaxed(*(value.range for value in given))
+        errors = carried(operator, share, [v.radius for v in given], [v.size for v in given])
+        radius = relaxation.spread(*errors)
+        terms = operator.steepest * within + constant.max() if isinstance(operator, PiecewiseLinear) else within
+    points = relaxation.points(*(value.points for value in given))
+    if not isinstance(operator, (Affine, PiecewiseLinear)) or index + 1 == len(graph.nodes):
+        radius = radius + (share + 4 * UNIT) * _size(points)
+    made = Enclosure(given[0].domain, points, radius, _image(relaxation, given))
+    if not isinstance(operator, (Affine, PiecewiseLinear)):
+        terms = relaxation.spread(*(value.size for value in given)).flatten(1).amax(1) + made.largest
+    return made, relaxation, terms
+
+
+def _size(points: Tensor) -> Tensor:
+    """|centre| + sum |step| at most, from an affine function's values at the points (m + 1, cells, *shape)."""
+    size = points[0].abs()
+    for point in points[1:]:
+        size += point.abs()
+    return size.mul_(len(points))
 
 
 def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
@@ -111,14 +132,9 @@ def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], R
     return lambda: relaxation.image(*(value.range for value in given))
 
 
-def cells_within(graph: Graph, memory: float, parameters: int) -> int:
-    """How many cells may be enclosed at once within `memory` bytes, which are half of a budget."""
+def cells_within(graph: Graph, budget: Budget, parameters: int) -> int:
+    """How many cells may be enclosed at once."""
     neurons = sum(node.shape.numel() for node in graph.nodes)
     widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
-    size = FLOAT_BYTES * (8 * neurons + (4 * parameters + 16) * widest)
-    if memory < size:
-        raise MemoryBudgetError(
-            f"the network's bounds need {2 * size / 2**30:.2g} GiB of working memory, the budget is"
-            f" {2 * memory / 2**30:.2g} GiB; raise it with --memory"
-        )
-    return int(memory // size)
+    size = FLOAT_BYTES * (9 * neurons + (4 * parameters + 16) * widest)
+    return budget.fitting(size, "bounding the network", share=0.5)

@@ -14,6 +14,8 @@ from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory
 
 EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
+# How the arguments that errors speak of are typed here.
+FLAGS = {"memory": "--memory GIB", "image_shape": "--image-shape C,H,W", "method": "--method bounds"}
 
 
 def main() -> None:
@@ -28,7 +30,7 @@ def main() -> None:
     except click.ClickException as error:
         code = _complain(error.format_message())
     except ShakeproofError as error:
-        code = _complain(str(error))
+        code = _complain(f"{error} ({FLAGS[error.option]})" if error.option in FLAGS else str(error))
     except BrokenPipeError:
         sys.stderr.close()
         code = EXIT_BAD_INPUT

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from shakeproof.cli.options import PICTURES, analysis_options, check_writable, numbers, settings_from
+from shakeproof.cli.options import analysis_options, numbers, settings_from
+from shakeproof.cli.pictures import check_outputs, write_pictures
 from shakeproof.cli.queries import answered, load_pictures, parsed, specified
 from shakeproof.cli.satisfiability import answer_version2, check_plain, write_results
 from shakeproof.cli.terminal import exit_code, print_results, progress_bar
 from shakeproof.errors import InputError
-from shakeproof.files import write_whole
-
-if TYPE_CHECKING:
-    from shakeproof.result import BoxResult, Result
-
-    Answer = TypeVar("Answer", Result, BoxResult, Result | BoxResult)
 
 
 @click.command()
@@ -110,15 +104,15 @@ def _run(
     **how: Any,
 ) -> int:
     """Make queries, answer them, print the answers."""
-    _check_outputs(plot, counterexample, results)
+    check_outputs(plot, counterexample, results)
     kernels = parsed(perturbations, strength, plot)
     settings = settings_from(stop_early, whole_curve=plot is not None, **how)
     if perturbations:
-        from shakeproof.analysis import perturbed_query
+        from shakeproof.query import perturbed
 
         network, pictures = load_pictures(model, images, image_shape, mean, std)
-        pairs = [(picture, kernel) for picture in pictures for kernel in kernels]
-        asked = [(network, [perturbed_query(network, *pair, label, tuple(strength)) for pair in pairs])]
+        by_kernel = [perturbed(network, pictures, kernel, label, tuple(strength)) for kernel in kernels]
+        asked = [(network, [query for of_picture in zip(*by_kernel, strict=True) for query in of_picture])]
     else:
         asked = specified(model, images, label, plot, image_shape, mean, std)
         if results is not None:
@@ -132,53 +126,6 @@ def _run(
             click.echo(json.dumps(result.to_json()))
     elif not quiet:
         print_results([network for network, _ in asked], found)
-    _write_pictures(found, plot, counterexample)
+    about = [network for network, queries in asked for _ in queries]
+    write_pictures([*zip(about, found, strict=True)], plot, counterexample)
     return exit_code(found)
-
-
-def _check_outputs(plot: Path | None, counterexample: Path | None, results: Path | None) -> None:
-    """Find out before the work whether what is asked for can be written."""
-    for path, endings in ((plot, PICTURES), (counterexample, (*PICTURES, ".npy")), (results, ())):
-        if path is not None:
-            check_writable(path, endings)
-
-
-def _write_pictures(results: Sequence[Result | BoxResult], plot: Path | None, counterexample: Path | None) -> None:
-    from shakeproof.report.plot import counterexample_figure, result_figure, save
-    from shakeproof.result import Result
-
-    if plot is not None:
-        drawn = [result for result in results if isinstance(result, Result)]
-        for path, result in _numbered(plot, drawn):
-            save(result_figure(result), path)
-    if counterexample is not None:
-        lost = [result for result in results if result.counterexample is not None]
-        for path, found in _numbered(counterexample, lost):
-            if path.suffix == ".npy":
-                write_whole({path: _array(found)})
-            else:
-                save(counterexample_figure(found), path)
-
-
-def _numbered(path: Path, results: Sequence[Answer]) -> Iterator[tuple[Path, Answer]]:
-    """A file for each result, numbered if there are several."""
-    for number, result in enumerate(results, start=1):
-        yield (path if len(results) == 1 else path.with_stem(f"{path.stem}-{number}")), result
-
-
-def _array(result: Result | BoxResult) -> bytes:
-    """The input that the runtime was given, as an .npy file."""
-    import numpy as np
-
-    from shakeproof.report.plot import perturbed_image
-    from shakeproof.result import Result
-
-    assert result.counterexample is not None
-    if isinstance(result, Result):
-        query = result.query
-        array = perturbed_image(query.perturbation, query.image.pixels, result.counterexample.strength).float().numpy()
-    else:
-        array = result.counterexample.input
-    data = BytesIO()
-    np.save(data, array)
-    return data.getvalue()

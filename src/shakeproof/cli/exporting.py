@@ -72,12 +72,12 @@ def export(
     parsed.strengths(strength)
 
     from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
-    from shakeproof.result import Query
+    from shakeproof.query import perturbed
 
     refuse_torch(model, form)
-    network, (picture,) = load_pictures(model, [image], image_shape, mean, std)
-    query = Query(picture, parsed, picture.label if label is None else label, tuple(strength))
-    written = write_query(model, network, query, folder, mean, std, form)
+    network, pictures = load_pictures(model, [image], image_shape, mean, std)
+    (query,) = perturbed(network, pictures, parsed, label, tuple(strength))
+    written = write_query(model, network, query, folder, form)
     if as_json:
         click.echo(json.dumps(written.to_json()))
     elif form == "perturbed":
@@ -99,9 +99,8 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     from shakeproof.analysis import analyse
     from shakeproof.images import read_image
     from shakeproof.network import load
-    from shakeproof.perturbation import parse_path
-    from shakeproof.report.page import write_page
-    from shakeproof.result import Query
+    from shakeproof.query import perturbed
+    from shakeproof.report import write_page
     from shakeproof.settings import Settings
 
     check_writable(output, (".html",))
@@ -110,17 +109,17 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
         for path, label in bundle.images()
     ]
-    kernels = [parse_path(text) for text in bundle.PERTURBATIONS]
-    queries = [Query(picture, kernel, picture.label) for picture in pictures for kernel in kernels]
+    by_kernel = [perturbed(network, pictures, text) for text in bundle.PERTURBATIONS]
+    queries = [query for of_picture in zip(*by_kernel, strict=True) for query in of_picture]
     with progress_bar(f"certifying {len(queries)} times", quiet or as_json) as advance:
-        results = analyse(network, queries, Settings(whole_curve=True, progress=advance))
+        results = analyse(network, queries, Settings(whole_curve=True), advance)
     write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
     if as_json:
         for result in results:
             click.echo(json.dumps(result.to_json()))
     elif not quiet:
         console = terminal()
-        from shakeproof.report.tables import demo_table
+        from shakeproof.report import demo_table
 
         console.print(demo_table(results))
         console.print(

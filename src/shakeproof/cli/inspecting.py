@@ -17,6 +17,8 @@ from shakeproof.errors import InputError
 if TYPE_CHECKING:
     from shakeproof.network import Network
 
+EXIT_NO = 1
+
 
 @click.command()
 @click.argument("perturbation", required=False)
@@ -34,7 +36,7 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
     from shakeproof.perturbation import FAMILIES, MOST_PARTS, PADDINGS, parse_path
 
     if perturbation is None:
-        from shakeproof.report.tables import plain_table
+        from shakeproof.report import plain_table
 
         table = plain_table("family", "what it does at strength 1", "for example")
         for name, family in FAMILIES.items():
@@ -65,7 +67,7 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
     if png is not None:
         from shakeproof import demo
         from shakeproof.images import as_picture, read_image
-        from shakeproof.report.plot import kernel_figure, save
+        from shakeproof.report import kernel_figure, save
         from shakeproof.vnnlib import Specification
 
         raw = read_image(image or str(demo.images()[0][0]))
@@ -86,27 +88,20 @@ def _entry(value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True)
 def supports(model: str, as_json: bool) -> int:
     """Whether a network can be analysed, operator by operator, and by which method."""
-    from shakeproof.network import Graph, load, read_onnx
+    from shakeproof.network import Graph, load, read
 
     def method(graph: Graph) -> str:
         return "exact" if graph.is_piecewise_linear else "bounds"
 
-    path = Path(model)
-    if path.suffix == ".pt2":
-        network = load(path)
-        found = method(network.graph)
-        click.echo(json.dumps({"model": model, "supported": True, "method": found, "problems": []}) if as_json
-                   else f"{model}: supported; method: {found} ({_bending(network)})")  # fmt: skip
-        return 0
-    _, reading = read_onnx(path)
+    reading = read(Path(model))
+    supported = reading.graph is not None
     if as_json:
         problems = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
-        supported = reading.graph is not None
         click.echo(json.dumps({"model": model, "supported": supported,
                                "method": method(reading.graph) if reading.graph else None,
                                "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
-        return 0
-    from shakeproof.report.tables import plain_table
+        return 0 if supported else EXIT_NO
+    from shakeproof.report import plain_table
 
     table = plain_table("operator", "nodes", "supported")
     failing: dict[str, list[str]] = {}
@@ -118,19 +113,19 @@ def supports(model: str, as_json: bool) -> int:
         table.add_row(name, str(nodes), f"[red]no: {reasons}[/]" if name in failing else "[green]yes[/]")
     console = terminal()
     console.print(table)
-    if reading.graph is None:
+    if not supported:
         console.print(f"{model}: [red]not supported[/]; {len(reading.problems)} nodes stand in the way")
     else:
-        network = load(path)
+        network = load(model)
         for note in network.notes:
             console.print(f"[dim]note: {note}[/]")
         why = f"{method(network.graph)} ({_bending(network)})"
-        console.print(f"{model}: [green]supported[/]; method: {why}; agrees with onnxruntime")
-    return 0
+        console.print(f"{model}: [green]supported[/]; method: {why}; agrees with its runtime")
+    return 0 if supported else EXIT_NO
 
 
 def _bending(network: Network) -> str:
-    from shakeproof.network.graph import bending_neurons
+    from shakeproof.network import bending_neurons
 
     counts = bending_neurons(network.graph)
     return ", ".join(f"{count} {kind} neurons" for kind, count in counts.items()) or "no bends: an affine network"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,8 @@ if TYPE_CHECKING:
     from shakeproof.images import Image
     from shakeproof.network import Network
     from shakeproof.perturbation import AnyKernel, Perturbation
-    from shakeproof.result import BoxQuery, BoxResult, Query, Result
+    from shakeproof.query import Query
+    from shakeproof.result import Result
     from shakeproof.settings import Settings
 
 
@@ -40,10 +40,10 @@ def specified(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-) -> list[tuple[Network, list[Query | BoxQuery]]]:
+) -> list[tuple[Network, list[Query]]]:
     """Queries that stand in files, each with the network that it is about."""
-    from shakeproof.analysis import query_of
     from shakeproof.network import load
+    from shakeproof.query import specified as query_of
     from shakeproof.vnnlib import read_specification
 
     for file in files:
@@ -95,16 +95,17 @@ def load_pictures(
 
 
 def answered(
-    asked: Sequence[tuple[Network, Sequence[Query | BoxQuery]]], settings: Settings, advance: Callable[[float], None]
-) -> list[Result | BoxResult]:
+    asked: Sequence[tuple[Network, Sequence[Query]]], settings: Settings, advance: Callable[[float], None]
+) -> list[Result]:
+    """All answers, in order; whoever asks is told how far it got."""
     from shakeproof.analysis import analyse
 
-    found: list[Result | BoxResult] = []
+    found: list[Result] = []
     count = sum(len(queries) for _, queries in asked)
     for network, queries in asked:
 
         def progress(share: float, done: int = len(found), size: int = len(queries)) -> None:
             advance((done + share * size) / count)
 
-        found.extend(analyse(network, queries, replace(settings, progress=progress)))
+        found.extend(analyse(network, queries, settings, progress))
     return found

@@ -9,26 +9,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import settings_from
+from shakeproof.cli.pictures import check_outputs, write_pictures
 from shakeproof.cli.queries import answered, specified
 from shakeproof.cli.terminal import exit_code, progress_bar
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
-    from shakeproof.result import BoxQuery, BoxResult, Query, Result
+    from shakeproof.query import Query
+    from shakeproof.result import Result
 
 
-def check_plain(query: Query | BoxQuery) -> None:
+def check_plain(query: Query) -> None:
     """Refuse a query with a perturbation: its answer is not about the box in its file."""
     if query.perturbation is not None:
         raise InputError(f"{query.name}: carries a perturbation; verify it without --results and --network")
 
 
-def write_results(path: Path, result: Result | BoxResult) -> None:
+def write_results(path: Path, result: Result) -> None:
     """As VNN-COMP has it: the answer, and for `sat` every input and output."""
-    from shakeproof.result import BoxResult
-
-    assert isinstance(result, BoxResult)
     lines = [_verdict(result, "timeout")]
     found = result.counterexample
     if lines == ["sat"] and found is not None:
@@ -38,7 +37,7 @@ def write_results(path: Path, result: Result | BoxResult) -> None:
     write_whole({path: ("\n".join(lines) + "\n").encode()})
 
 
-def _verdict(result: BoxResult, late: str) -> str:
+def _verdict(result: Result, late: str) -> str:
     """The answer in the words of satisfiability: is there a counterexample?"""
     answers = {"safe": "unsat", "unsafe": "sat", "undecided": late if result.reason == "timeout" else "unknown"}
     return answers[result.status.value]
@@ -46,7 +45,6 @@ def _verdict(result: BoxResult, late: str) -> str:
 
 def answer_version2(query_file: str, networks: Sequence[str], label: int | None, **options: Any) -> int:
     """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
-    from shakeproof.result import BoxResult
     from shakeproof.vnnlib import read_specification
 
     name, equals, model = networks[0].partition("=")
@@ -56,17 +54,18 @@ def answer_version2(query_file: str, networks: Sequence[str], label: int | None,
     if specification.network not in (None, name):
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
     shape, mean, std = (options.pop(key) for key in ("image_shape", "mean", "std"))
-    plot, _, _, quiet = (options.pop(key) for key in ("plot", "counterexample", "as_json", "quiet"))
+    plot, counterexample, _, quiet = (options.pop(key) for key in ("plot", "counterexample", "as_json", "quiet"))
+    check_outputs(plot, counterexample, None)
     settings = settings_from(stop_early=True, whole_curve=False, **options)
     asked = specified(model, [query_file], label, plot, shape, mean, std)
     check_plain(asked[0][1][0])
     with progress_bar("certifying", quiet) as advance:
         (result,) = answered(asked, settings, advance)
-    assert isinstance(result, BoxResult)
     click.echo(_verdict(result, "timed-out"))
     if result.status == "unsafe" and result.counterexample is not None:
         found = result.counterexample
         sizes = f"X real [{found.input.size}]", f"Y real [{found.outputs.size}]"
         for declared, side in zip(specification.tensors or sizes, (found.input, found.outputs), strict=True):
             click.echo("\n".join((declared, *(repr(float(value)) for value in side.flatten()))))
+    write_pictures([(asked[0][0], result)], plot, counterexample)
     return exit_code([result])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shakeproof.network import Network
-    from shakeproof.result import BoxResult, Result
+    from shakeproof.result import Result
 
 EXIT_UNSAFE, EXIT_UNDECIDED = 1, 3
 
@@ -48,8 +48,8 @@ def progress_bar(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
         yield lambda fraction: bar.update(task, completed=fraction)
 
 
-def print_results(networks: Sequence[Network], results: Sequence[Result | BoxResult]) -> None:
-    from shakeproof.report.tables import explanations, label_notes, results_table
+def print_results(networks: Sequence[Network], results: Sequence[Result]) -> None:
+    from shakeproof.report import explanations, label_notes, results_table
 
     console = terminal()
     notes = dict.fromkeys(note for network in networks for note in network.notes)
@@ -60,7 +60,7 @@ def print_results(networks: Sequence[Network], results: Sequence[Result | BoxRes
         console.print(explanation)
 
 
-def exit_code(results: Sequence[Result | BoxResult]) -> int:
+def exit_code(results: Sequence[Result]) -> int:
     """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe."""
     statuses = {result.status.value for result in results}
     if statuses & {"unsafe", "misclassified"}:

@@ -1,6 +1,19 @@
 """Exact analysis along lines: every breakpoint of a piecewise-linear network, none left out."""
 
-from shakeproof.exact.curve import Curve
-from shakeproof.exact.sweep import Lines, Piece, sweep
+from shakeproof.exact.bridges import find_bridges
+from shakeproof.exact.curve import Bridge, Curve, assemble, join
+from shakeproof.exact.lines import swept_curves
+from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
-__all__ = ["Curve", "Lines", "Piece", "sweep"]
+__all__ = [
+    "Bridge",
+    "Curve",
+    "Lines",
+    "Piece",
+    "assemble",
+    "find_bridges",
+    "join",
+    "longest_window",
+    "sweep",
+    "swept_curves",
+]

@@ -11,15 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shakeproof.errors import ShakeproofError
+from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.exact.sweep import Piece
-from shakeproof.operators.pool import envelope_breaks
+from shakeproof.operators import envelope_breaks
 
 Floats = NDArray[np.float64]
-
-
-class CoverageError(ShakeproofError):
-    """Rows that do not make up a finite curve: never a verdict."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +34,9 @@ class Curve:
         if not len(self.bridged):
             object.__setattr__(self, "bridged", np.zeros(max(len(self.z) - 1, 0), bool))
         if not np.isfinite(self.scores).all():
-            raise CoverageError("the network's scores are not finite along this path; check its weights, mean and std")
+            raise NotFiniteError("the network's scores are not finite along this path; check its weights, mean and std")
         if not (np.diff(self.z) > 0).all() or not np.isfinite(self.z).all():
-            raise CoverageError("the rows of a curve do not increase: this is a bug in shakeproof, please report it")
+            raise ProofError("the rows of a curve do not increase")
 
     def covers(self, start: float, end: float) -> bool:
         """Whether the rows reach from `start` to `end`, both exactly."""
@@ -119,7 +115,7 @@ def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curv
     parts = list(pieces)
     for before, after in pairwise(parts):
         if before.line[-1] == after.line[0] and before.z[-1] != after.z[0]:
-            raise CoverageError("a piece of a line is missing: this is a bug in shakeproof, please report it")
+            raise ProofError("a piece of a line is missing")
     if not parts:
         return [Curve(np.empty(0), np.empty((0, classes)))] * lines
     line, z, scores = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
@@ -127,9 +123,16 @@ def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curv
     fresh[1:] = (z[1:] != z[:-1]) | (line[1:] != line[:-1])
     line, z, scores = line[fresh], z[fresh], scores[fresh]
     if (np.diff(line) < 0).any():
-        raise CoverageError("pieces out of order")
+        raise ProofError("the pieces of a line are out of order")
     bounds = np.searchsorted(line, np.arange(lines + 1))
-    return [Curve(z[a:b], scores[a:b]) for a, b in pairwise(bounds)]
+    return [_finite(z[a:b], scores[a:b]) for a, b in pairwise(bounds)]
+
+
+def _finite(z: Floats, scores: Floats) -> Curve:
+    """The curve as far as its scores are finite: what comes after is nobody else's trouble."""
+    broken = np.flatnonzero(~np.isfinite(scores).all(1))
+    end = int(broken[0]) if len(broken) else len(z)
+    return Curve(z[:end], scores[:end])
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,7 @@ class Bridge:
 
     def __post_init__(self) -> None:
         if not (self.scores.argmax(1) == self.leader).all():
-            raise CoverageError("a bound contradicts an evaluation: this is a bug in shakeproof, please report it")
+            raise ProofError("a bound contradicts an evaluation")
 
 
 def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> Curve:
@@ -156,7 +159,7 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
     bridged: list[NDArray[np.bool_]] = []
     for start, end, part in parts:
         if z and z[-1][-1] != start:
-            raise CoverageError("a stretch of a line is missing: this is a bug in shakeproof, please report it")
+            raise ProofError("a stretch of a line is missing")
         if isinstance(part, Bridge):
             rows, values, flags = np.array([start, end]), part.scores, np.ones(1, bool)
         else:

@@ -1,6 +1,6 @@
 """The exact sweep: class scores at every breakpoint of a piecewise-linear network along many lines at once.
 
-A line is a path of inputs x(z) = slope z + base over an interval of z. Along it every value of the network is
+A line is a path of inputs x(z) with one strength over an interval of z. Along it every value of the network is
 piecewise linear in z, so a value is known from its rows: what it is at a sorted list of z, with chords in between.
 Affine operators act on all rows at once. At an operator that bends, the crossings are computed from the chords and
 inserted as rows, after which its output is chords again (`PiecewiseLinear.breaks`). The last operator's rows are the
@@ -20,10 +20,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shakeproof.errors import MemoryBudgetError
-from shakeproof.network.graph import Graph
-from shakeproof.operators import Breaks, PiecewiseLinear
-from shakeproof.operators.conv import PATCH_BYTES
+from shakeproof.budget import Budget
+from shakeproof.network import Graph
+from shakeproof.operators import PATCH_BYTES, Breaks, PiecewiseLinear
+from shakeproof.path import Path
 
 FLOAT_BYTES = 8
 FIXED_BYTES = 2 * PATCH_BYTES
@@ -36,10 +36,9 @@ WINDOW_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Paths x(z) = slopes z + bases, (paths, *input_shape) each, over [start, end] (lines); line i is on path[i]."""
+    """Stretches [start, end] (lines) of a stack of paths with one strength; line i is on path[i]."""
 
-    slopes: Tensor
-    bases: Tensor
+    paths: Path
     start: Tensor
     end: Tensor
     path: Tensor
@@ -49,8 +48,7 @@ class Lines:
 
     def at(self, line: Tensor, z: Tensor) -> Tensor:
         """The inputs (rows, *input_shape) on given lines at given z."""
-        path = self.path[line]
-        return torch.addcmul(self.bases[path], self.slopes[path], z.view(-1, *(1,) * (self.slopes.dim() - 1)))
+        return self.paths.rows(self.path[line], z)
 
 
 class Piece(NamedTuple):
@@ -86,13 +84,13 @@ class Window(NamedTuple):
     values: Mapping[int, Tensor]
 
 
-def sweep(graph: Graph, lines: Lines, memory: float, is_open: Callable[[], Tensor] | None = None) -> Iterator[Piece]:
+def sweep(graph: Graph, lines: Lines, budget: Budget, is_open: Callable[[], Tensor] | None = None) -> Iterator[Piece]:
     """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
 
-    `memory` bounds the working set, in bytes. `is_open` is asked before each window for a mask of the lines that still
-    matter; what is left of the others is dropped.
+    The budget bounds the working set. `is_open` is asked before each window for a mask of the lines that still matter;
+    what is left of the others is dropped.
     """
-    longest = longest_window(graph, memory)
+    longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
     z = torch.stack([lines.start, lines.end], 1).flatten()
     ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z))
@@ -222,7 +220,7 @@ def cut_into_windows(node: int, plan: Plan, values: Mapping[int, Tensor], longes
         end = start
 
 
-def longest_window(graph: Graph, memory: float) -> int:
+def longest_window(graph: Graph, budget: Budget) -> int:
     """How many rows a window may have so that all windows waiting at once, and one at work, fit the budget."""
     waiting, at_work = 0, 0
     for index, node in enumerate(graph.nodes):
@@ -233,11 +231,5 @@ def longest_window(graph: Graph, memory: float) -> int:
             waiting += live
     bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, PiecewiseLinear)]
     fixed = FIXED_BYTES + BREAK_BYTES * max(bending, default=0)
-    rows = int((memory - fixed) // (waiting + at_work))
-    if rows < SHORTEST_WINDOW:
-        needed = (SHORTEST_WINDOW * (waiting + at_work) + fixed) / 2**30
-        raise MemoryBudgetError(
-            f"the network needs {needed:.2f} GiB of working memory, the budget is {memory / 2**30:.2f} GiB;"
-            " raise it with --memory"
-        )
+    rows = budget.fitting(waiting + at_work, "the network", fixed=fixed, least=SHORTEST_WINDOW)
     return min(rows, max(SHORTEST_WINDOW, WINDOW_BYTES // at_work))

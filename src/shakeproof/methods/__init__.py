@@ -1,7 +1,6 @@
-"""The ways to answer a query: exactly, along a line; by bounds and splitting, for any path; and for boxes of inputs."""
+"""The ways to answer queries: a sweep for paths of piecewise-linear networks, splitting for everything else."""
 
-from shakeproof.methods.bounds import answer_by_bounds
-from shakeproof.methods.boxes import answer_box
-from shakeproof.methods.exact import answer_by_sweep
+from shakeproof.methods.splitting import answer_by_splitting
+from shakeproof.methods.sweeping import answer_by_sweep
 
-__all__ = ["answer_box", "answer_by_bounds", "answer_by_sweep"]
+__all__ = ["answer_by_splitting", "answer_by_sweep"]

@@ -35,14 +35,6 @@ class Graph:
             x = value
         return x
 
-    def measured(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Class scores (rows, classes) of inputs, and the size (rows) of the largest value that led to each."""
-        largest = x.flatten(1).abs().amax(1)
-        for value in self.values(x):
-            torch.maximum(largest, value.flatten(1).abs().amax(1), out=largest)
-            x = value
-        return x, largest
-
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """What each node computes, in their order; only what is still needed is kept."""
         values = {0: x}
@@ -65,6 +57,31 @@ class Graph:
         shared = {index + 1 for index, node in enumerate(self.nodes) if node.operator.may_return_input}
         alone = {value for value, count in uses.items() if count == 1} - shared
         return frozenset(i for i, node in enumerate(self.nodes) if len(node.inputs) == 1 and node.inputs[0] in alone)
+
+    @cached_property
+    def row_sums(self) -> tuple[float, ...]:
+        """For each affine node, the largest sum of an output's absolute coefficients; 0 for the others."""
+        return tuple(
+            float(node.operator.itself(shapes).spread(*(like.new_ones(1, *shape) for shape in shapes)).max())
+            if isinstance(node.operator, Affine)
+            else 0.0
+            for node in self.nodes
+            for shapes, like in (([self.shape(value) for value in node.inputs], self._parameter),)
+        )
+
+    @cached_property
+    def constants(self) -> tuple[Tensor, ...]:
+        """For each node, the absolute value of its output (1, *shape) where its inputs are 0: of an affine one, |b|."""
+        return tuple(
+            node.operator.apply(*(self._parameter.new_zeros(1, *self.shape(value)) for value in node.inputs)).abs()
+            for node in self.nodes
+        )
+
+    @cached_property
+    def _parameter(self) -> Tensor:
+        """Any of its parameters, to make others like it."""
+        found = (value for node in self.nodes for value in vars(node.operator).values() if isinstance(value, Tensor))
+        return next(found, torch.empty(0, dtype=torch.float64))
 
     def shape(self, value: int) -> torch.Size:
         """A value's shape, without the row axis."""
@@ -91,6 +108,8 @@ class Graph:
         return tuple(sorted(kind.__name__ for kind in kinds))
 
     def to(self, where: torch.device | torch.dtype) -> Graph:
+        if where in (self._parameter.device, self._parameter.dtype):
+            return self
         nodes = tuple(Node(n.operator.to(where), n.inputs, n.shape) for n in self.nodes)
         return Graph(self.input_shape, nodes)
 

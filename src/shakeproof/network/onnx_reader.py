@@ -25,13 +25,13 @@ MALFORMED = (ArithmeticError, AttributeError, IndexError, TypeError, ValueError,
 def read(model: onnx.ModelProto, name: str) -> Reading:
     """The model's graph, or every reason why there is none."""
     _check_weights(model, name)
-    reader = _Reader(model, name)
+    reader = _OnnxReader(model, name)
     for node in model.graph.node:
         reader.take(node)
     return reader.finish()
 
 
-class _Reader:
+class _OnnxReader:
     """The values known so far, and the problems met."""
 
     def __init__(self, model: onnx.ModelProto, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,14 @@ class OnnxRuntime:
         return False
 
     def _run(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
+        name, dtype = self._wanted
+        return np.asarray(self.session.run(None, {name: inputs.astype(dtype, copy=False)})[0])
+
+    @cached_property
+    def _wanted(self) -> tuple[str, type[np.floating[Any]]]:
+        """The input's name, and its type of numbers."""
         wanted = self.session.get_inputs()[0]
-        dtype = np.float64 if wanted.type == "tensor(double)" else np.float32
-        return np.asarray(self.session.run(None, {wanted.name: inputs.astype(dtype)})[0])
+        return wanted.name, np.float64 if wanted.type == "tensor(double)" else np.float32
 
 
 def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
@@ -72,6 +78,8 @@ def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
+    # threads that spin while they wait would take the cores from torch's, run after run
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session: Any = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class of their own

@@ -26,7 +26,7 @@ def read(program: ExportedProgram, name: str) -> Reading:
     """The program's graph, or every reason why there is none."""
     if any(_word(node).endswith("_") for node in program.graph.nodes if node.op == "call_function"):
         program = program.run_decompositions({})  # what works in place may change other values: write it without
-    reader = _Reader(program, name)
+    reader = _TorchReader(program, name)
     for node in program.graph.nodes:
         if node.op == "call_function":
             reader.take(node)
@@ -48,7 +48,7 @@ def image_input(program: ExportedProgram, name: str) -> torch.fx.Node:
     return images[0]
 
 
-class _Reader:
+class _TorchReader:
     """The values known so far, and the problems met."""
 
     def __init__(self, program: ExportedProgram, name: str) -> None:

@@ -12,7 +12,19 @@ from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
 from shakeproof.operators.pool import MaxPool, envelope_breaks
 from shakeproof.operators.product import MatMul, Multiply, Softmax
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
-from shakeproof.operators.smooth import Erf, Exp, Gelu, GeluTanh, HardSwish, Power, Sigmoid, Silu, Softplus, Tanh
+from shakeproof.operators.smooth import (
+    Erf,
+    Exp,
+    Gelu,
+    GeluTanh,
+    HardSwish,
+    Power,
+    Sigmoid,
+    Silu,
+    Smooth,
+    Softplus,
+    Tanh,
+)
 
 __all__ = [
     "PATCH_BYTES",
@@ -52,6 +64,7 @@ __all__ = [
     "Sigmoid",
     "Silu",
     "SlidingWindow",
+    "Smooth",
     "Softmax",
     "Softplus",
     "Tanh",

@@ -103,6 +103,10 @@ class LeakyRelu(Bending):
         return torch.where(x > 0, x, x * self.slope)
 
     @property
+    def steepest(self) -> float:
+        return max(1.0, float(self.slope.abs().max()))
+
+    @property
     def tilts(self) -> tuple[Tensor, Tensor] | None:
         return (self.slope, torch.tensor(1.0)) if bool((self.slope <= 1).all()) else None
 

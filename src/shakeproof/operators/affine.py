@@ -24,6 +24,9 @@ class Linear(Affine):
         rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight.t())
         return rows.view(*x.shape[:-1], self.weight.shape[0])
 
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.weight.shape[1] + 1
+
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
 
@@ -77,6 +80,9 @@ class Mean(Affine):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].mean(dim=[axis + 1 for axis in self.axes], keepdim=True)
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return prod(inputs[0][axis] for axis in self.axes) + 1
 
     def magnitude(self) -> Operator:
         return self

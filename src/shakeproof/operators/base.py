@@ -78,6 +78,9 @@ class Operator(ABC):
     may_return_input: ClassVar[bool] = False
     """Whether the output may share its entries with the input."""
 
+    only_moves: ClassVar[bool] = False
+    """Whether every entry of the output is one of the input's, or a constant: nothing is computed, nothing rounded."""
+
     @abstractmethod
     def apply(self, *inputs: Tensor) -> Tensor:
         """The operator's output for all rows at once."""
@@ -98,6 +101,10 @@ class Operator(ABC):
     def workspace(self, *inputs: torch.Size) -> int:
         """Bytes a row needs beside inputs and output; `inputs` are shapes without the row axis."""
         return 0
+
+    def terms(self, *inputs: torch.Size) -> int:
+        """How many rounded operations an entry of the output is made of, one after another, at most."""
+        return 4
 
 
 class Affine(Operator):
@@ -167,6 +174,11 @@ class PiecewiseLinear(Operator):
         `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
         Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
         """
+
+    @property
+    def steepest(self) -> float:
+        """How much farther apart two outputs may be than their inputs, entry by entry."""
+        return 1.0
 
     def overwrite(self, x: Tensor) -> Tensor:
         """The same as `apply`, for an input that nobody needs any more."""

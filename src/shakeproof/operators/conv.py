@@ -117,6 +117,9 @@ class Conv(Affine):
             self._multiply_patches(pictures, out)
         return out.add_(self.bias).view(*inputs[0].shape[:2], *out.shape[1:])
 
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.weight.shape[2] + 1
+
     def magnitude(self) -> Operator:
         return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
 
@@ -205,6 +208,9 @@ class AveragePool(Affine):
         for view in others:
             total.add_(view)
         return total.div_(self.divisor).view(*x.shape[:2], *total.shape[1:])
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.window.kernel[0] * self.window.kernel[1] + 1
 
     def magnitude(self) -> Operator:
         return self

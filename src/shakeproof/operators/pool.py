@@ -11,18 +11,14 @@ from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Rel
 from shakeproof.operators.conv import Pair, SlidingWindow
 from shakeproof.operators.elementwise import TwoLines
 
-# Two values closer than this share of their size are equal but for the rounding of the sums they came from.
-NOISE = 2.0**-46
-
 
 def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
     """Where the maximum of k chords passes from one chord to another.
 
     Each of the p groups has k chords on [0, 1], from `left` to `right`, both (p, k). Returns the group (as `segment`)
     and the fraction of every change strictly inside. Walks along the envelope: from the chord that leads, the next
-    leader is the steeper one that meets it first. At most k - 1 steps, since slopes only grow. A chord that ends ahead
-    of the leader by no more than rounding of its own value (whatever else is in the group) is left out: flat regions of
-    a picture would otherwise tie in noise.
+    leader is the steeper one that meets it first. At most k - 1 steps, since slopes only grow. However small a change,
+    it is a break: what later layers make of it is not known here.
     """
     slope = right - left
     # The leader just after 0: the highest start and, among equals, the steepest.
@@ -35,7 +31,7 @@ def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
         behind = left.gather(1, leader) - left
         gain = slope - slope.gather(1, leader)
         ahead = gain - behind
-        overtakes = (gain > 0) & (ahead > NOISE * (left + slope).abs())
+        overtakes = (gain > 0) & (ahead > 0)
         meeting = torch.where(overtakes, behind / gain, torch.inf).maximum(reached)
         first = meeting.amin(1, keepdim=True)
         leader = torch.where(meeting == first, gain, -torch.inf).argmax(1, keepdim=True)
@@ -159,7 +155,7 @@ class Chosen(Relaxation):
 
     def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         (pulled,), constant = self.lines.pull(coefficients, cell)
-        flat, choice = pulled.flatten(0, 1), self.choice[cell].flatten(0, 1)
+        flat, choice = pulled.flatten(0, 1), self.choice[cell].expand_as(pulled).flatten(0, 1)
         window = self.pool.window
         parts = (flat * (choice == number) for number in range(window.kernel[0] * window.kernel[1]))
         picture = window.scattered(parts, self.height, self.width)

@@ -31,6 +31,9 @@ class MatMul(Operator):
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0] @ inputs[1]
 
+    def terms(self, *inputs: torch.Size) -> int:
+        return inputs[0][-1]
+
     def relaxed(self, *ranges: Range) -> Relaxation:
         return MatrixMultiplied(*ranges)
 
@@ -105,6 +108,9 @@ class Softmax(Operator):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         return inputs[0].softmax(self.axis + 1)
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return inputs[0][self.axis] + 8
 
     def relaxed(self, *ranges: Range) -> Relaxation:
         """The tangent at the centre, s + J d with J = diag(s) - s s^T, or a constant where that is closer.

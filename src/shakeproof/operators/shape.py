@@ -15,6 +15,7 @@ from shakeproof.operators.base import Affine, Operator
 class Reshape(Affine):
     """The same entries in another shape."""
 
+    only_moves = True
     may_return_input = True
     passes_ranges = True
 
@@ -34,6 +35,7 @@ class Reshape(Affine):
 class Transpose(Affine):
     """The axes in another order: axis i of the output is axis order[i] of the input."""
 
+    only_moves = True
     may_return_input = True
     passes_ranges = True
 
@@ -54,6 +56,7 @@ class Transpose(Affine):
 class Concat(Affine):
     """Branches, one after another along an axis."""
 
+    only_moves = True
     passes_ranges = True
 
     axis: int
@@ -72,6 +75,7 @@ class Concat(Affine):
 class Pad(Affine):
     """Entries added, dropped or moved: on axis a, output i copies input sources[a][i], or is `value` if that is -1."""
 
+    only_moves = True
     may_return_input = True
     passes_ranges = True
 

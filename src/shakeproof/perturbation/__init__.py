@@ -14,13 +14,12 @@ from shakeproof.perturbation.families import (
     sharpen,
 )
 from shakeproof.perturbation.neighbourhood import AnyKernel
-from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, AffineImage, Part, Perturbation, Tone
+from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, Part, Perturbation, Tone
 
 __all__ = [
     "FAMILIES",
     "MOST_PARTS",
     "PADDINGS",
-    "AffineImage",
     "AnyKernel",
     "Part",
     "Perturbation",

@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 
 from shakeproof.errors import InputError
+from shakeproof.path import ClipRange
 
-Clip = tuple[float, float]
 
-
-def check_clip(text: str, clip: Clip | None) -> None:
+def check_clip(text: str, clip: ClipRange | None) -> None:
     if clip is not None and not (all(map(math.isfinite, clip)) and clip[0] < clip[1]):
         raise InputError(f"{text}: clip must be LOW..HIGH with LOW below HIGH, e.g. clip=0..1")
 
 
-def clip_option(clip: Clip | None) -> list[tuple[str, str]]:
+def clip_option(clip: ClipRange | None) -> list[tuple[str, str]]:
     return [] if clip is None else [("clip", "..".join(map(plain, clip)))]
 
 

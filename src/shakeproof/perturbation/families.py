@@ -16,40 +16,41 @@ from pathlib import Path
 from shakeproof import kernels
 from shakeproof.errors import InputError
 from shakeproof.kernels import LARGEST_ENTRY, ParameterisedKernel
-from shakeproof.perturbation.common import Clip, plain
+from shakeproof.path import ClipRange
+from shakeproof.perturbation.common import plain
 from shakeproof.perturbation.neighbourhood import AnyKernel
 from shakeproof.perturbation.path import Part, Perturbation, Tone
 
 
-def identity(padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """No change at all: the control experiment."""
     return _single("identity", (), kernels.identity(), clip, padding)
 
 
-def box_blur(size: int, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+def box_blur(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Defocus-like blur: the mean over a size x size square."""
     return _single("box-blur", (("size", str(size)),), kernels.box_blur(size), clip, padding)
 
 
-def sharpen(size: int, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+def sharpen(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Sharpening: the image plus its difference from the mean over a diamond around each pixel."""
     return _single("sharpen", (("size", str(size)),), kernels.sharpen(size), clip, padding)
 
 
-def motion_blur(size: int, angle: float, padding: str = "reflect", clip: Clip | None = None) -> Perturbation:
+def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Camera shake: the mean along a line; `angle` is a bearing (0 is up, clockwise), equal modulo 180."""
     kernel = kernels.motion_blur(size, angle)
     options = (("size", str(size)), ("angle", plain(kernels.reduced(angle))))
     return _single("motion-blur", options, kernel, clip, padding)
 
 
-def brightness(max: float, clip: Clip | None = None) -> Perturbation:
+def brightness(max: float, clip: ClipRange | None = None) -> Perturbation:
     """Brighter: max is added to every pixel (darker if it is negative)."""
     text = _tone_text("brightness", max)
     return _single("brightness", (("max", text),), Tone(offset=Fraction(text)), clip)
 
 
-def contrast(max: float, clip: Clip | None = None) -> Perturbation:
+def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
     """More contrast: every pixel times 1 + max (less if it is negative)."""
     text = _tone_text("contrast", max)
     if not max > -1:
@@ -58,7 +59,7 @@ def contrast(max: float, clip: Clip | None = None) -> Perturbation:
 
 
 def custom(
-    file: str | Path, normalise: bool = False, padding: str = "reflect", clip: Clip | None = None
+    file: str | Path, normalise: bool = False, padding: str = "reflect", clip: ClipRange | None = None
 ) -> Perturbation:
     """From the identity to your own kernel; `normalise` divides it by its sum."""
     if _BETWEEN_PARTS.search(str(file)) or _BETWEEN_OPTIONS.search(str(file)):
@@ -67,7 +68,7 @@ def custom(
     return _single("custom", options, kernels.custom_target(Path(file), normalise), clip, padding)
 
 
-def any_kernel(size: int, clip: Clip | None = None) -> AnyKernel:
+def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
     """Each pixel anywhere between the least and the greatest of its neighbourhood: only for `verify`."""
     return AnyKernel(size, clip)
 
@@ -76,7 +77,7 @@ def _single(
     family: str,
     options: tuple[tuple[str, str], ...],
     effect: ParameterisedKernel | Tone,
-    clip: Clip | None,
+    clip: ClipRange | None,
     padding: str = "reflect",
 ) -> Perturbation:
     return Perturbation((Part(family, options, effect, padding),), clip)
@@ -175,7 +176,7 @@ def _read_number(text: str) -> float:
         raise ValueError("must be a number") from None
 
 
-def _read_clip(text: str) -> Clip:
+def _read_clip(text: str) -> ClipRange:
     low, _, high = text.partition("..")
     try:
         return float(low), float(high)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shakeproof.errors import InputError
-from shakeproof.perturbation.common import Clip, check_clip, clip_option, strengths
+from shakeproof.path import ClipRange
+from shakeproof.perturbation.common import check_clip, clip_option, strengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ class AnyKernel:
     """
 
     size: int
-    clip: Clip | None = None
+    clip: ClipRange | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_NEIGHBOURHOOD:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from shakeproof import kernels
 from shakeproof.errors import InputError
 from shakeproof.kernels import Matrix, ParameterisedKernel
-from shakeproof.perturbation.common import Clip, check_clip, clip_option, strengths
+from shakeproof.path import ClipRange, Path
+from shakeproof.perturbation.common import check_clip, clip_option, strengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +108,7 @@ class Perturbation:
     """
 
     parts: tuple[Part, ...]
-    clip: Clip | None = None
+    clip: ClipRange | None = None
 
     def __post_init__(self) -> None:
         text = "+".join(map(str, self.parts))
@@ -153,13 +154,13 @@ class Perturbation:
         """A strength for each part: one number is meant for all of them."""
         return strengths(self, given, self.parameters)
 
-    def apply(self, images: Tensor) -> AffineImage:
-        """The path of perturbed images; `images` (..., height, width), float64. Clipping is not part of it."""
+    def apply(self, images: Tensor) -> Path:
+        """The path of perturbed images; `images` (..., height, width), float64."""
         import torch
 
         # any of the kernels would do: they all start from the same image
         base = next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
-        return AffineImage(torch.stack([part.slope(images, base) for part in self.parts]), base)
+        return Path(torch.stack([part.slope(images, base) for part in self.parts]), base, self.clip)
 
     @property
     def kernel(self) -> ParameterisedKernel:
@@ -185,18 +186,3 @@ class Perturbation:
         """The smallest kernel that makes the image at strength 0."""
         height, width = next((kernel.shape for _, kernel in self._kernels()), (1, 1))
         return kernels.identity_matrix(2 - height % 2, 2 - width % 2)
-
-
-@dataclass(frozen=True)
-class AffineImage:
-    """x(z) = sum_i slopes[i] z_i + base; slopes (m, ..., height, width), base (..., height, width)."""
-
-    slopes: Tensor
-    base: Tensor
-
-    def at(self, *strengths: float) -> Tensor:
-        import torch
-
-        z = torch.tensor(strengths, dtype=self.base.dtype, device=self.base.device)
-        image: Tensor = self.base + torch.tensordot(z, self.slopes, dims=1)
-        return image

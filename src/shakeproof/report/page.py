@@ -13,8 +13,10 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from shakeproof.files import write_whole
-from shakeproof.report.plot import displayable, margin_figure, perturbed_image
-from shakeproof.result import Result, Status
+from shakeproof.perturbation import Perturbation
+from shakeproof.report.plot import displayable, margin_figure
+from shakeproof.result import Result
+from shakeproof.verdict import Status
 
 STYLE = """
 :root { color-scheme: light; --ink: #1e293b; --dim: #64748b; --line: #e2e8f0; }
@@ -44,7 +46,7 @@ def page(results: Sequence[Result], classes: Sequence[str], title: str) -> str:
     """The whole page as text; `classes` are names for the class numbers."""
     by_image: dict[str, list[Result]] = {}
     for result in results:
-        by_image.setdefault(result.query.image.name, []).append(result)
+        by_image.setdefault(result.query.name, []).append(result)
     flips = sum(result.critical_strength is not None for result in results)
     seconds, pieces = sum(r.seconds for r in results), sum(r.pieces for r in results)
     sections = "".join(_article(most_dangerous(group), classes) for group in by_image.values())
@@ -80,7 +82,7 @@ def _table(by_image: dict[str, list[Result]]) -> str:
         f"<th>{escape(str(r.query.perturbation)).replace(':', '<br>').replace(',', '<br>')}</th>" for r in first
     )
     rows = "".join(
-        f"<tr><td><img src='{_png(group[0].query.image.pixels)}' alt=''>{escape(name)}</td>"
+        f"<tr><td><img src='{_png(_pixels(group[0]))}' alt=''>{escape(name)}</td>"
         + "".join(map(_cell, group))
         + "</tr>"
         for name, group in by_image.items()
@@ -99,7 +101,8 @@ def _cell(result: Result) -> str:
 
 def _article(result: Result, classes: Sequence[str]) -> str:
     query, witness = result.query, result.counterexample
-    (strength,) = query.strengths if witness is None else query.perturbation.strengths(witness.strength)
+    assert result.label is not None
+    (strength,) = query.strengths if witness is None or witness.strengths is None else witness.strengths
     winner = int(np.argmax(result.curve.at(np.array([strength]))[0]))
     pictures = "".join(_figures(result, strength, classes[result.label], classes[winner]))
     if result.critical_strength is None:
@@ -109,16 +112,22 @@ def _article(result: Result, classes: Sequence[str]) -> str:
             f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"
         )
     return (
-        f"<article><div><h2>{escape(query.image.name)}</h2><p>{escape(str(query.perturbation))}<br>{verdict}</p>{pictures}</div>"
+        f"<article><div><h2>{escape(query.name)}</h2><p>{escape(str(query.perturbation))}<br>{verdict}</p>{pictures}</div>"
         f"<div>{_svg(result, classes)}</div></article>"
     )
 
 
 def _figures(result: Result, strength: float, label: str, winner: str) -> Iterator[str]:
-    query = result.query
-    moved = perturbed_image(query.perturbation, query.image.pixels, strength)
-    for pixels, caption in ((query.image.pixels, label), (moved, f"z = {strength:.4f}: {winner}")):
+    perturbation = result.query.perturbation
+    assert isinstance(perturbation, Perturbation)
+    moved = perturbation.apply(_pixels(result)).image(strength)
+    for pixels, caption in ((_pixels(result), label), (moved, f"z = {strength:.4f}: {winner}")):
         yield f"<figure><img src='{_png(pixels)}' alt=''><figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _pixels(result: Result) -> Tensor:
+    assert result.query.image is not None
+    return result.query.image.pixels
 
 
 def _svg(result: Result, classes: Sequence[str]) -> str:

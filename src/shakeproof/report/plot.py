@@ -17,8 +17,8 @@ from torch import Tensor
 
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
-from shakeproof.perturbation import AffineImage, Perturbation
-from shakeproof.result import BoxResult, Result
+from shakeproof.perturbation import Perturbation
+from shakeproof.result import Result
 
 # Rivals that never come close would only clutter the picture.
 RIVALS_SHOWN = 6
@@ -28,9 +28,10 @@ REGION_COLOURS = {"certified": "#86efac", "violated": "#fca5a5", "not settled": 
 
 def result_figure(result: Result) -> Figure:
     """What was found, as a picture: margins against one strength, or a map of two."""
-    parameters = result.query.perturbation.parameters
-    if parameters > 2:
-        raise InputError(f"{result.query.perturbation}: there are pictures of one or two strengths, not {parameters}")
+    parameters = result.query.parameters
+    if parameters not in (1, 2):
+        what = result.query.perturbation or result.query.name
+        raise InputError(f"{what}: there are pictures of one or two strengths, not {parameters}")
     return margin_figure(result) if parameters == 1 else region_figure(result)
 
 
@@ -50,18 +51,18 @@ def region_figure(result: Result) -> Figure:
             style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.2}
             axes.add_collection(PolyCollection(list(corners), label=f"{name}: {share:.1%}", **style))
     witness = result.counterexample
-    if witness is not None and not isinstance(witness.strength, float):
+    if witness is not None and witness.strengths is not None:
         axes.plot(
-            *witness.strength, "*", color="#7f1d1d", markersize=11, label=f"counterexample: class {witness.winner}"
+            *witness.strengths, "*", color="#7f1d1d", markersize=11, label=f"counterexample: class {witness.winner}"
         )
-    across, up = result.query.perturbation.parts
+    perturbation = result.query.perturbation
+    assert isinstance(perturbation, Perturbation)
+    across, up = perturbation.parts
     axes.set_xlim(0, strengths[0] or 1.0)
     axes.set_ylim(0, strengths[1] or 1.0)
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
-    axes.set_title(
-        f"{Path(result.query.image.name).name}   class {result.label}: {result.status}", fontsize=10, color=INK
-    )
+    axes.set_title(f"{Path(result.query.name).name}   class {result.label}: {result.status}", fontsize=10, color=INK)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _plain_axes(axes)
     return figure
@@ -74,6 +75,7 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
     curve, label = result.curve, result.label
+    assert label is not None
     leads = curve.leads(label)
     rivals = sorted(np.argsort(leads.min(0, initial=np.inf))[:RIVALS_SHOWN].tolist())
     rivals = [rival for rival in rivals if rival != label]
@@ -100,9 +102,7 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
         axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(f"margin of {names[label]}")
-    axes.set_title(
-        title or f"{Path(result.query.image.name).name}   {result.query.perturbation}", fontsize=10, color=INK
-    )
+    axes.set_title(title or f"{Path(result.query.name).name}   {result.query.perturbation}", fontsize=10, color=INK)
     axes.legend(fontsize=8, frameon=False, loc="lower left" if len(winners) > 1 else "best", ncols=2)
     _plain_axes(axes)
     return figure
@@ -119,47 +119,35 @@ def _merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
     return merged
 
 
-def counterexample_figure(result: Result | BoxResult) -> Figure:
-    """Original, perturbed image and kernel side by side, at the counterexample's strength (else the full one).
-
-    Of a box: its middle (or the image), the counterexample, and where they differ.
-    """
-    return _box_figure(result) if isinstance(result, BoxResult) else _path_figure(result)
-
-
-def _box_figure(result: BoxResult) -> Figure:
+def counterexample_figure(result: Result) -> Figure:
+    """Original, counterexample and kernel side by side. Of a box: the image (or its middle), and where they differ."""
     query, witness = result.query, result.counterexample
-    if query.image is None or witness is None or witness.picture is None:
+    found = result.picture()
+    if query.image is None or witness is None or found is None:
         raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
-    original, found, difference = figure.subplots(1, 3)
+    original, perturbed, third = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: class {result.predicted}")
-    show_image(found, witness.picture, f"counterexample: class {witness.winner}")
-    change = (witness.picture - query.image.pixels).mean(0).numpy()
-    limit = max(np.abs(change).max(), 1e-12)
-    difference.imshow(change, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    difference.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
-    difference.set_axis_off()
+    if isinstance(query.perturbation, Perturbation) and witness.strengths is not None:
+        there = _at_strengths("", witness.strengths)
+        show_image(perturbed, found, f"{there}: class {witness.winner}")
+        show_kernel(third, query.perturbation, witness.strengths)
+    else:
+        show_image(perturbed, found, f"counterexample: class {witness.winner}")
+        show_difference(third, found - query.image.pixels)
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {result.label}"
     note = "" if witness.replayed else "; the float32 runtime does not show it"
     figure.suptitle(f"{what}: {result.status}{note}", fontsize=10, color=INK)
     return figure
 
 
-def _path_figure(result: Result) -> Figure:
-    query, witness = result.query, result.counterexample
-    strength = query.strength if witness is None else witness.strength
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
-    original, perturbed, kernel = figure.subplots(1, 3)
-    show_image(original, query.image.pixels, f"original: class {result.predicted}")
-    now = result.label if witness is None else witness.winner
-    there = _at_strengths("", query.perturbation.strengths(strength))
-    moved = perturbed_image(query.perturbation, query.image.pixels, strength)
-    show_image(perturbed, moved, f"{there}: class {now}")
-    show_kernel(kernel, query.perturbation, strength)
-    note = "" if witness is None or witness.replayed else "; the float32 runtime does not show it"
-    figure.suptitle(f"{query.perturbation}   label {result.label}: {result.status}{note}", fontsize=10, color=INK)
-    return figure
+def show_difference(axes: Axes, change: Tensor) -> None:
+    """How far pixels (channels, height, width) have moved, as the mean of their channels."""
+    mean = change.mean(0).numpy()
+    limit = max(np.abs(mean).max(), 1e-12)
+    axes.imshow(mean, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    axes.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
+    axes.set_axis_off()
 
 
 def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float], image: Tensor) -> Figure:
@@ -168,17 +156,9 @@ def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float],
     kernel, before, after = figure.subplots(1, 3)
     show_kernel(kernel, perturbation, strength)
     show_image(before, image, "z = 0")
-    show_image(
-        after, perturbed_image(perturbation, image, strength), _at_strengths("", perturbation.strengths(strength))
-    )
+    strengths = perturbation.strengths(strength)
+    show_image(after, perturbation.apply(image).image(*strengths), _at_strengths("", strengths))
     return figure
-
-
-def perturbed_image(perturbation: Perturbation, image: Tensor, strength: float | Sequence[float]) -> Tensor:
-    """The image at a strength for all parts, or one each; clipped if the perturbation clips."""
-    path: AffineImage = perturbation.apply(image)
-    pixels = path.at(*perturbation.strengths(strength))
-    return pixels if perturbation.clip is None else pixels.clamp(*perturbation.clip)
 
 
 def show_image(axes: Axes, pixels: Tensor, title: str) -> None:

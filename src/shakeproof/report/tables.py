@@ -7,7 +7,7 @@ from math import floor
 
 from rich.table import Table
 
-from shakeproof.result import BoxResult, Query, Result
+from shakeproof.result import Result
 
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
 
@@ -20,7 +20,7 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
-def results_table(results: Sequence[Result | BoxResult]) -> Table:
+def results_table(results: Sequence[Result]) -> Table:
     table = plain_table("image", "perturbation", "label", "status")
     for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
         table.add_column(heading, justify="right")
@@ -40,7 +40,7 @@ def results_table(results: Sequence[Result | BoxResult]) -> Table:
     return table
 
 
-def _critical(result: Result | BoxResult) -> str:
+def _critical(result: Result) -> str:
     """The critical strength, or the most that an early answer knows of it."""
     if result.critical_strength is None:
         return "-"
@@ -54,9 +54,9 @@ def _short(name: str) -> str:
     return name if len(name) <= 32 else "…" + name[-31:]
 
 
-def _journey(result: Result | BoxResult) -> str:
+def _journey(result: Result) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
-    if isinstance(result, BoxResult):
+    if result.query.path is None:
         return ""
     if result.regions is not None:
         share = result.regions.share(result.regions.safe, result.query.strengths)
@@ -66,19 +66,13 @@ def _journey(result: Result | BoxResult) -> str:
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
 
 
-def label_notes(results: Sequence[Result | BoxResult]) -> Iterator[str]:
-    predicted = sorted(
-        {
-            _short(query.name)
-            for query in (result.query for result in results)
-            if (query.label is None if isinstance(query, Query) else query.predicted)
-        }
-    )
+def label_notes(results: Sequence[Result]) -> Iterator[str]:
+    predicted = sorted({_short(result.query.name) for result in results if result.query.label_predicted})
     if predicted:
         yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
 
 
-def explanations(results: Sequence[Result | BoxResult]) -> Iterator[str]:
+def explanations(results: Sequence[Result]) -> Iterator[str]:
     for reason in sorted({result.reason for result in results if result.reason is not None}):
         yield f"[yellow]{reason}[/]: {reason.sentence}"
 
@@ -93,7 +87,7 @@ def demo_table(results: Sequence[Result]) -> Table:
     for result in results:
         critical = result.critical_strength
         text = f"[{COLOURS[result.status]}]{'safe' if critical is None else f'{critical[0]:.4f}'}[/]"
-        rows.setdefault(result.query.image.name, []).append(text)
+        rows.setdefault(result.query.name, []).append(text)
     for name, cells in rows.items():
         table.add_row(name, *cells)
     return table

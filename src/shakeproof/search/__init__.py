@@ -1,16 +1,24 @@
 """Branch and bound: split what the bounds cannot settle, until everything is, or a counterexample is found."""
 
-from shakeproof.search.activations import BoxOutcome, BoxProblem, split_activations
-from shakeproof.search.cover import covers
-from shakeproof.search.split import Limits, Outcome, Problem, split_inputs
+from shakeproof.search.activation_splitting import BoxProblem, Multipliers, SplitBox, split_activations
+from shakeproof.search.attack import descend, starts
+from shakeproof.search.goal import AnyFailure, FirstFailure, Goal, Map
+from shakeproof.search.input_splitting import PathProblem, SplitCells, split_inputs
+from shakeproof.search.tree import Tree
 
 __all__ = [
-    "BoxOutcome",
+    "AnyFailure",
     "BoxProblem",
-    "Limits",
-    "Outcome",
-    "Problem",
-    "covers",
+    "FirstFailure",
+    "Goal",
+    "Map",
+    "Multipliers",
+    "PathProblem",
+    "SplitBox",
+    "SplitCells",
+    "Tree",
+    "descend",
     "split_activations",
     "split_inputs",
+    "starts",
 ]

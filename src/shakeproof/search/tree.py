@@ -1,46 +1,76 @@
-"""How a box was taken apart by splitting neurons, and whether all of its parts are proved."""
+"""How a domain was taken apart, cut by cut, and what was proved of its parts.
+
+A cut says that a coordinate (a strength, an input, a neuron's input) is at most some number on one part, and at least
+that number on the other. What a part is follows from the cuts on the way to it, and from nothing else; so a tree whose
+leaves are all proved leaves nothing of the domain out. Checking that takes time in proportion to the parts.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Numbers = NDArray[np.int64]
 
+
+@dataclass(frozen=True, eq=False)
 class Tree:
-    """Parts of the box, numbered. The first ones are the whole box, one for each claim; a split makes two of one part.
+    """Parts, numbered; all arrays (parts). The first ones are roots, the whole domain each.
 
-    What a part is follows from the tree alone: the splits on the way to it say between which numbers neurons' inputs
-    lie. Proofs are about these ranges, so a tree whose leaves are all proved leaves nothing of the box out.
+    `coordinate` was cut `at` some number to make a part of its `parent` (-1: a root), and it is `above` the cut, or
+    below. `bound` is what was proved of the part: by how much its claim holds, at least; NaN if nothing was.
     """
 
-    def __init__(self, claims: int) -> None:
-        self.claim = np.arange(claims)
-        self.parent = np.full(claims, -1)
-        self.neuron = np.full(claims, -1)  # that was split to make this part
-        self.at = np.full(claims, np.nan)
-        self.above = np.zeros(claims, bool)  # whether this is the part above the split
-        self.proved = np.zeros(claims, bool)
-        self.depth = np.zeros(claims, int)
+    root: Numbers
+    parent: Numbers
+    coordinate: Numbers
+    at: NDArray[np.float64]
+    above: NDArray[np.bool_]
+    bound: NDArray[np.float64]
+    depth: Numbers
+
+    @staticmethod
+    def planted(roots: int) -> Tree:
+        """A tree of roots alone, nothing proved."""
+        none = np.full(roots, np.nan)
+        nothing = np.full(roots, -1)
+        return Tree(np.arange(roots), nothing, nothing, none, np.zeros(roots, bool), none.copy(), np.zeros(roots, int))
 
     def __len__(self) -> int:
         return len(self.parent)
 
-    def split(self, parts: NDArray[np.int64], neuron: NDArray[np.int64], at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Split each part in two, where its neuron's input is at some number; returns all below, then all above."""
-        first = len(self)
-        self.parent = np.concatenate([self.parent, parts, parts])
-        self.neuron = np.concatenate([self.neuron, neuron, neuron])
-        self.at = np.concatenate([self.at, at, at])
-        self.above = np.concatenate([self.above, np.zeros(len(parts), bool), np.ones(len(parts), bool)])
-        self.claim = np.concatenate([self.claim, self.claim[parts], self.claim[parts]])
-        self.proved = np.concatenate([self.proved, np.zeros(2 * len(parts), bool)])
-        self.depth = np.concatenate([self.depth, self.depth[parts] + 1, self.depth[parts] + 1])
-        return np.arange(first, len(self))
+    def split(self, parts: Numbers, coordinate: Numbers, at: NDArray[np.float64]) -> tuple[Tree, Numbers]:
+        """Cut each part in two; the new parts are first all those below, then all those above."""
+        count = len(parts)
+        grown = Tree(
+            root=np.concatenate([self.root, self.root[parts], self.root[parts]]),
+            parent=np.concatenate([self.parent, parts, parts]),
+            coordinate=np.concatenate([self.coordinate, coordinate, coordinate]),
+            at=np.concatenate([self.at, at, at]),
+            above=np.concatenate([self.above, np.zeros(count, bool), np.ones(count, bool)]),
+            bound=np.concatenate([self.bound, np.full(2 * count, np.nan)]),
+            depth=np.concatenate([self.depth, self.depth[parts] + 1, self.depth[parts] + 1]),
+        )
+        return grown, np.arange(len(self), len(grown))
 
-    def ranges(self, parts: NDArray[np.int64], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """What the neurons' inputs lie between on each part, (rows, n), of what they do on the box, (1, n)."""
+    def proved(self, parts: Numbers, bound: NDArray[np.float64]) -> Tree:
+        """The tree with what was proved of some parts."""
+        noted = self.bound.copy()
+        noted[parts] = bound
+        return replace(self, bound=noted)
+
+    @property
+    def is_proved(self) -> NDArray[np.bool_]:
+        """Of which parts something was proved: what is not positive or not finite proves nothing."""
+        return np.isfinite(self.bound) & (self.bound > 0)
+
+    def ranges(self, parts: Numbers, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """What the coordinates lie between on each part, (rows, n), of what they do on the whole domain, (1, n)."""
         lows, highs = low.repeat(len(parts), 1), high.repeat(len(parts), 1)
         row, part = np.arange(len(parts)), parts
         while len(part):
@@ -50,25 +80,42 @@ class Tree:
                 (lows, self.above[part], torch.maximum),
                 (highs, ~self.above[part], torch.minimum),
             ):
-                where = torch.from_numpy(row[mine]), torch.from_numpy(self.neuron[part[mine]])
+                where = (
+                    torch.from_numpy(row[mine]).to(ends.device),
+                    torch.from_numpy(self.coordinate[part[mine]]).to(ends.device),
+                )
                 ends[where] = narrower(ends[where], torch.from_numpy(self.at[part[mine]]).to(ends))
             part = self.parent[part]
         return lows, highs
 
+    def least(self) -> NDArray[np.float64]:
+        """By how much each root's claim is proved to hold on the whole domain; -inf where it is not.
+
+        A part's bound is its own, or the smaller of its two halves', if these are the two sides of one cut of it.
+        """
+        found = np.where(self.is_proved, self.bound, -math.inf)
+        order = np.argsort(self.depth, kind="stable")
+        starts = np.searchsorted(self.depth[order], np.arange(self.depth.max(initial=0) + 2))
+        for depth in range(len(starts) - 2, 0, -1):
+            level = order[starts[depth] : starts[depth + 1]]
+            parents = self.parent[level]
+            by_parent = np.argsort(parents, kind="stable")
+            level, parents = level[by_parent], parents[by_parent]
+            whole, first, count = np.unique(parents, return_index=True, return_counts=True)
+            two = count == 2
+            one, other = level[first[two]], level[first[two] + 1]
+            meet = (self.at[one] == self.at[other]) & (self.coordinate[one] == self.coordinate[other])
+            meet &= self.above[one] != self.above[other]
+            meet &= (self.root[one] == self.root[whole[two]]) & (self.root[other] == self.root[whole[two]])
+            both = np.where(meet, np.minimum(found[one], found[other]), -math.inf)
+            found[whole[two]] = np.maximum(found[whole[two]], both)
+        return found[self.parent < 0]
+
     def is_complete(self) -> bool:
-        """Whether every claim is proved on the whole box: a part is if it was proved itself, or both its halves are."""
-        settled = self.proved.copy()
-        halves: dict[int, list[int]] = {}
-        for number in range(len(self) - 1, -1, -1):  # halves come after what they are halves of
-            below_above = halves.pop(number, [])
-            if not settled[number] and len(below_above) == 2:
-                one, other = below_above
-                meet = self.at[one] == self.at[other] and self.neuron[one] == self.neuron[other]
-                settled[number] = settled[one] and settled[other] and meet and self.above[one] != self.above[other]
-            if self.parent[number] >= 0:
-                halves.setdefault(int(self.parent[number]), []).append(number)
-        return bool(settled[self.parent < 0].all())
+        """Whether every root's claim is proved on the whole domain."""
+        least = self.least()
+        return len(least) > 0 and bool((np.isfinite(least) & (least > 0)).all())
 
     def share_proved(self) -> float:
-        """The proved share of the box, each split counted as cutting in half."""
-        return float((0.5 ** self.depth[self.proved]).sum() / max(1, (self.parent < 0).sum()))
+        """The proved share of the domain, each cut counted as cutting in half."""
+        return float((0.5 ** self.depth[self.is_proved]).sum() / max(1, (self.parent < 0).sum()))

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Affine, Breaks, Elementwise, Operator, PiecewiseLinear, Range, Relaxation
-from shakeproof.operators.smooth import Smooth
+from shakeproof.operators import Affine, Breaks, Elementwise, Operator, PiecewiseLinear, Range, Relaxation, Smooth
 from shakeproof.testing.rules import Check, affine, bending, enclosing, function
 from shakeproof.testing.wrapped import (
     HighPlane,

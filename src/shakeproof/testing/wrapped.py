@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shakeproof.operators import Range, Relaxation
-from shakeproof.operators.base import Cells
+from shakeproof.operators import Cells, Range, Relaxation
 
 
 def without_lower_part(found: Range, share: float) -> Range:

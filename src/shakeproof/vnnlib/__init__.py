@@ -2,12 +2,12 @@
 
 from shakeproof.vnnlib.directives import perturbed_directives
 from shakeproof.vnnlib.reading import read_specification
-from shakeproof.vnnlib.specification import Case, Specification, centre, robustness
+from shakeproof.vnnlib.specification import Specification, by_boxes, centre, robustness
 from shakeproof.vnnlib.writing import written, written_perturbed
 
 __all__ = [
-    "Case",
     "Specification",
+    "by_boxes",
     "centre",
     "perturbed_directives",
     "read_specification",

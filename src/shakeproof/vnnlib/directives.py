@@ -49,7 +49,8 @@ def check_perturbed(specification: Specification) -> None:
     for key in NEEDED:
         if key not in specification.directives:
             raise InputError(f"has directives, but not {PREFIX}{key}; a perturbed query needs it")
-    if specification.label is None or len(specification.cases) != specification.outputs - 1:
+    rivals = len(specification.parts[0][1].cases)
+    if specification.label is None or rivals != specification.outputs - 1:
         raise InputError("names no label to keep under the perturbation; assert that any other class scores no less")
     if specification.box is None or not np.array_equal(*specification.box):
         raise InputError("has a perturbation, so its box must be one image: equal lower and upper bounds")

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shakeproof.errors import InputError
-from shakeproof.vnnlib.specification import Box, Case, Floats
+from shakeproof.property import Case, Floats
+from shakeproof.vnnlib.specification import Box, Specification, by_boxes
 
 # What the cases of a file may come to, before memory does: each product of disjunctions, and all arrays together.
 MOST_CASES, MOST_PARTS, MOST_NUMBERS = 100_000, 2**24, 2**26
@@ -35,7 +36,7 @@ class Row(NamedTuple):
     strict: bool
 
 
-class Linear(NamedTuple):
+class LinearSum(NamedTuple):
     """A sum of variables (`X_3`, an input, or `Y_0`, an output) times coefficients, and a constant."""
 
     coefficients: dict[str, float]
@@ -48,32 +49,32 @@ class Formula(NamedTuple):
     terms: Sequence[tuple[Bound | Row, ...]]
 
 
-Value = Linear | Formula | None
+Value = LinearSum | Formula | None
 """What a parenthesis is worth; an empty one is None."""
 
 
-def number(text: str) -> Linear:
+def number(text: str) -> LinearSum:
     """A decimal number, read as the nearest float64."""
     if not NUMBER.fullmatch(text):
         raise InputError(f"{shortened(text)} is neither a number nor a variable X_i or Y_i; correct it")
     value = float(text)
     if not isfinite(value):
         raise InputError(f"{shortened(text)} is too large for a 64-bit number; write a smaller one")
-    return Linear({}, value)
+    return LinearSum({}, value)
 
 
 def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
-def joined(operator: str, values: Sequence[Value]) -> Linear | Formula:
+def joined(operator: str, values: Sequence[Value]) -> LinearSum | Formula:
     """What (operator value ...) means."""
     if operator in ("and", "or"):
         formulas = [value for value in values if isinstance(value, Formula)]
         if not values or len(formulas) != len(values):
             raise InputError(f"({operator} ...) must hold comparisons, and nothing else")
         return every(formulas) if operator == "and" else _either(formulas)
-    sums = [value for value in values if isinstance(value, Linear)]
+    sums = [value for value in values if isinstance(value, LinearSum)]
     if operator not in (*COMPARED, "+", "-", "*", "/"):
         known = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
         raise InputError(f"unknown operator {shortened(operator)}; only {known} can be read")
@@ -112,17 +113,17 @@ def _check_size(cases: int, parts: int) -> None:
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def _total(weighted: Iterable[tuple[float, Linear]]) -> Linear:
+def _total(weighted: Iterable[tuple[float, LinearSum]]) -> LinearSum:
     coefficients: dict[str, float] = {}
     constant = 0.0
     for weight, part in weighted:
         constant += weight * part.constant
         for name, coefficient in part.coefficients.items():
             coefficients[name] = coefficients.get(name, 0.0) + weight * coefficient
-    return Linear(coefficients, constant)
+    return LinearSum(coefficients, constant)
 
 
-def _computed(operator: str, sums: Sequence[Linear]) -> Linear:
+def _computed(operator: str, sums: Sequence[LinearSum]) -> LinearSum:
     first, *rest = sums
     if operator == "+":
         return _total((1.0, part) for part in sums)
@@ -133,18 +134,18 @@ def _computed(operator: str, sums: Sequence[Linear]) -> Linear:
         if len(variable) > 1:
             raise InputError("a product of variables is not linear; only linear comparisons can be read")
         factor = prod(part.constant for part in sums if not part.coefficients)
-        return _total([(factor, variable[0] if variable else Linear({}, 1.0))])
+        return _total([(factor, variable[0] if variable else LinearSum({}, 1.0))])
     divisor = prod(part.constant for part in rest)
     if not rest or variable not in ([], [first]) or divisor == 0 or not isfinite(divisor):
         raise InputError("(/ ...) can only be read where the divisors are numbers other than 0")
     quotients = {name: coefficient / divisor for name, coefficient in first.coefficients.items()}
-    return Linear(quotients, first.constant / divisor)
+    return LinearSum(quotients, first.constant / divisor)
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
 
 
-def _above(left: Linear, right: Linear, strict: bool = False) -> Formula:
+def _above(left: LinearSum, right: LinearSum, strict: bool = False) -> Formula:
     """left >= right, or left > right."""
     difference = _total([(1.0, left), (-1.0, right)])
     constant = difference.constant
@@ -173,11 +174,11 @@ def _place(name: str) -> int:
     return int(name[2:])
 
 
-def _same(left: Linear, right: Linear) -> Formula:
+def _same(left: LinearSum, right: LinearSum) -> Formula:
     return every([_above(left, right), _above(right, left)])
 
 
-def _other(left: Linear, right: Linear) -> Formula:
+def _other(left: LinearSum, right: LinearSum) -> Formula:
     return _either([_above(left, right, strict=True), _above(right, left, strict=True)])
 
 
@@ -204,9 +205,9 @@ class Assertions:
         self.common: list[Bound | Row] = []
         self.choices: list[Formula] = [Formula([()])]
 
-    def variable(self, name: str) -> Linear:
+    def variable(self, name: str) -> LinearSum:
         self.used.add(name)
-        return Linear({name: 1.0})
+        return LinearSum({name: 1.0})
 
     def add(self, formula: Formula) -> None:
         if len(formula.terms) == 1:
@@ -220,21 +221,23 @@ class Assertions:
         end = number(text).constant + 0.0  # never -0.0
         self.common.append(Bound(int(place), end, inf) if sign == ">=" else Bound(int(place), -inf, end))
 
-    def cases(self, inputs: int, outputs: int) -> tuple[Case, ...]:
-        """The cases of all assertions together, without those whose box is empty."""
+    def specification(self, inputs: int, outputs: int) -> Specification:
+        """What all assertions say together, without the cases whose box is empty."""
         if not any(name[0] == "Y" for name in self.used):
             raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
-        budget = _Budget()
+        budget = _Numbers()
         budget.spend(2 * inputs)
         whole = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), self.common)
         rows = [part for part in self.common if isinstance(part, Row)]
-        found = tuple(_cases(whole, outputs, rows, every(self.choices), budget))
-        if not found:
+        found = by_boxes(inputs, outputs, _cases(whole, outputs, rows, every(self.choices), budget))
+        if not found.parts:
             raise InputError("the assertions contradict each other, so there is nothing to verify; correct them")
         return found
 
 
-def _cases(whole: Box, outputs: int, common: Sequence[Row], choices: Formula, budget: _Budget) -> Iterator[Case]:
+def _cases(
+    whole: Box, outputs: int, common: Sequence[Row], choices: Formula, budget: _Numbers
+) -> Iterator[tuple[Box, Case]]:
     for term in choices.terms:
         box = whole
         if any(isinstance(part, Bound) for part in term):
@@ -248,7 +251,7 @@ def _cases(whole: Box, outputs: int, common: Sequence[Row], choices: Formula, bu
                 raise InputError(f"input {missing} (of {ends.size}, from 0) has no {side} bound; assert one")
         rows = [*common, *(part for part in term if isinstance(part, Row))]
         budget.spend(len(rows) * outputs)
-        yield Case(*box, *_matrix(rows, outputs), np.array([row.strict for row in rows], dtype=bool))
+        yield box, Case(*_matrix(rows, outputs), np.array([row.strict for row in rows], dtype=bool))
 
 
 def _narrowed(box: Box, parts: Iterable[Bound | Row]) -> Box:
@@ -269,7 +272,7 @@ def _matrix(rows: Sequence[Row], outputs: int) -> tuple[Floats, Floats]:
     return coefficients, np.array([row.constant for row in rows])
 
 
-class _Budget:
+class _Numbers:
     """How many numbers may still be held."""
 
     def __init__(self) -> None:

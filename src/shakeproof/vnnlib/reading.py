@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shakeproof.errors import InputError
 from shakeproof.vnnlib.directives import check_perturbed, read_directives
-from shakeproof.vnnlib.formula import NUMBER, Assertions, Formula, Linear, Value, joined, number, shortened
+from shakeproof.vnnlib.formula import NUMBER, Assertions, Formula, LinearSum, Value, joined, number, shortened
 from shakeproof.vnnlib.specification import Specification
 
 LARGEST_TEXT, DEEPEST = 2**27, 100_000  # bytes, and parentheses inside each other
@@ -61,10 +61,10 @@ def _specification(text: str) -> Specification:
         from shakeproof.vnnlib.version2 import read_version2
 
         return read_version2(text)
-    return _Reader(text).specification()
+    return _TextReader(text).specification()
 
 
-class _Reader:
+class _TextReader:
     """Reads 1.0: each parenthesis is worked out as it closes, so that no nesting is too deep."""
 
     def __init__(self, text: str) -> None:
@@ -109,7 +109,7 @@ class _Reader:
         )
         if undeclared:
             raise InputError(f"{undeclared} is used but not declared; declare it")
-        return Specification(inputs, outputs, self.assertions.cases(inputs, outputs))
+        return self.assertions.specification(inputs, outputs)
 
     def _command(self, words: Sequence[str | Value]) -> None:
         match words:
@@ -143,5 +143,5 @@ class _Reader:
             raise InputError(f"({operator} ...) inside another command; a parenthesis is missing before it")
         return joined(operator, [self._leaf(value) if isinstance(value, str) else value for value in values])
 
-    def _leaf(self, text: str) -> Linear:
+    def _leaf(self, text: str) -> LinearSum:
         return self.assertions.variable(text) if VARIABLE.fullmatch(text) else number(text)

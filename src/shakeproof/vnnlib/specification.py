@@ -2,103 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
+from shakeproof.property import Case, Floats, Property, wins
 
-Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
 
 ROUNDED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """Inputs in the box from low to high whose outputs meet every row: coefficients @ outputs + constants >= 0.
-
-    low and high (inputs,) are flat, in the network's order; coefficients (k, outputs), constants (k,). Where strict
-    (k,), a row says > 0. Without rows, every input in the box is a counterexample.
-    """
-
-    low: Floats
-    high: Floats
-    coefficients: Floats
-    constants: Floats
-    strict: NDArray[np.bool_]
-
-    def met_by(self, outputs: Floats) -> NDArray[np.bool_]:
-        """Which outputs (n, outputs) meet every row."""
-        rows = outputs @ self.coefficients.T + self.constants
-        met: NDArray[np.bool_] = np.where(self.strict, rows > 0, rows >= 0)
-        return np.asarray(met.all(1))
-
-
-@dataclass(frozen=True, eq=False)
 class Specification:
-    """What a counterexample is: an input and its outputs that meet one of the cases.
+    """What a counterexample is: an input in one of the parts' boxes, with outputs for which its property fails.
 
-    `directives` are what the file says to shakeproof. Of version 2.0, `network` is the name that it gives to the
-    network, and `tensors` how it declares input and output: name, type and shape.
+    A part's box is (low, high), (inputs,) each, flat, in the network's order. `directives` are what the file says to
+    shakeproof. Of version 2.0, `network` is the name that it gives to the network, and `tensors` how it declares input
+    and output: name, type and shape.
     """
 
     inputs: int
     outputs: int
-    cases: tuple[Case, ...]
+    parts: tuple[tuple[Box, Property], ...]
     directives: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     tensors: tuple[str, str] | None = None
 
-    @cached_property
+    @property
     def box(self) -> Box | None:
-        """The box (low, high) that all cases share."""
-        if not self.cases:
-            return None
-        first = self.cases[0]
-        shared = all(
-            same is mine or np.array_equal(same, mine)
-            for case in self.cases
-            for same, mine in ((first.low, case.low), (first.high, case.high))
-        )
-        return (first.low, first.high) if shared else None
+        """The box (low, high), if there is one for all."""
+        return self.parts[0][0] if len(self.parts) == 1 else None
 
-    @cached_property
+    @property
     def label(self) -> int | None:
-        """The class that should win, if all the property says is that another one scores no less than it."""
-        losers = {_loser(case) for case in self.cases}
-        return losers.pop() if len(losers) == 1 and self.box is not None else None
+        """The class that should win, if all that is said is that another one scores no less than it, in one box."""
+        return self.parts[0][1].label if len(self.parts) == 1 else None
 
     def check(self) -> None:
-        """Refuse what is no specification: no case, a box that is none, numbers that are not finite."""
-        if not self.cases:
+        """Refuse what is no specification: no part, a box that is none, numbers that are not finite."""
+        if not self.parts:
             raise InputError("a specification needs a case that a counterexample could meet")
-        for case in self.cases:
-            rows = len(case.constants)
-            shapes = (self.inputs,), (self.inputs,), (rows, self.outputs), (rows,), (rows,)
-            numbers = case.low, case.high, case.coefficients, case.constants
-            if tuple(array.shape for array in (*numbers, case.strict)) != shapes:
-                raise InputError(f"the arrays of a case must have the shapes {', '.join(map(str, shapes))}")
-            if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in numbers):
+        for (low, high), about in self.parts:
+            if low.shape != (self.inputs,) or high.shape != (self.inputs,) or about.outputs != self.outputs:
+                raise InputError(f"a box must have {self.inputs} inputs, and its property {self.outputs} outputs")
+            if not all(end.dtype == np.float64 and np.isfinite(end).all() for end in (low, high)):
                 raise InputError("the numbers of a case must be finite, in float64")
-            if not (case.low <= case.high).all():
+            if not (low <= high).all():
                 raise InputError("a case's box has a lower end above its upper end")
+            about.check()
 
     def is_counterexample(self, given: Floats, outputs: Floats) -> bool:
-        """Whether an input (inputs,) with its outputs (outputs,) meets a case."""
-        inside = (case for case in self.cases if (case.low <= given).all() and (given <= case.high).all())
-        return any(bool(case.met_by(outputs[None])[0]) for case in inside)
+        """Whether an input (inputs,) with its outputs (outputs,) is one."""
+        inside = (about for (low, high), about in self.parts if (low <= given).all() and (given <= high).all())
+        return any(bool(about.fails(outputs[None])[0]) for about in inside)
+
+
+def by_boxes(inputs: int, outputs: int, cases: Iterable[tuple[Box, Case]]) -> Specification:
+    """From boxes and the case that must not be met in each: those that share a box make one property."""
+    boxes: dict[tuple[bytes, bytes], tuple[Box, list[Case]]] = {}
+    for box, case in cases:
+        boxes.setdefault((box[0].tobytes(), box[1].tobytes()), (box, []))[1].append(case)
+    return Specification(inputs, outputs, tuple((box, Property(outputs, tuple(own))) for box, own in boxes.values()))
 
 
 def robustness(low: Floats, high: Floats, label: int, outputs: int) -> Specification:
-    """Another class scores no less than `label`, somewhere in the box: one case for each rival."""
-    difference = np.eye(outputs) - np.eye(outputs)[label]
-    zero, closed = np.zeros(1), np.zeros(1, dtype=bool)
-    rivals = (row[None] for rival, row in enumerate(difference) if rival != label)
-    return Specification(low.size, outputs, tuple(Case(low, high, row, zero, closed) for row in rivals))
+    """Another class scores no less than `label`, somewhere in the box."""
+    return Specification(low.size, outputs, (((low, high), wins(label, outputs)),))
 
 
 def centre(lower: Floats, upper: Floats) -> Floats:
@@ -114,11 +86,3 @@ def centre(lower: Floats, upper: Floats) -> Floats:
     found = np.where(lower == 0, upper - radius, lower + radius)
     explained = (found >= lower - ROUNDED) & (found <= upper + ROUNDED)
     return np.asarray(np.where(explained, found, np.clip(found, lower, upper)))
-
-
-def _loser(case: Case) -> int | None:
-    """The class that a case says scores no more than another one, if that is all it says."""
-    if len(case.constants) != 1 or case.constants[0] != 0:
-        return None
-    (row,) = case.coefficients
-    return int(row.argmin()) if np.count_nonzero(row) == 2 and row.sum() == 0 else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
-from shakeproof.vnnlib.formula import Assertions, Formula, Linear, joined, number
+from shakeproof.vnnlib.formula import Assertions, Formula, LinearSum, joined, number
 from shakeproof.vnnlib.specification import Specification
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def read_version2(text: str) -> Specification:
     first, second = (
         f"{tensor.name} {REALS[tensor.dtype.name]} [{','.join(map(str, tensor.shape))}]" for tensor in tensors
     )
-    cases = assertions.cases(inputs, outputs)
-    return Specification(inputs, outputs, cases, network=network.name, tensors=(first, second))
+    return replace(assertions.specification(inputs, outputs), network=network.name, tensors=(first, second))
 
 
 def _parsed(text: str) -> vnnlib.Query:
@@ -99,7 +99,7 @@ def _first_line(complaint: str) -> str:
         return " ".join(complaint.split())[:200]
 
 
-def _value(node: Any, assertions: Assertions) -> Linear | Formula:
+def _value(node: Any, assertions: Assertions) -> LinearSum | Formula:
     match type(node).__name__:
         case "Float" | "Int":
             return number(node.lexeme)

@@ -23,7 +23,8 @@ def written(specification: Specification, comments: Iterable[str]) -> str:
         raise InputError("only 'another class scores no less than the label', in one box, can be written")
     notes = (*comments, *(f"{PREFIX}{key}: {value}" for key, value in specification.directives.items()))
     bounds = zip(*([decimal(value) for value in side] for side in box), strict=True)
-    rivals = ((case.coefficients[0].argmax(), ">" if case.strict[0] else ">=") for case in specification.cases)
+    cases = specification.parts[0][1].cases
+    rivals = ((case.coefficients[0].argmax(), ">" if case.strict[0] else ">=") for case in cases)
     return "\n".join(
         (
             *(f"; {note}" for note in notes),

@@ -7,9 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Elementwise, Range
-from shakeproof.operators.elementwise import TwoLines
-from shakeproof.operators.smooth import Smooth
+from shakeproof.operators import Elementwise, Range, Smooth, TwoLines
 from shakeproof.testing.rules.base import OF_DIFFERENCES, difference, rule, verdict, worst_of
 from shakeproof.testing.trial import Trial, require, uniform
 

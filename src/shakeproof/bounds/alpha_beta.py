@@ -1,16 +1,16 @@
-"""Backward bounds over a box of many inputs: slopes that may be chosen, and neurons that are split in two.
+"""alpha-beta-CROWN: backward bounds over a box of many inputs, with slopes that may be chosen and neurons that split.
 
 Each row bounds one linear combination from below, on a part of the box that is told apart by what some neurons' inputs
-lie between. Two things are free, and any choice is sound. The *slope* of the line below a neuron that bends at 0. And
-the *share* of a neuron's input that is taken out of the plane: for any share g,
+lie between. Two things are free, and any choice is sound. *alpha*, the slope of the line below a neuron that bends at 0
+(alpha-CROWN, Xu et al. 2021). And *beta*, a share of a neuron's input that is taken out of the plane: for any beta b,
 
-    sum(c x) = sum(c x) - g x_j + g x_j >= sum(c x) - g x_j + (g low_j if g > 0 else g high_j),
+    sum(c x) = sum(c x) - b x_j + b x_j >= sum(c x) - b x_j + (b low_j if b > 0 else b high_j),
 
-so a plane may trade what it says of a neuron for what the neuron's range says. Shares are the Lagrange multipliers of
-the constraints that splitting makes (beta-CROWN, Wang et al. 2021; slopes: alpha-CROWN, Xu et al. 2021).
+so a plane may trade what it says of a neuron for what the neuron's range says. Betas are the Lagrange multipliers of
+the constraints that splitting makes (beta-CROWN, Wang et al. 2021), here of either sign.
 
 The derivatives need no tape: at the corner of the box where the plane is lowest, walk forward along the lines that the
-plane was made of. That gives what each neuron's input is there, and so how the bound changes with slope and share.
+plane was made of. That gives what each neuron's input is there, and so how the bound changes with alpha and beta.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shakeproof.bounds.backward import pulled_back
-from shakeproof.network.graph import Graph
-from shakeproof.operators import Affine, Elementwise, Range, Relaxation
-from shakeproof.operators.elementwise import TwoLines
+from shakeproof.bounds.crown import pulled_back
+from shakeproof.network import Graph
+from shakeproof.operators import Affine, Elementwise, Range, Relaxation, TwoLines
+from shakeproof.rounding import planes_share
 
 EVERY_ROW = slice(None)
 
@@ -63,34 +63,34 @@ def bend_of(graph: Graph, index: int, within: Range) -> Bend | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """For each row and bending neuron (rows, n): what its input lies between, the slope below it and its share."""
+class Parts:
+    """For each part and bending neuron (rows, n): what its input lies between, and its alpha and beta."""
 
     low: Tensor
     high: Tensor
-    slope: Tensor
-    share: Tensor
+    alpha: Tensor
+    beta: Tensor
 
     def __len__(self) -> int:
         return len(self.low)
 
-    def __getitem__(self, chosen: Tensor | slice) -> Rows:
-        return Rows(self.low[chosen], self.high[chosen], self.slope[chosen], self.share[chosen])
+    def __getitem__(self, chosen: Tensor | slice) -> Parts:
+        return Parts(self.low[chosen], self.high[chosen], self.alpha[chosen], self.beta[chosen])
 
     @staticmethod
-    def joined(parts: Sequence[Rows]) -> Rows:
-        return Rows(*(torch.cat([getattr(p, name) for p in parts]) for name in ("low", "high", "slope", "share")))
+    def joined(parts: Sequence[Parts]) -> Parts:
+        return Parts(*(torch.cat([getattr(p, name) for p in parts]) for name in ("low", "high", "alpha", "beta")))
 
 
 @dataclass(frozen=True, eq=False)
-class Restricted(Relaxation):
-    """An elementwise function between two lines, and a share of some inputs taken out and bounded by their ranges."""
+class WithBeta(Relaxation):
+    """An elementwise function between two lines, and beta times some inputs taken out and bounded by their ranges."""
 
     lines: TwoLines
     place: Tensor
     low: Tensor
     high: Tensor
-    share: Tensor
+    beta: Tensor
 
     def points(self, *values: Tensor) -> Tensor:
         return self.lines.points(*values)
@@ -101,8 +101,8 @@ class Restricted(Relaxation):
     def pull(self, coefficients: Tensor, cell: Tensor | slice) -> tuple[tuple[Tensor, ...], Tensor]:
         (pulled,), constant = self.lines.pull(coefficients, cell)
         flat = pulled.reshape(len(pulled), -1)
-        flat[:, self.place] -= self.share
-        least = self.share.clamp(min=0) * self.low + self.share.clamp(max=0) * self.high
+        flat[:, self.place] -= self.beta
+        least = self.beta.clamp(min=0) * self.low + self.beta.clamp(max=0) * self.high
         return (flat.view(pulled.shape),), constant + least.sum(1)
 
     def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:
@@ -119,14 +119,18 @@ class Lowest:
 
 
 @dataclass(frozen=True, eq=False)
-class Tilted:
-    """A network on one box of inputs, (1, *input_shape): all that backward bounds from value `top` need."""
+class AlphaBetaCrown:
+    """A network on one box of inputs, (1, *input_shape): all that backward bounds from value `top` need.
+
+    With the `noise` of the inputs and of each node, (nodes + 1, 1), bounds allow for rounding; searching needs none.
+    """
 
     graph: Graph
     box: Range
     relaxations: Sequence[Relaxation]
     bends: tuple[Bend, ...]
     top: int
+    noise: Tensor | None = None
 
     @property
     def slices(self) -> list[slice]:
@@ -134,7 +138,7 @@ class Tilted:
         ends = torch.tensor([0, *(len(bend.place) for bend in self.bends)]).cumsum(0).tolist()
         return [slice(start, end) for start, end in pairwise(ends)]
 
-    def to(self, dtype: torch.dtype, ranges: Sequence[Sequence[Range]]) -> Tilted:
+    def to(self, dtype: torch.dtype, ranges: Sequence[Sequence[Range]]) -> AlphaBetaCrown:
         """The same in another precision; `ranges` are those of each node's inputs."""
         graph = self.graph.to(dtype)
         relaxations = [
@@ -144,10 +148,10 @@ class Tilted:
             for node, own in zip(graph.nodes[: len(self.relaxations)], ranges, strict=True)
         ]
         box = Range(*(end.to(dtype) for end in self.box))
-        return Tilted(graph, box, relaxations, tuple(bend.to(dtype) for bend in self.bends), self.top)
+        return AlphaBetaCrown(graph, box, relaxations, tuple(bend.to(dtype) for bend in self.bends), self.top)
 
-    def start(self) -> Rows:
-        """One row: the whole box, slopes as they are without ascent, no shares."""
+    def start(self) -> Parts:
+        """One part: the whole box, alpha as it is without ascent, no beta."""
         low, high, slope = (
             [self.box.low.new_empty(1, 0)],
             [self.box.low.new_empty(1, 0)],
@@ -160,18 +164,18 @@ class Tilted:
             assert isinstance(lines, TwoLines)
             slope.append(lines.below[0].flatten(1)[:, bend.place])
         lows = torch.cat(low, 1)
-        return Rows(lows, torch.cat(high, 1), torch.cat(slope, 1), torch.zeros_like(lows))
+        return Parts(lows, torch.cat(high, 1), torch.cat(slope, 1), torch.zeros_like(lows))
 
-    def split_at(self, rows: Rows) -> Tensor:
+    def split_at(self, parts: Parts) -> Tensor:
         """Where each neuron's range would be cut in two, (rows, n); NaN where its function is straight."""
         places = [
-            operator.split_at(Range(rows.low[:, part], rows.high[:, part]))
-            for bend, part in zip(self.bends, self.slices, strict=True)
+            operator.split_at(Range(parts.low[:, place], parts.high[:, place]))
+            for bend, place in zip(self.bends, self.slices, strict=True)
             if isinstance(operator := self.graph.nodes[bend.node].operator, Elementwise)
         ]
-        return torch.cat([rows.low[:, :0], *places], 1)
+        return torch.cat([parts.low[:, :0], *places], 1)
 
-    def on(self, rows: Rows) -> Lines:
+    def on(self, rows: Parts) -> PartLines:
         """The lines around each neuron on each row's part of the box."""
         made = []
         for bend, part in zip(self.bends, self.slices, strict=True):
@@ -189,50 +193,62 @@ class Tilted:
                 offset[:, bend.place] = torch.where(free, 0.0, offset[:, bend.place])
                 lines = replace(lines, below=(lines.below[0], offset.view(shape)))
             made.append((lines, free))
-        return Lines(self, rows.low, rows.high, made)
+        return PartLines(self, rows.low, rows.high, made)
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
-    """The lines around each bending neuron, for rows with their own ranges; left to choose are slopes and shares.
+class PartLines:
+    """The lines around each bending neuron, for parts with their own ranges; left to choose are alpha and beta.
 
-    `made` has, for each bend, the lines and where (rows, n) the one below may be tilted. One row's may serve many.
+    `made` has, for each bend, the lines and where (rows, n) the one below may be crown. One row's may serve many.
     """
 
-    tilted: Tilted
+    crown: AlphaBetaCrown
     low: Tensor
     high: Tensor
     made: Sequence[tuple[TwoLines, Tensor]]
 
-    def __getitem__(self, chosen: Tensor) -> Lines:
+    def __getitem__(self, chosen: Tensor) -> PartLines:
         made = [(lines.of(chosen), free[chosen]) for lines, free in self.made]
-        return Lines(self.tilted, self.low[chosen], self.high[chosen], made)
+        return PartLines(self.crown, self.low[chosen], self.high[chosen], made)
 
-    def relaxations(self, slope: Tensor, share: Tensor) -> list[Relaxation]:
-        """Every node's, with these slopes and shares (rows, n)."""
-        tilted = self.tilted
-        found = list(tilted.relaxations)
-        for bend, part, (lines, free) in zip(tilted.bends, tilted.slices, self.made, strict=True):
+    def relaxations(self, alpha: Tensor, beta: Tensor) -> list[Relaxation]:
+        """Every node's, with these alphas and betas (rows, n)."""
+        crown = self.crown
+        found = list(crown.relaxations)
+        for bend, part, (lines, free) in zip(crown.bends, crown.slices, self.made, strict=True):
             if bend.tilts is not None:
-                below = lines.below[0].expand(len(slope), *lines.below[0].shape[1:]).clone()
+                below = lines.below[0].expand(len(alpha), *lines.below[0].shape[1:]).clone()
                 flat = below.flatten(1)
-                flat[:, bend.place] = torch.where(free, slope[:, part].clamp(*bend.tilts), flat[:, bend.place])
+                flat[:, bend.place] = torch.where(free, alpha[:, part].clamp(*bend.tilts), flat[:, bend.place])
                 lines = replace(lines, below=(below, lines.below[1]))
-            found[bend.node] = Restricted(lines, bend.place, self.low[:, part], self.high[:, part], share[:, part])
+            found[bend.node] = WithBeta(lines, bend.place, self.low[:, part], self.high[:, part], beta[:, part])
         return found
 
     def lowest(self, relaxations: Sequence[Relaxation], coefficients: Tensor) -> Lowest:
         """The least value of the planes below sum(coefficients * top)."""
-        tilted = self.tilted
+        crown = self.crown
         given: dict[int, Tensor] = {}
-        pulled, offset = pulled_back(tilted.graph, relaxations, tilted.top, coefficients, EVERY_ROW, given)
-        corner = torch.where(pulled > 0, tilted.box.low, tilted.box.high)
+        graph, top, noise = crown.graph, crown.top, crown.noise
+        pulled, offset = pulled_back(graph, relaxations, top, coefficients, EVERY_ROW, noise, given)
+        corner = torch.where(pulled > 0, crown.box.low, crown.box.high)
         value = offset + (pulled * corner).flatten(1).sum(1)
+        if noise is not None:
+            value = value - self._noise_of_betas(relaxations)
         return Lowest(torch.where(value.isnan(), -torch.inf, value), corner, given)
+
+    def _noise_of_betas(self, relaxations: Sequence[Relaxation]) -> Tensor:
+        """What rounding may have done to the sums of beta times an end of a range."""
+        total = self.low.new_zeros(1)
+        for relaxation in relaxations:
+            if isinstance(relaxation, WithBeta):
+                sizes = torch.maximum(relaxation.low.abs(), relaxation.high.abs())
+                total = total + 2 * planes_share(sizes.shape[1:]) * (relaxation.beta.abs() * sizes).sum(1)
+        return total
 
     def walked(self, relaxations: Sequence[Relaxation], found: Lowest) -> list[Tensor | None]:
         """Each value where the planes are lowest, along the lines they were made of."""
-        graph, top = self.tilted.graph, self.tilted.top
+        graph, top = self.crown.graph, self.crown.top
         values: list[Tensor | None] = [found.corner, *([None] * top)]
         for index in range(top):
             if index in found.given:
@@ -240,33 +256,35 @@ class Lines:
                 values[index + 1] = relaxations[index].attained(found.given[index], *inputs)  # type: ignore[arg-type]
         return values
 
-    def slopes_of(self, found: Lowest, values: Sequence[Tensor | None], share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How each bound changes with each slope and share, and the size of the row's coefficients there."""
-        tilted = self.tilted
-        by_slope, by_share, size = torch.zeros_like(share), torch.zeros_like(share), torch.zeros_like(share)
-        for bend, part, (_, free) in zip(tilted.bends, tilted.slices, self.made, strict=True):
-            given, value = found.given.get(bend.node), values[tilted.graph.nodes[bend.node].inputs[0]]
+    def derivatives(
+        self, found: Lowest, values: Sequence[Tensor | None], beta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How each bound changes with each alpha and beta, and the size of the row's coefficients there."""
+        crown = self.crown
+        by_alpha, by_beta, size = torch.zeros_like(beta), torch.zeros_like(beta), torch.zeros_like(beta)
+        for bend, part, (_, free) in zip(crown.bends, crown.slices, self.made, strict=True):
+            given, value = found.given.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
             if given is None or value is None:
                 continue
             there = value.flatten(1)[:, bend.place]
             below = given.flatten(1)[:, bend.place].clamp(min=0)
             if bend.tilts is not None:
-                by_slope[:, part] = torch.where(free, below * there, 0.0)
-            low, high, own = self.low[:, part], self.high[:, part], share[:, part]
+                by_alpha[:, part] = torch.where(free, below * there, 0.0)
+            low, high, own = self.low[:, part], self.high[:, part], beta[:, part]
             nearest = torch.where(own > 0, low, torch.where(own < 0, high, there.clamp(low, high)))
-            by_share[:, part] = nearest - there
+            by_beta[:, part] = nearest - there
             size[:, part] = given.flatten(1).abs().mean(1, keepdim=True)
-        return by_slope, by_share, size
+        return by_alpha, by_beta, size
 
     def losses(self, found: Lowest, relaxations: Sequence[Relaxation], values: Sequence[Tensor | None]) -> Tensor:
         """What the distance of each neuron's line from its function costs the bound at the corner: (rows, n)."""
-        tilted = self.tilted
+        crown = self.crown
         cost = torch.zeros(len(found.value), self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
-        for bend, part in zip(tilted.bends, tilted.slices, strict=True):
-            given, value = found.given.get(bend.node), values[tilted.graph.nodes[bend.node].inputs[0]]
+        for bend, part in zip(crown.bends, crown.slices, strict=True):
+            given, value = found.given.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
             line = values[bend.node + 1]
             if given is None or value is None or line is None:
                 continue
-            gap = given * (tilted.graph.nodes[bend.node].operator.apply(value) - line)
+            gap = given * (crown.graph.nodes[bend.node].operator.apply(value) - line)
             cost[:, part] = gap.flatten(1)[:, bend.place].abs()
         return cost

@@ -1,7 +1,7 @@
-"""Parts of a box on which every neuron is straight: the best shares there are the duals of a linear program.
+"""Parts of a box on which every neuron is straight: the best betas there are the duals of a linear program.
 
 Ascent comes close to them, but only a solver gets there. Its answer is not taken on trust: the bound is worked out
-again from the shares, and any shares are sound.
+again from the betas, and any betas are sound.
 """
 
 from __future__ import annotations
@@ -13,43 +13,42 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from shakeproof.bounds import Rows, Tilted
-from shakeproof.bounds.backward import pulled_back
+from shakeproof.bounds import AlphaBetaCrown, Parts, pulled_back
 
 # What a constraint may cost, in units of the claim's largest change over the box: enough to show that a part is empty.
 PENALTIES = (1e2, 1e5)
 
 
-def solved(tilted: Tilted, row: Rows, coefficients: Tensor, penalty: float) -> tuple[Rows, Tensor] | None:
-    """The row with the best shares, and the input at which the claim is least; None if the solver fails.
+def solved(crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: float) -> tuple[Parts, Tensor] | None:
+    """The part with the best betas, and the input at which the claim is least; None if the solver fails.
 
     minimise claim(x) + penalty * t for x in the box, where every cut range holds up to t >= 0. The dual of a range is
-    the neuron's share. With t, the program has a solution even if the part is empty; its bound is then as large as the
+    the neuron's beta. With t, the program has a solution even if the part is empty; its bound is then as large as the
     penalty allows.
     """
-    root, lines = tilted.start(), tilted.on(row)
-    relaxations = lines.relaxations(row.slope, torch.zeros_like(row.share))
-    claim, _ = pulled_back(tilted.graph, relaxations, tilted.top, coefficients, slice(None))
-    low, high = (end.flatten().cpu().numpy() for end in tilted.box)
+    root, lines = crown.start(), crown.on(part)
+    relaxations = lines.relaxations(part.alpha, torch.zeros_like(part.beta))
+    claim, _ = pulled_back(crown.graph, relaxations, crown.top, coefficients, slice(None))
+    low, high = (end.flatten().cpu().numpy() for end in crown.box)
     objective = claim.flatten().cpu().numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         change = float(np.abs(objective) @ (high - low)) or 1.0
     sides, limits, places = [], [], []
-    for bend, part in zip(tilted.bends, tilted.slices, strict=True):
-        value = tilted.graph.nodes[bend.node].inputs[0]
-        for sign, cut, ends in ((1, row.low > root.low, row.low), (-1, row.high < root.high, row.high)):
-            neuron = cut[0, part].nonzero().squeeze(1)
+    for bend, place in zip(crown.bends, crown.slices, strict=True):
+        value = crown.graph.nodes[bend.node].inputs[0]
+        for sign, cut, ends in ((1, part.low > root.low, part.low), (-1, part.high < root.high, part.high)):
+            neuron = cut[0, place].nonzero().squeeze(1)
             if not len(neuron):
                 continue
-            units = claim.new_zeros(len(neuron), tilted.graph.shape(value).numel())
+            units = claim.new_zeros(len(neuron), crown.graph.shape(value).numel())
             units.scatter_(1, bend.place[neuron].unsqueeze(1), 1.0)
             slopes, offset = pulled_back(
-                tilted.graph, relaxations, value, units.view(-1, *tilted.graph.shape(value)), slice(None)
+                crown.graph, relaxations, value, units.view(-1, *crown.graph.shape(value)), slice(None)
             )
             # sign * (slopes . x + offset) + t >= sign * end, as the solver wants it
             sides.append(np.hstack([-sign * slopes.flatten(1).cpu().numpy(), np.full((len(neuron), 1), -1.0)]))
-            limits.append(sign * (offset - ends[0, part][neuron]).cpu().numpy())
-            places.append((sign, part.start + neuron))
+            limits.append(sign * (offset - ends[0, place][neuron]).cpu().numpy())
+            places.append((sign, place.start + neuron))
     if not sides:
         return None
     goal, matrix, limit = np.append(objective, penalty * change), np.concatenate(sides), np.concatenate(limits)
@@ -64,9 +63,9 @@ def solved(tilted: Tilted, row: Rows, coefficients: Tensor, penalty: float) -> t
     )
     if found.status != 0:
         return None
-    share, start = torch.zeros_like(row.share), 0
+    beta, start = torch.zeros_like(part.beta), 0
     for sign, neuron in places:
         dual = -found.ineqlin.marginals[start : start + len(neuron)]
-        share[0, neuron] += sign * torch.from_numpy(np.maximum(dual, 0)).to(share)
+        beta[0, neuron] += sign * torch.from_numpy(np.maximum(dual, 0)).to(beta)
         start += len(neuron)
-    return replace(row, share=share), torch.from_numpy(found.x[:-1]).to(claim).view(1, *tilted.box.low.shape[1:])
+    return replace(part, beta=beta), torch.from_numpy(found.x[:-1]).to(claim).view(1, *crown.box.low.shape[1:])

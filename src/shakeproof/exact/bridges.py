@@ -7,8 +7,6 @@ timed: the same query always gives the same pieces.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -19,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, Enclosed, cells_within, enclose
+from shakeproof.budget import Budget
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sweep import Lines, count_breaks
-from shakeproof.network.graph import Graph, bending_neurons
-from shakeproof.verdict import margins
+from shakeproof.network import Graph, bending_neurons
+from shakeproof.property import margins
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
 # many entries for each node would.
@@ -32,7 +31,6 @@ STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
 GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
-STEP_SECONDS = 0.3
 # Before anything is known of a line: breaks for each neuron that can bend.
 USUAL_BREAKS = 0.1
 
@@ -86,9 +84,9 @@ class Bettor:
 
 
 def find_bridges(
-    graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], memory: float, deadline: float
+    graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], budget: Budget
 ) -> list[list[Bridge]]:
-    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cell after the deadline.
+    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cell when the time is up.
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
@@ -98,19 +96,19 @@ def find_bridges(
     usual = USUAL_BREAKS * sum(bending_neurons(graph).values())
     if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
         return found
-    breaks, lowest = _ends(graph, lines, wanted, labels, memory)
+    breaks, lowest = _ends(graph, lines, wanted, labels, budget)
     bettors = [
         Bettor(number, float(lines.start[number]), float(lines.end[number]), count, round_cost)
         for number, count in zip(wanted, breaks, strict=True)
     ]
     while bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]:
         cells = [bettors[i].cells[part] for i, part in bets]
-        leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], memory, deadline)
+        leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], budget)
         for (i, part), leader in zip(bets, leaders, strict=True):
             bettors[i].settle(part, leader)
     stretches = [stretch for bettor in bettors for stretch in bettor.settled()]
     places = [(cell.line, z) for cell, _ in stretches for z in (cell.low, cell.high)]
-    step = cells_within(graph, memory / 2, 1)
+    step = cells_within(graph, budget, 1)
     scores = np.empty((len(places), graph.classes))
     for start in range(0, len(places), step):
         line, z = zip(*places[start : start + step], strict=True)
@@ -123,13 +121,13 @@ def find_bridges(
 
 
 def _ends(
-    graph: Graph, lines: Lines, wanted: Sequence[int], labels: NDArray[np.int64], memory: float
+    graph: Graph, lines: Lines, wanted: Sequence[int], labels: NDArray[np.int64], budget: Budget
 ) -> tuple[list[int], Tensor]:
     """For each line, how often neurons bend between its ends, and the label's smaller margin at an end."""
     counts: list[int] = []
     lowest = []
-    for some in torch.tensor(wanted).split(cells_within(graph, memory / 2, 1)):
-        line = some.repeat_interleave(2).to(lines.start.device)
+    for some in torch.tensor(wanted, device=lines.start.device).split(cells_within(graph, budget, 1)):
+        line = some.repeat_interleave(2)
         z = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
         scores, breaks = count_breaks(graph, lines.at(line, z))
         counts += breaks.tolist()
@@ -139,35 +137,20 @@ def _ends(
 
 
 def _leaders(
-    graph: Graph,
-    lines: Lines,
-    cells: Sequence[Cell],
-    labels: NDArray[np.int64],
-    lowest: Tensor,
-    memory: float,
-    deadline: float,
+    graph: Graph, lines: Lines, cells: Sequence[Cell], labels: NDArray[np.int64], lowest: Tensor, budget: Budget
 ) -> list[int]:
     """Who provably leads on each cell, with the label's margin above `lowest`; -1 where that is not settled."""
-    found: list[int] = []
-    fitting = cells_within(graph, memory / 2, 1)
-    step = fitting if deadline == math.inf else 1
+    found = [-1] * len(cells)
     device = lines.start.device
-    while len(found) < len(cells):
-        started = time.perf_counter()
-        if started > deadline:
-            return found + [-1] * (len(cells) - len(found))
-        some = cells[len(found) : len(found) + step]
-        line = torch.tensor([cell.line for cell in some], device=device)
-        ends = torch.tensor([(cell.low, cell.high) for cell in some], dtype=torch.float64, device=device)
+    for part in budget.slices(len(cells), cells_within(graph, budget, 1)):
+        line = torch.tensor([cell.line for cell in cells[part]], device=device)
+        ends = torch.tensor([(cell.low, cell.high) for cell in cells[part]], dtype=torch.float64, device=device)
         boxes = Boxes(ends[:, :1], ends[:, 1:])
         enclosed = enclose(graph, torch.stack([lines.at(line, z[:, 0]) for z in boxes.points]), boxes)
         leader = enclosed.scores.points[0].argmax(1)
         label = torch.from_numpy(labels)[line.cpu()].to(device)
-        settled = _lead(enclosed, leader) > enclosed.guard
-        settled &= _lead(enclosed, label) > lowest[len(found) : len(found) + step].to(device)
-        found += torch.where(settled, leader, -1).tolist()
-        if deadline < math.inf:  # steps short enough to keep the clock
-            step = max(1, min(fitting, int(step * STEP_SECONDS / (time.perf_counter() - started))))
+        settled = (_lead(enclosed, leader) > 0) & (_lead(enclosed, label) > lowest[part].to(device))
+        found[part] = torch.where(settled, leader, -1).tolist()
     return found
 
 

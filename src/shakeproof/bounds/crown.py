@@ -1,4 +1,8 @@
-"""Backward: a linear combination of a value's entries, pulled through the network to a plane over its inputs."""
+"""CROWN: a linear combination of a value's entries, pulled back through the network to a plane over its inputs.
+
+H. Zhang, T.-W. Weng, P.-Y. Chen, C.-J. Hsieh, L. Daniel: Efficient Neural Network Robustness Certification with General
+Activation Functions. NeurIPS 2018.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,8 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.forward import Enclosed
-from shakeproof.network.graph import Graph
-from shakeproof.operators import Range, Relaxation
-from shakeproof.operators.base import Cells
+from shakeproof.network import Graph
+from shakeproof.operators import Cells, Range, Relaxation
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,31 +36,47 @@ def pulled_back(
     top: int,
     coefficients: Tensor,
     cell: Cells,
+    noise: Tensor | None = None,
     given: dict[int, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Coefficients of the network's input (rows, *input_shape), and a constant (rows), below those of value `top`.
 
-    Those that each node was `given` for its output are noted there, by its index.
+    With the `noise` of the inputs and each node, (nodes + 1, cells), the constant is lower by what rounding may have
+    done. The coefficients that each node was `given` for its output are noted there, by its index.
     """
     pulled = {top: coefficients}
     offset = coefficients.new_zeros(len(coefficients))
+    places: list[int] = []
+    weights: list[Tensor] = []
     for index in range(top - 1, -1, -1):
         own = pulled.pop(index + 1, None)
         if own is None:
             continue
         if given is not None:
             given[index] = own
+        if noise is not None and not graph.nodes[index].operator.only_moves:
+            places.append(index + 1)
+            weights.append(_weight(own))
         parts, constant = relaxations[index].pull(own, cell)
         offset = offset + constant
         for value, part in zip(graph.nodes[index].inputs, parts, strict=True):
             pulled[value] = pulled[value] + part if value in pulled else part
     # a value that does not depend on the input has no coefficients there
-    return pulled.get(0, coefficients.new_zeros(len(coefficients), *graph.input_shape)), offset
+    found = pulled.get(0, coefficients.new_zeros(len(coefficients), *graph.input_shape))
+    if noise is not None:
+        weights.append(_weight(found))
+        met = noise.index_select(0, torch.tensor([*places, 0], device=noise.device))[:, cell]
+        offset = offset - (torch.stack(weights) * met).sum(0)
+    return found, offset
+
+
+def _weight(coefficients: Tensor) -> Tensor:
+    return coefficients.flatten(1).abs().sum(1)
 
 
 def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
     """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
-    pulled, offset = pulled_back(graph, enclosed.relaxations, len(graph.nodes), coefficients, cell)
+    pulled, offset = pulled_back(graph, enclosed.relaxations, len(graph.nodes), coefficients, cell, enclosed.noise)
     domain = enclosed.domain
     values = torch.einsum("rn,prn->pr", pulled.flatten(1), enclosed.inputs[:, cell].flatten(2))
     half = domain.half[cell]

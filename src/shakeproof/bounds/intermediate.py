@@ -1,0 +1,162 @@
+"""Intermediate bounds: every neuron over one box of many inputs, layer by layer, each by alpha-CROWN of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Bend, bend_of
+from shakeproof.bounds.optimise import ascend
+from shakeproof.budget import Budget, now
+from shakeproof.network import Graph
+from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
+from shakeproof.rounding import carried, gamma, planes_share
+
+# How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
+LAYER_STEPS, LAYER_SECONDS = 20, 8.0
+FLOAT_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class BoxBounds:
+    """A network on one box: in float64, which proves, and in float32, which searches."""
+
+    proving: AlphaBetaCrown
+    searching: AlphaBetaCrown
+
+
+def enclose_box(graph: Graph, low: Tensor, high: Tensor, budget: Budget, optimise: bool = True) -> BoxBounds:
+    """Bounds on every neuron for inputs from low to high, (*input_shape).
+
+    Alphas are optimised for each layer, or only taken as they come, in a small part of the time.
+    """
+    return _Walk(graph, Range(low.unsqueeze(0), high.unsqueeze(0)), budget, optimise).bounds()
+
+
+def rows_within(graph: Graph, budget: Budget) -> int:
+    """How many rows may be pulled back at once."""
+    neurons = sum(node.shape.numel() for node in graph.nodes if not isinstance(node.operator, Affine))
+    widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
+    return budget.fitting(FLOAT_BYTES * (10 * neurons + 10 * widest), "bounding the network over a box", share=0.5)
+
+
+class _Walk:
+    """The state of one walk through the layers."""
+
+    def __init__(self, graph: Graph, box: Range, budget: Budget, optimise: bool) -> None:
+        self.graph, self.box, self.budget = graph, box, budget
+        self.most_rows = rows_within(graph, budget)
+        self.values: dict[int, Range] = {0: box}
+        self.relaxations: list[Relaxation] = []
+        self.ranges: list[tuple[Range, ...]] = []
+        self.bends: list[Bend] = []
+        self.noise = [planes_share(graph.input_shape) * _size(box).max().view(1)]
+        self.tight = {0}
+        self.left = min(LAYER_SECONDS, 0.2 * budget.seconds_left) if optimise else 0.0
+
+    def bounds(self) -> BoxBounds:
+        for index, node in enumerate(self.graph.nodes):
+            if not isinstance(node.operator, Affine):
+                for value in node.inputs:
+                    self.tighten(value)
+            given = tuple(self.values[i] for i in node.inputs)
+            relaxation = node.operator.relaxed(*given)
+            self.relaxations.append(relaxation)
+            self.ranges.append(given)
+            bend = bend_of(self.graph, index, given[0])
+            if bend is not None:
+                self.bends.append(bend)
+            self.values[index + 1] = _interval(node.operator, gamma(self.graph, node), relaxation, given)
+            terms = relaxation.spread(*map(_size, given)).max() + _size(self.values[index + 1]).max()
+            self.noise.append(planes_share(node.shape) * terms.view(1))
+            for dead in self.graph.last_uses[index]:
+                del self.values[dead]
+        proving = self.crown(len(self.graph.nodes))
+        return BoxBounds(proving, proving.to(torch.float32, self.ranges))
+
+    def crown(self, top: int) -> AlphaBetaCrown:
+        before = tuple(bend for bend in self.bends if bend.node < top)  # a value may be older than the last bend
+        return AlphaBetaCrown(self.graph, self.box, tuple(self.relaxations), before, top, torch.stack(self.noise))
+
+    def tighten(self, value: int) -> None:
+        """Backward bounds for the neurons of a value that somebody's bends depend on."""
+        if value in self.tight:
+            return
+        self.tight.add(value)
+        low, high = (end.flatten().clone() for end in self.values[value])
+        place = self.needed(value).nonzero().squeeze(1)
+        shape = self.graph.shape(value)
+        crown = self.crown(value)
+        narrow = crown.to(torch.float32, self.ranges) if self.bends else None
+        stops = self.stops_at_zero(value)
+        for start in range(0, len(place), max(1, self.most_rows // 2)):
+            some = place[start : start + max(1, self.most_rows // 2)]
+            if self.budget.is_late():
+                break  # what is known so far is sound, if loose
+            units = low.new_zeros(len(some), low.numel()).scatter_(1, some.unsqueeze(1), 1.0)
+            units = torch.cat([units, -units]).view(-1, *shape)
+            bound = self.bounded(crown, narrow, units, 0.0 if stops else torch.inf, len(some) / len(place))
+            below, above = bound.chunk(2)
+            low[some], high[some] = torch.maximum(low[some], below), torch.minimum(high[some], -above)
+        crossed = low > high  # by rounding alone
+        low, high = torch.where(crossed, high, low), torch.where(crossed, low, high)
+        self.values[value] = Range(low.view(1, *shape), high.view(1, *shape))
+
+    def bounded(
+        self, crown: AlphaBetaCrown, narrow: AlphaBetaCrown | None, units: Tensor, wanted: float, share: float
+    ) -> Tensor:
+        """The least values of a value's entries `units` (rows, *shape), with alphas as good as there is time for."""
+        whole = crown.start()
+        started = now()
+        lines = crown.on(whole)
+        count = len(units)
+        alpha, none = whole.alpha.expand(count, -1), whole.beta.expand(count, -1)
+        plain = lines.lowest(lines.relaxations(alpha, none), units).value
+        spent = now() - started
+        steps = min(LAYER_STEPS, int(self.left * share / max(spent, 1e-6)))
+        if narrow is None or steps < 3:
+            return plain
+        goal = torch.full((count,), wanted, device=units.device)
+        better = ascend(narrow, units.float(), narrow.start(), steps, goal, self.budget)
+        again = lines.lowest(lines.relaxations(better.alpha.double(), none), units).value
+        self.left -= now() - started
+        return torch.maximum(plain, again)
+
+    def readers(self, value: int) -> list[Operator]:
+        return [node.operator for node in self.graph.nodes if value in node.inputs]
+
+    def needed(self, value: int) -> Tensor:
+        """The neurons (flat) whose range matters to a reader."""
+        within = self.values[value]
+        needed = torch.zeros(within.low.numel(), dtype=torch.bool, device=within.low.device)
+        for operator in self.readers(value):
+            if isinstance(operator, Elementwise):
+                needed |= operator.split_at(within).flatten().isfinite()
+            elif not isinstance(operator, Affine):
+                needed |= (within.high > within.low).flatten()
+        return needed
+
+    def stops_at_zero(self, value: int) -> bool:
+        """Whether no reader cares where a neuron lies that is known not to cross 0."""
+        return all(
+            isinstance(operator, Affine) or (isinstance(operator, Elementwise) and operator.tilts is not None)
+            for operator in self.readers(value)
+        )
+
+
+def _size(within: Range) -> Tensor:
+    return torch.maximum(within.low.abs(), within.high.abs())
+
+
+def _interval(operator: Operator, share: float, relaxation: Relaxation, given: Sequence[Range]) -> Range:
+    """What the output lies between, from the inputs' ranges alone."""
+    found = relaxation.image(*given)
+    if found is None:
+        centre = relaxation.points(*(r.centre.unsqueeze(0) for r in given))[0]
+        radius = relaxation.spread(*carried(operator, share, [r.radius for r in given], [_size(r) for r in given]))
+        found = Range(centre - radius, centre + radius)
+    slack = share * _size(found)
+    return Range(found.low - slack, found.high + slack)

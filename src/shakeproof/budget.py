@@ -1,0 +1,82 @@
+"""How long work may take, how much memory it may use, and whom to tell how far it got: the one place that knows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from shakeproof.errors import MemoryBudgetError
+
+GIB = 2.0**30
+# Where there is a deadline, a step of work should take about so many seconds: long enough to be worth its while, short
+# enough to stop in time.
+STEP_SECONDS = 0.4
+
+now = time.perf_counter
+
+
+def nobody(share: float) -> None:
+    """Hears of progress and does nothing."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`deadline` is a time of `now()`, `memory` in bytes; `progress` is told which share of the work is done."""
+
+    deadline: float = math.inf
+    memory: float = 2 * GIB
+    progress: Callable[[float], None] = nobody
+
+    @staticmethod
+    def starting(timeout: float | None, memory: float, progress: Callable[[float], None] = nobody) -> Budget:
+        """A budget from now on; timeout in seconds, memory in GiB."""
+        return Budget(math.inf if timeout is None else now() + timeout, memory * GIB, progress)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_timed(self) -> bool:
+        return self.deadline < math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - now()
+
+    def is_late(self, ahead: float = 0.0) -> bool:
+        """Whether the time is up, or would be after so many seconds."""
+        return now() + ahead > self.deadline
+
+    def shortened(self, share: float, most: float = math.inf) -> Budget:
+        """A share of the time that is left, and no more than so many seconds."""
+        return replace(self, deadline=min(now() + share * max(0.0, self.seconds_left), now() + most))
+
+    def slices(self, total: int, most: int, first: int = 1) -> Iterator[slice]:
+        """0 to `total` in steps of at most `most`; against a deadline in short steps, and none after it."""
+        start, step = 0, min(most, first) if self.is_timed else most
+        while start < total and not self.is_late():
+            began = now()
+            yield slice(start, min(start + step, total))
+            start += step
+            if self.is_timed:
+                step = max(1, min(most, int(step * STEP_SECONDS / max(now() - began, 1e-9))))
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def fitting(self, size: float, what: str, share: float = 1.0, fixed: float = 0.0, least: int = 1) -> int:
+        """How many things of this size fit into a share of the memory beside what is `fixed`; an error if too few."""
+        count = int((share * self.memory - fixed) // size)
+        if count < least:
+            needed = (least * size + fixed) / share / GIB
+            raise MemoryBudgetError(
+                f"{what} needs {needed:.2g} GiB of working memory, the budget is {self.memory / GIB:.2g} GiB; raise it",
+                option="memory",
+            )
+        return count
+
+    # -- progress -------------------------------------------------------------------------------------------------
+
+    def part(self, start: float, end: float) -> Budget:
+        """The same for the part of the work from one share to another."""
+        return replace(self, progress=lambda share: self.progress(start + share * (end - start)))

@@ -1,0 +1,296 @@
+"""What engines hand over: frozen values that say what they prove, and check that they prove it.
+
+A `Proof` is about one obligation. It holds if it is complete, finite and positive: a curve that reaches from 0 to the
+strength, cells whose cuts leave nothing out, a tree of which every leaf was proved. None of them trusts its maker: what
+is said here is worked out from rows, cuts and bounds. A `Witness` is the opposite of a proof, a `Comparison` what the
+reference runtime says beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shakeproof.exact import Curve
+from shakeproof.search import SplitBox, SplitCells
+
+Floats = NDArray[np.float64]
+Bracket = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Strengths over which one class wins."""
+
+    start: float
+    end: float
+    winner: int
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """An input that may be a counterexample, as the runtime was given it: (*input_shape) before normalisation.
+
+    On a path, it is what is there at some `strengths`. `outputs` are the runtime's; `margin` is how far the network in
+    float64 is from failing there: not positive. Not `replayed`: the runtime does not show it. Where a range holds no
+    float32 number, the input has the nearest one: the runtime takes no other.
+    """
+
+    strengths: tuple[float, ...] | None
+    input: NDArray[np.float32]
+    outputs: NDArray[np.float32]
+    winner: int
+    margin: float
+    replayed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The network as read and its reference runtime, side by side in some places (n).
+
+    `margin` is the graph's, `fails` whether the property does in the runtime; `disagreement` is how far their outputs
+    are apart, as a share of what float32 explains.
+    """
+
+    margin: Floats
+    fails: NDArray[np.bool_]
+    disagreement: Floats
+
+    @staticmethod
+    def joined(several: Sequence[Comparison]) -> Comparison:
+        columns = (np.concatenate([getattr(c, name) for c in several]) for name in ("margin", "fails", "disagreement"))
+        return Comparison(*columns)
+
+    @property
+    def outputs_agree(self) -> bool:
+        return bool((self.disagreement <= 1).all())
+
+    @property
+    def agrees(self) -> bool:
+        """Whether their outputs do, and the runtime fails nowhere where the graph does not."""
+        return self.outputs_agree and not bool((self.fails & ~(self.margin <= 0)).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Boxes of strengths (n, low and high, m): the label provably wins on all of one, loses on all of one, or neither
+    was settled.
+    """
+
+    safe: Floats
+    violated: Floats
+    open: Floats
+
+    @staticmethod
+    def share(boxes: NDArray[Any], strengths: Sequence[float]) -> float:
+        """Which part of all strengths the boxes make up; an axis without extent does not count."""
+        whole = np.array(strengths)
+        sides = (boxes[:, 1] - boxes[:, 0])[:, whole > 0] / whole[whole > 0]
+        return min(1.0, float(sides.prod(1).sum())) if whole.any() else float(len(boxes) > 0)
+
+
+class Proof(ABC):
+    """What is known of one obligation, complete or not."""
+
+    method: str
+
+    @property
+    @abstractmethod
+    def least(self) -> float:
+        """By how much the property is proved to hold on the whole set of inputs; -inf if it is not."""
+
+    @property
+    def holds(self) -> bool:
+        return math.isfinite(self.least) and self.least > 0
+
+    @property
+    @abstractmethod
+    def pieces(self) -> int:
+        """How many linear pieces were enumerated, or parts bounded."""
+
+    @property
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Whether nothing was left undone because the time was up."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether rounding is what stands in the way."""
+        return False
+
+    @property
+    def certified(self) -> float:
+        """The largest strength up to which the property is proved to hold; 0 if nothing is, or there is none."""
+        return 0.0
+
+    @property
+    def critical(self) -> Bracket | None:
+        """Between which strengths the property fails first, if that was found out."""
+        return None
+
+    @property
+    def profile(self) -> tuple[Interval, ...]:
+        """Which class wins where."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Swept(Proof):
+    """A curve of the scores along a path from 0 to `end`, and how far it can be trusted.
+
+    `error` is what rounding may have done to a margin, `deviation` how far the curve was from direct evaluation where
+    the two were compared; None where nothing was compared. In `bracket`, direct evaluation wins at the lower end and
+    does not at the upper.
+    """
+
+    curve: Curve
+    label: int
+    end: float
+    error: float | None
+    deviation: float | None
+    bracket: Bracket | None
+    timed_out: bool = False
+
+    method = "exact"
+
+    @property
+    def least(self) -> float:
+        if self.error is None or self.deviation is None or not self.curve.covers(0.0, self.end):
+            return -math.inf
+        margin = float(self.curve.margin(self.label).min())
+        trusted = self.deviation <= 2 * self.error and margin > self.error
+        return margin if trusted else -math.inf
+
+    @property
+    def pieces(self) -> int:
+        return self.curve.pieces
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.timed_out
+
+    @property
+    def is_doubtful(self) -> bool:
+        return True
+
+    @property
+    def certified(self) -> float:
+        if self.holds:
+            return self.end
+        if self.bracket is not None:
+            return self.bracket[0]
+        margin = self.curve.margin(self.label) if len(self.curve.z) else np.empty(0)
+        won = np.flatnonzero(margin <= (self.error or 0.0))
+        last = int(won[0]) - 1 if len(won) else len(margin) - 1
+        return float(self.curve.z[last]) if last >= 0 else 0.0
+
+    @property
+    def critical(self) -> Bracket | None:
+        return self.bracket
+
+    @property
+    def profile(self) -> tuple[Interval, ...]:
+        return tuple(Interval(*interval) for interval in self.curve.classes())
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedCells(Proof):
+    """Boxes of strengths, or of inputs, with a bound for each."""
+
+    cells: SplitCells
+
+    method = "bounds"
+
+    @cached_property
+    def least(self) -> float:
+        (found,) = self.cells.tree.least()
+        return float(found)
+
+    @property
+    def pieces(self) -> int:
+        return self.cells.bounded
+
+    @property
+    def is_finished(self) -> bool:
+        return self.cells.finished
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.cells.doubtful
+
+    @cached_property
+    def certified(self) -> float:
+        """Along one strength: how far the boxes that are proved follow one another from the left without a gap."""
+        if len(self.cells.high) > 1:
+            return 0.0
+        boxes = self.cells.boxes(self.cells.safe)[:, :, 0]
+        reached = float(self.cells.low[0])
+        for start, end in boxes[boxes[:, 0].argsort()]:
+            if start > reached:
+                break
+            reached = max(reached, float(end))
+        return reached
+
+    @property
+    def critical(self) -> Bracket | None:
+        """Along one strength: proved up to the first, failed in the runtime at the second."""
+        if len(self.cells.high) > 1 or not len(self.cells.replayed):
+            return None
+        lost = float(self.cells.replayed.min())
+        return min(self.certified, lost), lost
+
+    @property
+    def regions(self) -> Regions:
+        return Regions(*(self.cells.boxes(parts) for parts in (self.cells.safe, self.cells.violated, self.cells.open)))
+
+    @property
+    def curve(self) -> Curve:
+        """The evaluations along one strength, in order; nothing is claimed of what lies between them."""
+        if self.cells.points.shape[1] > 1:
+            return Curve(np.empty(0), np.empty((0, self.cells.scores.shape[1])))
+        z, first = np.unique(self.cells.points[:, 0], return_index=True)
+        return Curve(z, self.cells.scores[first])
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedTree(Proof):
+    """Parts of a box of inputs, told apart by neurons, with the alphas and betas that prove each."""
+
+    box: SplitBox
+
+    method = "bounds"
+
+    @cached_property
+    def least(self) -> float:
+        return float(self.box.tree.least().min(initial=math.inf))
+
+    @property
+    def pieces(self) -> int:
+        return 0 if self.box.bounds is None else len(self.box.tree)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.box.finished
+
+
+@dataclass(frozen=True, eq=False)
+class Unproved(Proof):
+    """Nothing was worked out: a witness was there before, or the scores are not finite."""
+
+    method: str
+    bracket: Bracket | None = None
+
+    least = -math.inf
+    pieces = 0
+    is_finished = True
+
+    @property
+    def critical(self) -> Bracket | None:
+        return self.bracket

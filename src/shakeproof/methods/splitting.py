@@ -1,0 +1,184 @@
+"""The method for everything that cannot be enumerated: bounds and splitting, for paths of any network and for boxes.
+
+Strengths are split, and up to a few inputs that vary; of many inputs, the neurons are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shakeproof.budget import Budget, now
+from shakeproof.errors import InputError, NotFiniteError
+from shakeproof.evidence import BoundedCells, BoundedTree, Comparison, Proof, Unproved, Witness
+from shakeproof.inputs import InputBox, InputPath
+from shakeproof.network import Graph, Network, with_claims, without_max_pools
+from shakeproof.operators import Softmax
+from shakeproof.query import Obligation, Query
+from shakeproof.replay import compared, fails, places, witnessed
+from shakeproof.result import Result
+from shakeproof.search import (
+    AnyFailure,
+    BoxProblem,
+    FirstFailure,
+    Goal,
+    Map,
+    PathProblem,
+    SplitCells,
+    split_activations,
+    split_inputs,
+)
+from shakeproof.settings import Settings
+from shakeproof.verdict import Evidence
+
+# Up to so many inputs that vary, splitting them is quicker than splitting neurons.
+FEW_INPUTS = 8
+# A map of the square has so many boxes to a side; there is no picture of more dimensions.
+MAP_SIDE = 128
+
+
+def answer_by_splitting(
+    network: Network, query: Query, settings: Settings, progress: Callable[[float], None]
+) -> Result:
+    """Answer one query."""
+    started = now()
+    budget = Budget.starting(settings.timeout, settings.memory, progress)
+    searching = _Search(network, query, settings, budget)
+    scores = searching.graph.run(searching.start().unsqueeze(0)).cpu().numpy()
+    finite = bool(np.isfinite(scores).all())
+    predicted = int(scores.argmax()) if finite else None
+    start = float(query.obligations[0].property.margin(scores)[0]) if query.perturbation is not None else None
+    evidence = Evidence(len(query.obligations), (), None, None, start, finite)
+    if finite and not evidence.is_misclassified:
+        evidence = searching.evidence(start)
+    progress(1.0)
+    return Result(network.name, network.identity, query, evidence, predicted, now() - started)
+
+
+class _Search:
+    """One query on its way to its evidence."""
+
+    def __init__(self, network: Network, query: Query, settings: Settings, budget: Budget) -> None:
+        self.network, self.query, self.settings, self.budget = network, query, settings, budget
+        self.device = torch.device(settings.device)
+        self.graph = _graph_of(network, query).to(self.device)
+
+    def start(self) -> Tensor:
+        """The image itself, or the middle of the first box, as an input."""
+        inputs, image = self.query.obligations[0].inputs, self.query.image
+        if isinstance(inputs, InputPath):
+            return inputs.start.to(self.device)
+        if self.query.perturbation is None or image is None or inputs.layout is None:
+            return inputs.middle.to(self.device)
+        return inputs.layout.to_input(image.pixels).to(self.device)
+
+    def evidence(self, start: float | None) -> Evidence:
+        """Work on one obligation after another, until one fails or the time is up."""
+        count = len(self.query.obligations)
+        comparisons = compared(self.network, [(own, places(own)) for own in self.query.obligations], self.budget)
+        proofs: list[Proof] = []
+        witness, finite = None, True
+        for number, obligation in enumerate(self.query.obligations):
+            budget = self.budget.part(number / count, (number + 1) / count)
+            try:
+                proof, witness = self.searched(obligation, budget)
+            except NotFiniteError:
+                finite = False
+                break
+            proofs.append(proof)
+            if witness is not None or not proof.is_finished:
+                break
+            comparisons += self.at_lowest(obligation, proof)
+        return Evidence(count, tuple(proofs), witness, Comparison.joined(comparisons), start, finite)
+
+    def at_lowest(self, obligation: Obligation, proof: Proof) -> list[Comparison]:
+        """The runtime beside the network on the cell of a path of which least was proved."""
+        if not isinstance(proof, BoundedCells) or not isinstance(obligation.inputs, InputPath) or not proof.holds:
+            return []
+        safe = proof.cells.safe
+        lowest = proof.cells.boxes(safe[[proof.cells.tree.bound[safe].argmin()]])
+        return compared(self.network, [(obligation, torch.from_numpy(lowest.mean(1)))], Budget())
+
+    def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof, Witness | None]:
+        """What is proved of an obligation, and a counterexample if there is one."""
+        inputs, about = obligation.inputs, obligation.property
+        if isinstance(inputs, InputPath):
+            return self.along_path(obligation, inputs, budget)
+        if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
+            return Unproved("bounds"), self.witness(obligation, inputs.float32.low)
+        box = inputs.to(self.device)
+        graph = with_claims(self.graph, *(torch.from_numpy(part).to(self.device) for part in about.claims))
+        if len(box.varying) <= FEW_INPUTS:
+            return self.by_inputs(obligation, box, graph, budget)
+        problem = BoxProblem(without_max_pools(graph), box, lambda x: fails(self.network, obligation, x))
+        found = split_activations(problem, budget)
+        x = found.unconfirmed if found.witness is None else found.witness
+        return BoundedTree(found), None if x is None else self.witness(obligation, x)
+
+    def along_path(self, obligation: Obligation, inputs: InputPath, budget: Budget) -> tuple[Proof, Witness | None]:
+        """Split the strengths."""
+        coefficients, constants = obligation.property.claims
+        assert coefficients.shape[1] == 1  # classes are compared
+        assert not constants.any()
+        end = torch.tensor(inputs.end, dtype=torch.float64, device=self.device)
+        problem = PathProblem(
+            graph=inputs.within(self.graph).to(self.device),
+            path=inputs.path.to(self.device),
+            claims=torch.from_numpy(coefficients[:, 0]).to(self.device),
+            low=torch.zeros_like(end),
+            high=end,
+            replay=lambda z: fails(self.network, obligation, z),
+        )
+        found = split_inputs(problem, self.goal(inputs), budget)
+        failing = found.replayed if len(found.replayed) else found.points[_margin(found, problem) < 0]
+        return BoundedCells(found), self.worst(obligation, problem, torch.from_numpy(failing))
+
+    def goal(self, inputs: InputPath) -> Goal:
+        if inputs.path.parameters == 1:
+            return FirstFailure(self.settings.tolerance)
+        maps = inputs.path.parameters == 2 and not self.settings.stop_early
+        return Map(1 / MAP_SIDE) if maps else AnyFailure()
+
+    def worst(self, obligation: Obligation, problem: PathProblem, z: Tensor) -> Witness | None:
+        """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly."""
+        if not len(z):
+            return None
+        margin = (problem.graph.run(problem.path.at(z.to(self.device))) @ problem.claims.t()).amin(1)
+        return self.witness(obligation, z[int(margin.argmin())])
+
+    def by_inputs(
+        self, obligation: Obligation, box: InputBox, graph: Graph, budget: Budget
+    ) -> tuple[Proof, Witness | None]:
+        """Split the few inputs that vary: they are the parameters of a path."""
+        path, low, high = box.as_path()
+        claims = torch.eye(graph.classes, dtype=low.dtype, device=self.device)
+        problem = PathProblem(
+            graph, path, claims, low, high, lambda z: fails(self.network, obligation, path.at(z.to(self.device)))
+        )
+        found = split_inputs(problem, AnyFailure(), budget)
+        failing = found.replayed if len(found.replayed) else found.points[_margin(found, problem) < 0]
+        if not len(failing):
+            return BoundedCells(found), None
+        x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
+        return BoundedCells(found), self.witness(obligation, x)
+
+    def witness(self, obligation: Obligation, at: Tensor) -> Witness:
+        return witnessed(self.network, _graph_of(self.network, self.query), obligation, at.cpu())
+
+
+def _margin(found: SplitCells, problem: PathProblem) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The least claim wherever the network was evaluated."""
+    margin: np.ndarray[tuple[int], np.dtype[np.float64]] = (found.scores @ problem.claims.t().cpu().numpy()).min(1)
+    return margin
+
+
+def _graph_of(network: Network, query: Query) -> Graph:
+    """The graph that the properties are about: with the final softmax, unless only the order of outputs matters."""
+    if network.dropped is None or all(own.property.compares_only for own in query.obligations):
+        return network.graph
+    if network.dropped != "Softmax":
+        raise InputError(f"{query.name}: is about outputs of a {network.dropped}, which can only be compared here")
+    return network.graph.then(Softmax(0))

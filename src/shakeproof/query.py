@@ -1,0 +1,165 @@
+"""The question: where inputs come from, what must hold of the outputs, and the image and label if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shakeproof.errors import InputError
+from shakeproof.images import Image, RawImage
+from shakeproof.inputs import InputBox, InputPath, InputSet
+from shakeproof.network import Network
+from shakeproof.perturbation import AnyKernel, Perturbation, parse
+from shakeproof.property import Property, wins
+from shakeproof.vnnlib import Specification
+
+Strength = float | tuple[float, ...]
+"""One number for a perturbation with one parameter, a number each for one with several."""
+
+# So many numbers of pictures are evaluated at once where their labels have to be predicted.
+PREDICTED_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Obligation:
+    """The property holds of the outputs for every input of the set."""
+
+    inputs: InputSet
+    property: Property
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Do all obligations hold? A perturbed image has one; a specification has one for each of its boxes.
+
+    Of a perturbed image: `perturbation`, and up to which `strengths` it may go; `label_predicted` says that the label
+    is what the network made of the image.
+    """
+
+    name: str
+    obligations: tuple[Obligation, ...]
+    image: Image | None = None
+    label: int | None = None
+    perturbation: Perturbation | AnyKernel | None = None
+    strengths: tuple[float, ...] = ()
+    label_predicted: bool = False
+
+    @property
+    def path(self) -> InputPath | None:
+        """Where the inputs come from, if that is a path of images."""
+        inputs = self.obligations[0].inputs
+        return inputs if isinstance(inputs, InputPath) else None
+
+    @property
+    def parameters(self) -> int:
+        """How many strengths vary on their own along a path; 0 where there is none."""
+        return 0 if self.path is None else self.path.path.parameters
+
+
+def perturbed(
+    network: Network,
+    images: Sequence[Image],
+    perturbation: Perturbation | AnyKernel | str,
+    label: int | None = None,
+    strength: Strength = 1.0,
+) -> list[Query]:
+    """Does the label win for every strength in [0, strength] of a perturbation, for each of some images?
+
+    Without a `label`, an image's own is meant, or else the class that is predicted at strength 0. Images that share a
+    perturbation are convolved together.
+    """
+    perturbation = parse(perturbation) if isinstance(perturbation, str) else perturbation
+    strengths = perturbation.strengths(strength)
+    if not images:
+        return []
+    for image in images:
+        check_image(network, image, image.label if label is None else label)
+    sets: list[InputSet]
+    if isinstance(perturbation, AnyKernel):
+        layout = network.picture()
+        boxes = (perturbation.box(image.pixels, strengths[0]) for image in images)
+        sets = [InputBox(layout.to_input(low), layout.to_input(high), layout) for low, high in boxes]
+        starts = layout.to_input(torch.stack([image.pixels for image in images]))
+    else:
+        paths = perturbation.apply(torch.stack([image.pixels for image in images]))
+        sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(images))]
+        starts = paths.clipped(network.picture().to_input(paths.base))
+    wanted = [image.label if label is None else label for image in images]
+    unlabelled = [number for number, own in enumerate(wanted) if own is None]
+    labels = {**dict(enumerate(wanted)), **dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))}
+    properties = {own: wins(own, network.graph.classes) for own in set(labels.values()) if own is not None}
+    return [
+        Query(
+            name=image.name,
+            obligations=(Obligation(sets[number], properties[own]),),
+            image=image,
+            label=own,
+            perturbation=perturbation,
+            strengths=strengths,
+            label_predicted=number in unlabelled,
+        )
+        for number, image in enumerate(images)
+        if (own := labels[number]) is not None
+    ]
+
+
+def _predicted(network: Network, inputs: torch.Tensor) -> list[int]:
+    if not len(inputs):
+        return []
+    step = max(1, PREDICTED_AT_ONCE // network.graph.input_shape.numel())
+    return [int(winner) for some in inputs.split(step) for winner in network.scores(some).argmax(1)]
+
+
+def specified(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
+    """The query that a specification is, and the network it is about: with the normalisation that it names, if any."""
+    size, classes = network.graph.input_shape.numel(), network.graph.classes
+    if (specification.inputs, specification.outputs) != (size, classes):
+        raise InputError(
+            f"{name}: is about {specification.inputs} inputs and {specification.outputs} outputs,"
+            f" {network.name} has {size} and {classes}"
+        )
+    try:
+        specification.check()
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    said = specification.directives
+    if said:
+        return _with_directives(network, name, specification)
+    shape = network.graph.input_shape
+    boxes = [
+        Obligation(
+            InputBox(torch.from_numpy(low).view(shape), torch.from_numpy(high).view(shape), network.layout), about
+        )
+        for (low, high), about in specification.parts
+    ]
+    pictured = network.layout is not None and len(specification.parts) == 1
+    image = RawImage(name, specification).fitted(network.picture()) if pictured else None
+    return network, Query(name, tuple(boxes), image, specification.label)
+
+
+def _with_directives(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
+    said = specification.directives
+    numbers = {
+        key: [float(word) for word in said[key].split(",")] for key in ("strength", "mean", "std") if key in said
+    }
+    if "image-shape" in said:
+        channels, height, width = map(int, said["image-shape"].split(","))
+        network = network.with_image_shape((channels, height, width))
+    if "mean" in said or "std" in said:
+        network = network.normalised(numbers.get("mean", [0.0]), numbers.get("std", [1.0]))
+    image = RawImage(name, specification, specification.label).fitted(network.picture())
+    (query,) = perturbed(network, [image], parse(said["perturbation"]), None, tuple(numbers["strength"]))
+    return network, query
+
+
+def check_image(network: Network, image: Image, label: int | None) -> None:
+    """Refuse an image or a label that is none of the network's."""
+    network.check_classifies()
+    if label is not None and label not in range(network.graph.classes):
+        raise InputError(f"label {label} is not one of the network's classes 0 to {network.graph.classes - 1}")
+    if tuple(image.pixels.shape) != network.picture().image_shape:
+        raise InputError(f"{image.name}: not a picture of the network's shape {network.picture().image_shape}")
+    if not bool(torch.isfinite(image.pixels).all()):
+        raise InputError(f"{image.name}: has pixels that are NaN or infinite")

@@ -1,0 +1,378 @@
+"""Activation splitting: the parts of a box of many inputs are told apart by what neurons' inputs lie between.
+
+Each claim is one output of the network, and must be positive on the whole box. A part of the box on which a claim is
+not proved is split by one neuron's input, below or above the bend of its function; both halves inherit alphas and
+betas, and are bounded again. Parts are taken from the top of a stack, so few are open at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, rows_within
+from shakeproof.budget import Budget
+from shakeproof.errors import NotFiniteError, ProofError
+from shakeproof.inputs import InputBox
+from shakeproof.network import Graph
+from shakeproof.search.attack import descend, starts
+from shakeproof.search.leaf_program import PENALTIES, solved
+from shakeproof.search.loop import Strategy, branch_and_bound
+from shakeproof.search.tree import Numbers, Tree
+
+# Steps of ascent for a claim on the whole box, and for a part of it.
+ROOT_STEPS, PART_STEPS = 100, 20
+# How many parts are bounded at once, and how many neurons are tried before one is chosen to split a part.
+MOST_PARTS, TRIED = 512, 8
+# First with little effort, then with more: from how many places to attack each claim, how many steps from there, and
+# whether to optimise the bounds of every neuron. For how long an attack may go on, and for what share of the time left.
+EFFORTS = ((2, 10, False), (24, 40, True))
+ATTACK_SECONDS, ATTACK_SHARE = 20.0, 0.3
+# While splitting, how many of the corners where claims are lowest are followed down, and how many steps.
+FOLLOWED, FOLLOWED_STEPS = 16, 10
+LARGEST_REPLAY = 16
+# Which share of the memory the multipliers of proved parts may take.
+KEPT_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class BoxProblem:
+    """Are all outputs of a network positive on a box of inputs?
+
+    `replay` says of inputs (n, *input_shape), float32 numbers, whether the reference runtime agrees that one is not.
+    """
+
+    graph: Graph
+    box: InputBox
+    replay: Callable[[Tensor], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    """The alphas (parts, n) and betas of proved parts; betas are (row, column, value), the others 0.
+
+    They are rounded before the bounds are worked out from them, so that these can be worked out from them again.
+    """
+
+    part: Numbers
+    alpha: Tensor
+    beta: tuple[Tensor, Tensor, Tensor]
+
+    @staticmethod
+    def of(part: Numbers, parts: Parts) -> Multipliers:
+        rows, columns = parts.beta.nonzero(as_tuple=True)
+        return Multipliers(part, parts.alpha.half(), (rows, columns, parts.beta[rows, columns].float()))
+
+    @staticmethod
+    def joined(several: list[Multipliers]) -> Multipliers:
+        first = np.cumsum([0, *(len(m.part) for m in several)])
+        betas = [(m.beta[0] + int(start), *m.beta[1:]) for m, start in zip(several, first, strict=False)]
+        return Multipliers(
+            np.concatenate([m.part for m in several]),
+            torch.cat([m.alpha for m in several]),
+            tuple(torch.cat(column) for column in zip(*betas, strict=True)),  # type: ignore[arg-type]
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 2 * self.alpha.numel() + 20 * len(self.beta[0])
+
+    def on(self, low: Tensor, high: Tensor) -> Parts:
+        """Parts with these ranges (parts, n), in float64."""
+        beta = torch.zeros_like(low)
+        beta[self.beta[0], self.beta[1]] = self.beta[2].to(beta)
+        return Parts(low, high, self.alpha.to(low), beta)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitBox:
+    """What a search by activation splitting leaves behind: how neurons were cut, and what was proved of which part.
+
+    Each root of the `tree` is one claim on the whole box, its coordinates are the bending neurons of `bounds`. A
+    `witness` (*input_shape) is where the runtime saw a claim fail, `unconfirmed` where only the float64 network did.
+    There are no `multipliers` where they would not have fitted into memory; no `bounds` if an attack ended the search.
+    """
+
+    claims: int
+    tree: Tree
+    bounds: BoxBounds | None
+    multipliers: Multipliers | None
+    witness: Tensor | None
+    unconfirmed: Tensor | None
+    finished: bool
+
+    def bounds_again(self) -> tuple[Numbers, NDArray[np.float64]]:
+        """The proved parts, and their bounds worked out anew from alphas and betas."""
+        assert self.bounds is not None
+        assert self.multipliers is not None
+        crown, part = self.bounds.proving, self.multipliers.part
+        whole = crown.start()
+        parts = self.multipliers.on(*self.tree.ranges(part, whole.low, whole.high))
+        claim = torch.from_numpy(self.tree.root[part]).to(whole.low.device)
+        return part, _lowest(crown, parts, torch.nn.functional.one_hot(claim, self.claims).double())
+
+
+def split_activations(problem: BoxProblem, budget: Budget) -> SplitBox:
+    """Search until every part is settled, a counterexample is found, or the time is up."""
+    strategy = ActivationSplitting(problem, budget)
+    finished = branch_and_bound(strategy, budget)
+    return strategy.evidence(finished)
+
+
+def _lowest(crown: AlphaBetaCrown, parts: Parts, coefficients: Tensor) -> NDArray[np.float64]:
+    lines = crown.on(parts)
+    return lines.lowest(lines.relaxations(parts.alpha, parts.beta), coefficients).value.cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Open parts, their alphas and betas (rows, n) in float32."""
+
+    part: Numbers
+    alpha: Tensor
+    beta: Tensor
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Stack:
+        return Stack(self.part[chosen], self.alpha[chosen], self.beta[chosen])
+
+    def with_top(self, more: Stack) -> Stack:
+        return Stack(
+            np.concatenate([self.part, more.part]),
+            torch.cat([self.alpha, more.alpha]),
+            torch.cat([self.beta, more.beta]),
+        )
+
+
+class ActivationSplitting(Strategy[Stack]):
+    """The state of one search."""
+
+    def __init__(self, problem: BoxProblem, budget: Budget) -> None:
+        self.problem, self.budget = problem, budget
+        self.narrow = problem.graph.to(torch.float32)
+        self.claims = problem.graph.classes
+        self.most_rows = rows_within(problem.graph, budget)
+        self.witness: Tensor | None = None
+        self.unconfirmed: Tensor | None = None
+        self.bounds: BoxBounds | None = None
+        self.tree = Tree.planted(self.claims)
+        self.steps = ROOT_STEPS
+        self.kept: list[Multipliers] | None = []
+        nothing = problem.box.low.new_empty(0, 0, dtype=torch.float32)
+        self.open = Stack(np.empty(0, dtype=np.int64), nothing, nothing)
+        for places, steps, optimise in EFFORTS:
+            self.attack_from(places * self.claims, steps)
+            if self.witness is not None:
+                return
+            rest = self.rooted(optimise)
+            if not len(rest) or self.witness is not None:
+                break
+        self.steps = PART_STEPS
+        self.split(rest)
+
+    def rooted(self, optimise: bool) -> Stack:
+        """Bound every claim on the whole box; those that stay open."""
+        box = self.problem.box
+        self.bounds = enclose_box(self.problem.graph, box.low, box.high, self.budget, optimise)
+        self.tree, self.kept = Tree.planted(self.claims), []
+        start = self.bounds.searching.start()
+        rest = Stack(np.empty(0, dtype=np.int64), start.alpha[:0], start.beta[:0])
+        self.open = rest
+        for first in range(0, self.claims, self.most_rows):
+            claims = np.arange(first, min(first + self.most_rows, self.claims))
+            whole = Stack(claims, start.alpha.repeat(len(claims), 1), start.beta.repeat(len(claims), 1))
+            rest = rest.with_top(whole if self.budget.is_late() else self.bound(whole))
+        return rest
+
+    # -- what the loop asks for ---------------------------------------------------------------------------------------
+
+    def open_parts(self) -> int:
+        return len(self.open)
+
+    def is_decided(self) -> bool:
+        return self.witness is not None
+
+    def most_at_once(self) -> int:
+        """What memory allows beside the parts that wait."""
+        a_part = 2 * self.open.alpha.element_size() * max(1, self.open.alpha.shape[1])
+        free = max(0.0, self.budget.memory / 2 - len(self.open) * a_part)
+        return max(1, min(MOST_PARTS, self.most_rows, int(free / a_part)))
+
+    def take(self, count: int) -> Stack:
+        top, self.open = self.open[len(self.open) - count :], self.open[: len(self.open) - count]
+        return top
+
+    def bound(self, parts: Stack) -> Stack:
+        """Improve the bounds of parts, note what they prove in float64, and return the parts that stay open."""
+        assert self.bounds is not None
+        if not len(parts):
+            return parts
+        coefficients = self.coefficients(parts.part)
+        wanted = torch.zeros(len(parts), dtype=torch.float64, device=coefficients.device)
+        rows = self.ranged(parts, torch.float32)
+        better = ascend(self.bounds.searching, coefficients.float(), rows, self.steps, wanted, self.budget)
+        better = replace(better, alpha=better.alpha.half().float())
+        exact = self.ranged(Stack(parts.part, better.alpha, better.beta), torch.float64)
+        lines = self.bounds.proving.on(exact)
+        found = lines.lowest(lines.relaxations(exact.alpha, exact.beta), coefficients)
+        left = ~self.proves(found.value.cpu().numpy(), parts.part, exact)
+        still_open = torch.from_numpy(left).to(found.value.device)
+        if left.any():
+            self.follow(found.corner[still_open], found.value[still_open], coefficients[still_open])
+        return Stack(parts.part[left], better.alpha[still_open], better.beta[still_open])
+
+    def split(self, parts: Stack) -> None:
+        """Each part split in two by the neuron that promises most."""
+        if not len(parts) or self.witness is not None:
+            self.open = self.open.with_top(parts)
+            return
+        neuron, at = self.chosen(parts)
+        able = np.isfinite(at)
+        if not able.all():
+            self.finish(parts[~able])
+            parts, neuron, at = parts[able], neuron[able], at[able]
+        self.tree, made = self.tree.split(parts.part, neuron, at)
+        self.open = self.open.with_top(Stack(made, parts.alpha.repeat(2, 1), parts.beta.repeat(2, 1)))
+
+    def share_settled(self) -> float:
+        return self.tree.share_proved()
+
+    def evidence(self, finished: bool) -> SplitBox:
+        if self.unconfirmed is not None and self.tree.is_complete():
+            raise ProofError("an evaluation contradicts a proof")
+        kept = Multipliers.joined(self.kept) if self.kept else None
+        return SplitBox(self.claims, self.tree, self.bounds, kept, self.witness, self.unconfirmed, finished)
+
+    # -- looking for counterexamples --------------------------------------------------------------------------------
+
+    def attack_from(self, places: int, steps: int) -> None:
+        """Descend from random places, for each claim in turn."""
+        budget = self.budget.shortened(ATTACK_SHARE, ATTACK_SECONDS)
+        for start in range(0, places, self.most_rows):
+            if self.witness is not None or budget.is_late():
+                return
+            x = starts(self.problem.box.float32, min(self.most_rows, places - start), seed=start)
+            self.attack(x, (start + torch.arange(len(x), device=x.device)) % self.claims, steps, budget)
+
+    def attack(self, x: Tensor, claim: Tensor, steps: int, budget: Budget) -> None:
+        """Descend from these places (rows, *input_shape), each to where its claim (rows) fails."""
+        for failing in descend(self.narrow, self.problem.box.float32, x, claim, steps, budget):
+            self.test(failing)
+            if self.witness is not None:
+                return
+
+    def follow(self, corners: Tensor, bound: Tensor, coefficients: Tensor) -> None:
+        """Look at the corners where claims are lowest, and descend from the worst of them."""
+        corners = torch.clamp(corners.float(), *self.problem.box.float32)
+        self.test(corners)
+        worst = bound.argsort()[:FOLLOWED]
+        if self.witness is None:
+            self.attack(corners[worst], coefficients[worst].argmax(1), FOLLOWED_STEPS, self.budget)
+
+    def test(self, x: Tensor) -> None:
+        """Look at float32 inputs of the box: where a claim fails in float64, ask the runtime."""
+        margin = self.margins(x)
+        failing = (margin <= 0).nonzero().squeeze(1)
+        if not len(failing):
+            return
+        failing = failing[margin[failing].argsort()[:LARGEST_REPLAY]]
+        agreed = torch.from_numpy(self.problem.replay(x[failing])).to(failing.device)
+        if bool(agreed.any()):
+            self.witness = x[failing[agreed]][0]
+        else:
+            self.unconfirmed = x[failing[0]]
+
+    def margins(self, x: Tensor) -> Tensor:
+        """The least claim (n) in float64; an input without a float32 number in its range is put back into it."""
+        scores = self.problem.graph.run(torch.clamp(x.double(), self.problem.box.low, self.problem.box.high))
+        if not bool(scores.isfinite().all()):
+            raise NotFiniteError("the network's outputs are not finite somewhere in the box; check its weights")
+        return scores.amin(1)
+
+    # -- bounding -----------------------------------------------------------------------------------------------------
+
+    def ranged(self, stack: Stack, dtype: torch.dtype) -> Parts:
+        """The parts; what their neurons lie between is what the tree says."""
+        assert self.bounds is not None
+        start = self.bounds.proving.start()
+        low, high = self.tree.ranges(stack.part, start.low, start.high)
+        return Parts(low.to(dtype), high.to(dtype), stack.alpha.to(dtype), stack.beta.to(dtype))
+
+    def coefficients(self, parts: Numbers) -> Tensor:
+        claim = torch.from_numpy(self.tree.root[parts]).to(self.problem.box.low.device)
+        return torch.nn.functional.one_hot(claim, self.claims).double()
+
+    def proves(self, bound: NDArray[np.float64], part: Numbers, parts: Parts) -> NDArray[np.bool_]:
+        """Which bounds, in float64, prove their parts; those are noted, and what they were made of is kept."""
+        proved: NDArray[np.bool_] = (bound > 0) & np.isfinite(bound)
+        if proved.any():
+            self.tree = self.tree.proved(part[proved], bound[proved])
+            if self.kept is not None:
+                self.kept.append(Multipliers.of(part[proved], parts[torch.from_numpy(proved).to(parts.low.device)]))
+                if sum(kept.size for kept in self.kept) > KEPT_SHARE * self.budget.memory:
+                    self.kept = None
+        return proved
+
+    # -- splitting ----------------------------------------------------------------------------------------------------
+
+    def finish(self, stack: Stack) -> None:
+        """Settle parts on which there is nothing left to split: a linear program knows whether a claim holds."""
+        assert self.bounds is not None
+        crown = self.bounds.proving
+        rows, coefficients = self.ranged(stack, torch.float64), self.coefficients(stack.part)
+        for number in range(len(stack)):
+            for penalty in PENALTIES:
+                one = slice(number, number + 1)
+                found = solved(crown, rows[one], coefficients[one], penalty)
+                if found is None or self.budget.is_late():
+                    break
+                part, x = found
+                part = replace(part, beta=part.beta.float().double())
+                if self.proves(_lowest(crown, part, coefficients[one]), stack.part[one], part)[0]:
+                    break
+                self.test(torch.clamp(x.float(), *self.problem.box.float32))
+
+    def chosen(self, stack: Stack) -> tuple[Numbers, NDArray[np.float64]]:
+        """For each part, the neuron to split and where; NaN if there is none."""
+        assert self.bounds is not None
+        parts = self.ranged(stack, torch.float32)
+        coefficients = self.coefficients(stack.part).float()
+        lines = self.bounds.searching.on(parts)
+        relaxations = lines.relaxations(parts.alpha, parts.beta)
+        found = lines.lowest(relaxations, coefficients)
+        score = lines.losses(found, relaxations, lines.walked(relaxations, found))
+        at = self.bounds.proving.split_at(self.ranged(stack, torch.float64))
+        score = torch.where(at.isnan(), -torch.inf, score)
+        count = min(TRIED, score.shape[1])
+        if not count:
+            return np.zeros(len(stack), dtype=np.int64), np.full(len(stack), np.nan)
+        tried = score.topk(count, 1).indices
+        if count > 1:
+            tried = self.best(parts, coefficients, tried, at)
+        neuron = tried[:, 0]
+        return neuron.cpu().numpy(), at.gather(1, neuron.unsqueeze(1)).squeeze(1).cpu().numpy()
+
+    def best(self, parts: Parts, coefficients: Tensor, tried: Tensor, at: Tensor) -> Tensor:
+        """Of the tried neurons (rows, k), the one whose worse half has the best bound without ascent: (rows, 1)."""
+        assert self.bounds is not None
+        worse = []
+        for neuron in tried.unbind(1):
+            column = neuron.unsqueeze(1)
+            cut = at.gather(1, column).float()
+            below = replace(parts, high=parts.high.scatter(1, column, cut))
+            above = replace(parts, low=parts.low.scatter(1, column, cut))
+            halves = Parts.joined([below, above])
+            lines = self.bounds.searching.on(halves)
+            found = lines.lowest(lines.relaxations(halves.alpha, halves.beta), coefficients.repeat(2, 1))
+            one, other = found.value.chunk(2)
+            gain = torch.minimum(one, other) + 0.1 * torch.maximum(one, other).clamp(max=0)
+            worse.append(torch.where(cut.squeeze(1).isnan(), -torch.inf, gain))
+        return tried.gather(1, torch.stack(worse, 1).argmax(1, keepdim=True))
