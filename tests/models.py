@@ -1,15 +1,19 @@
-"""Random networks for tests, as torch modules and as ONNX models written node by node."""
+"""Random networks for tests, as torch modules and as ONNX models written node by node, and boxes of their inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import nn
+from torch import Tensor, nn
+
+import shakeproof as sp
+from shakeproof.network import Graph
 
 
 class Branching(nn.Module):
@@ -56,3 +60,68 @@ def model(
         [numpy_helper.from_array(np.asarray(w), name) for name, w in (weights or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+# -- dense networks, and boxes of many inputs -------------------------------------------------------------------------
+
+WIDE = (12, 10, 8, 3)
+
+
+def dense(seed: int, *sizes: int, activation: Callable[[], nn.Module] = nn.ReLU, scale: float = 2.0) -> nn.Module:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        linear = nn.Linear(inputs, outputs)
+        linear.weight.data *= scale
+        layers += [linear, activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def network_of(module: nn.Module, *shape: int) -> sp.Network:
+    return sp.load(module, torch.zeros(1, *shape))
+
+
+NETWORKS: dict[str, Callable[[int], sp.Network]] = {
+    "relu": lambda seed: network_of(dense(seed, *WIDE), 12),
+    "leaky": lambda seed: network_of(dense(seed, *WIDE, activation=lambda: nn.LeakyReLU(0.2)), 12),
+    "hardtanh": lambda seed: network_of(dense(seed, *WIDE, activation=lambda: nn.Hardtanh(-0.5, 0.7)), 12),
+    "sigmoid": lambda seed: network_of(dense(seed, *WIDE, activation=nn.Sigmoid), 12),
+    "branching": lambda seed: network_of(random_module(seed), 1, 8, 8),
+}
+
+
+def box_around(graph: Graph, seed: int, radius: float = 0.3) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    centre = torch.rand(tuple(graph.input_shape), generator=random, dtype=torch.float64) * 2 - 1
+    return centre - radius, centre + radius
+
+
+def samples(low: Tensor, high: Tensor, count: int, seed: int) -> Tensor:
+    """Points of a box, half of them corners."""
+    random = torch.Generator().manual_seed(seed)
+    shares = torch.rand((count, *low.shape), generator=random, dtype=torch.float64)
+    corner = torch.rand((count, *(1,) * low.dim()), generator=random) < 0.5
+    return low + torch.where(corner, shares.round(), shares) * (high - low)
+
+
+def narrow_flip_network(centre: float, width: float) -> tuple[sp.Network, np.ndarray]:
+    """The label loses on an interval of strengths, and nowhere else: margin |z - centre| - width / 2."""
+    image = np.zeros((1, 3, 3))
+    image[0, 1, 1] = 1.0
+    pick, out = nn.Linear(9, 1), nn.Linear(1, 2)
+    with torch.no_grad():
+        pick.weight.zero_()
+        pick.weight[0, 4] = -9 / 8  # (1 - pixel) 9/8 is the strength
+        pick.bias.fill_(9 / 8 - centre)
+        out.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        out.bias.copy_(torch.tensor([0.0, width / 2]))
+
+    class Narrow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pick, self.out = pick, out
+
+        def forward(self, x):
+            return self.out(torch.abs(self.pick(x.flatten(1))))
+
+    return sp.load(Narrow(), torch.zeros(1, 1, 3, 3)), image

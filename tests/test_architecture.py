@@ -1,77 +1,154 @@
-"""Imports point downwards only."""
+"""The map in docs/architecture.md, held: layers, no reaching past a package's door, no name for two things."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 import shakeproof
 
 ROOT = Path(shakeproof.__file__).parent
-# From the ground up: a room may import from its own and lower floors.
-FLOORS = [
-    {"errors", "files", "memory", "rounding"},
-    {"kernels"},
-    {"perturbation", "operators"},
-    {"network"},
-    {"exact", "bounds", "vnnlib", "demo"},
-    {"search"},
-    {"images", "attack"},
-    {"result", "settings"},
-    {"verdict"},
-    {"methods"},
-    {"analysis"},
-    {"report", "exporting"},
-    {"cli"},
-]
-FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+MAP = ROOT.parents[1] / "docs" / "architecture.md"
+# From the ground up: a room may import from lower layers, and from its own without going in circles.
+LAYERS = {
+    "values": {"errors", "files", "memory", "budget", "path", "property", "kernels", "perturbation", "vnnlib"},
+    "networks": {"operators", "network", "inputs", "images", "demo"},
+    "engines": {"rounding", "exact", "bounds", "search"},
+    "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis"},
+    "faces": {"report", "exporting", "testing", "cli"},
+}
+HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` is a convenience for people at a prompt: it looks up, and only when called.
 ALLOWED = {("result", "report")}
 
 
-def imports(path: Path) -> set[str]:
-    """The rooms of shakeproof that a file imports from, anywhere in it."""
-    rooms = set()
+def imported(path: Path) -> set[str]:
+    """The modules of shakeproof that a file imports from, anywhere in it."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [
-                f"{node.module}.{alias.name}" if node.module == "shakeproof" else node.module for alias in node.names
-            ]
+        if isinstance(node, ast.ImportFrom) and node.module == "shakeproof":
+            found.update(f"shakeproof.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        rooms.update(name.split(".")[1] for name in names if name.startswith("shakeproof."))
-    return rooms - {"__version__"}
+            found.update(alias.name for alias in node.names)
+    return {name for name in found if name.startswith("shakeproof.") and name != "shakeproof.__version__"}
 
 
-def violations(imported: dict[str, set[str]]) -> list[tuple[str, str]]:
-    return [
-        (room, other)
-        for room, others in imported.items()
-        for other in others
-        if FLOOR[other] > FLOOR[room] and (room, other) not in ALLOWED
-    ]
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
 
 
-def rooms() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        if parts != ("__init__",):
-            found.setdefault(parts[0], set()).update(imports(path))
+def sources() -> list[Path]:
+    return [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+
+
+def edges() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sources():
+        found[room_of(path)] |= {name.split(".")[1] for name in imported(path)} - {room_of(path)}
     return found
 
 
-def test_every_room_has_its_floor():
-    assert set(rooms()) == set(FLOOR)
+def violations(found: dict[str, set[str]]) -> list[tuple[str, str]]:
+    return [
+        (room, other)
+        for room, others in found.items()
+        for other in others
+        if HEIGHT[other] > HEIGHT[room] and (room, other) not in ALLOWED
+    ]
+
+
+def circles(found: dict[str, set[str]]) -> set[str]:
+    """The rooms that, within their layer, can be reached from themselves."""
+    left = {room: {o for o in others if HEIGHT[o] == HEIGHT[room]} for room, others in found.items()}
+    while free := [room for room, others in left.items() if not others & left.keys()]:
+        for room in free:
+            del left[room]
+    return set(left)
+
+
+def reaching_past(found: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Imports, by file, of a module inside another package."""
+    return [
+        (path, name)
+        for path, names in found.items()
+        for name in names
+        if name.count(".") > 1 and name.split(".")[1] != path.split("/")[0]
+    ]
+
+
+def by_file() -> dict[str, set[str]]:
+    return {str(path.relative_to(ROOT)): imported(path) for path in sources()}
+
+
+def test_every_room_has_its_layer():
+    assert {room_of(path) for path in sources()} == set(HEIGHT)
 
 
 def test_imports_point_downwards():
-    assert violations(rooms()) == []
+    assert violations(edges()) == []
 
 
 def test_an_upward_import_is_noticed():
-    assert violations({**rooms(), "kernels": {"cli"}}) == [("kernels", "cli")]
+    assert violations({**edges(), "kernels": {"cli"}}) == [("kernels", "cli")]
+
+
+def test_no_room_imports_itself_by_a_detour():
+    assert circles(edges()) == set()
+    assert circles({**edges(), "verdict": {"result"}, "result": {"verdict"}}) >= {"verdict", "result"}
+
+
+def test_nobody_reaches_past_a_packages_door():
+    assert reaching_past(by_file()) == []
+    assert reaching_past({"cli/options.py": {"shakeproof.network.graph"}}) != []
+
+
+def test_no_name_stands_for_two_things():
+    homes = defaultdict(list)
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_results_are_made_in_two_places_only():
+    """The two methods hand evidence over; nothing else makes a result, and nothing anywhere sets a verdict."""
+    makers = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Result"
+    }
+    assert makers == {"methods/splitting.py", "methods/sweeping.py"}
+    fields = ast.unparse(
+        next(n for n in ast.parse((ROOT / "result.py").read_text()).body if isinstance(n, ast.ClassDef))
+    )
+    assert not re.search(r"^    (status|reason)\s*:", fields, re.MULTILINE)
+
+
+def test_only_the_budget_reads_the_clock():
+    clocks = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if re.search(r"\bperf_counter|\btime\.time\(", path.read_text())
+    }
+    assert clocks == {"budget.py"}
+
+
+def test_the_core_does_not_speak_of_flags():
+    """Errors name an argument (`option=`); how it is typed is the command's business."""
+    for path in sources():
+        if room_of(path) == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and node.exc is not None:
+                assert not re.search(r"--[a-z]", ast.unparse(node.exc)), f"{path}:{node.lineno}"
 
 
 def test_nothing_but_the_command_prints():
@@ -82,3 +159,11 @@ def test_nothing_but_the_command_prints():
             if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
         }
         assert "print" not in called, path
+
+
+@pytest.mark.skipif(not MAP.exists(), reason="the documentation is not installed with the package")
+def test_the_map_shows_the_layers():
+    text = MAP.read_text()
+    for name, rooms in LAYERS.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+        assert set(re.findall(r"`([a-z]+)/?`", row)) == rooms, name

@@ -73,8 +73,8 @@ def assert_same_function(
     path = perturbation.apply(pixels)
     original, augmented = runtime(source), runtime(written.augmented)
     for z in np.random.default_rng(2).uniform(size=(samples, perturbation.parameters)).astype(np.float32):
-        image = path.at(*map(float, z)).numpy()
-        image = image if perturbation.clip is None else image.clip(*perturbation.clip)
+        image = path.image(*map(float, z)).numpy()
+        assert perturbation.clip is None or np.array_equal(image, image.clip(*perturbation.clip))
         image = (image - np.reshape(mean, (-1, 1, 1))) / np.reshape(std, (-1, 1, 1))
         image = image.transpose(1, 2, 0) if channels_last else image
         expected, found = original(image.reshape(shape)), augmented(z[None])
@@ -219,7 +219,8 @@ def test_the_label_is_the_given_one_the_images_own_or_the_prediction(tmp_path, d
 
 def test_only_the_query(tmp_path, demo_network):
     def write(text: str, strength: float) -> exporting.Exported:
-        query = sp.Query(read_image(str(SIGN)).fitted(demo_network.picture()), sp.parse(text), 0, strength)
+        image = read_image(str(SIGN)).fitted(demo_network.picture())
+        (query,) = sp.perturbed(demo_network, [image], text, 0, strength)
         return exporting.write_query(demo.MODEL, demo_network, query, tmp_path, form="vnnlib")
 
     assert write("box-blur:size=3", 0.1).augmented is None

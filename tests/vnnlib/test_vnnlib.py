@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof.errors import InputError
+from shakeproof.property import Case
 from shakeproof.vnnlib import (
-    Case,
     Specification,
     formula,
     perturbed_directives,
@@ -56,15 +56,25 @@ def read(tmp_path):
     return write_and_read
 
 
-def meets(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
+def cases_of(specification: Specification) -> list[tuple[np.ndarray, np.ndarray, Case]]:
+    """Each case with the box that it is about."""
+    return [(*box, case) for box, about in specification.parts for case in about.cases]
+
+
+def meets(low: np.ndarray, high: np.ndarray, case: Case, x: np.ndarray, y: np.ndarray) -> bool:
     values = case.coefficients @ y + case.constants
-    inside = (case.low <= x).all() and (x <= case.high).all()
+    inside = (low <= x).all() and (x <= high).all()
     return bool(inside and np.where(case.strict, values > 0, values >= 0).all())
 
 
 def plain(specification: Specification) -> tuple:
     """All that a specification says, in a form that == compares."""
-    cases = [tuple(getattr(case, name).tolist() for name in Case.__dataclass_fields__) for case in specification.cases]
+    names = Case.__dataclass_fields__
+    cases = [
+        (low.tolist(), high.tolist(), *(getattr(case, name).tolist() for name in names))
+        for low, high, case in cases_of(specification)
+    ]
+    assert {about.outputs for _, about in specification.parts} == {specification.outputs}
     return specification.inputs, specification.outputs, cases, dict(specification.directives)
 
 
@@ -90,7 +100,7 @@ def test_benchmark_files(shared, folder):
         found = read_specification(path)
         assert {str(found.label)} == losers
         assert found.inputs == text.count("declare-const X_")
-        assert found.outputs == len(found.cases) + 1 == 10
+        assert found.outputs == len(cases_of(found)) + 1 == 10
         for sign, side in zip((">=", "<="), found.box, strict=True):
             assert side.tolist() == [bounds[sign, i] for i in range(found.inputs)]
 
@@ -187,7 +197,7 @@ def test_boxes_of_their_own_and_empty_ones(read):
 
 
 def test_a_case_without_rows_is_the_whole_box(read):
-    (case,) = read(f"{HEAD}{BOX}(assert (or (<= Y_0 Y_0) (< Y_1 Y_1)))").cases
+    ((_, _, case),) = cases_of(read(f"{HEAD}{BOX}(assert (or (<= Y_0 Y_0) (< Y_1 Y_1)))"))
     assert case.coefficients.shape == (0, 3)
     assert case.constants.shape == case.strict.shape == (0,)
 
@@ -247,13 +257,16 @@ def test_cases_agree_with_the_formula(tmp_path_factory, asserted, points):
     box = "".join(f"(assert (<= X_{i} 1.5))(assert (>= X_{i} -1.5))" for i in range(2))
     path.write_text(f"{HEAD}{box}{''.join(f'(assert {text})' for text, _ in asserted)}(assert (<= Y_0 Y_0))")
     try:
-        cases = read_specification(path).cases
+        found = read_specification(path)
+        cases = cases_of(found)
     except InputError as error:
-        cases = () if "contradict" in str(error) else None
+        found, cases = None, () if "contradict" in str(error) else None
     for point in points:
         values = dict(zip(("X_0", "X_1", "Y_0", "Y_1", "Y_2"), point, strict=True))
         expected = max(map(abs, point[:2])) <= 1.5 and all(holds(values) for _, holds in asserted)
-        assert any(meets(case, np.array(point[:2]), np.array(point[2:])) for case in cases) == expected
+        x, y = np.array(point[:2]), np.array(point[2:])
+        assert any(meets(*case, x, y) for case in cases) == expected
+        assert found is None or found.is_counterexample(x, y) == expected
 
 
 # -- perturbed queries ------------------------------------------------------------------------------------------------

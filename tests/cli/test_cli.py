@@ -166,7 +166,9 @@ def test_brightness_is_analysed_and_drawn(tmp_path):
 
 
 def test_supports(tmp_path):
-    assert "supported; method: exact" in run("supports", MODEL).stdout
+    done = run("supports", MODEL)
+    assert "supported; method: exact" in done.stdout
+    assert done.returncode == 0
     nodes = [
         helper.make_node("Sin", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
@@ -174,9 +176,11 @@ def test_supports(tmp_path):
     ]
     (tmp_path / "m.onnx").write_bytes(model(nodes, (1, 4)).SerializeToString())
     done = run("supports", tmp_path / "m.onnx")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert all(word in done.stdout for word in ("Sin", "Relu", "Log", "not supported", "2 nodes stand in the way"))
-    data = json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)
+    done = run("supports", tmp_path / "m.onnx", "--json")
+    assert done.returncode == 1
+    data = json.loads(done.stdout)
     assert data["supported"] is False
     assert [p["operator"] for p in data["problems"]] == ["Sin", "Log"]
     message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3")
@@ -198,7 +202,7 @@ def test_smooth_networks_are_for_bounds(tmp_path):
     assert json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)["method"] == "bounds"
     assert json.loads(run("supports", MODEL, "--json").stdout)["method"] == "exact"
     message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3", "--method", "exact")
-    assert "has smooth operators (Power, Sigmoid): use --method bounds" in message
+    assert "has smooth operators (Power, Sigmoid), so use bounds (--method bounds)" in message
 
 
 def test_bounds_and_several_strengths(tmp_path):
@@ -227,7 +231,8 @@ def test_bounds_and_several_strengths(tmp_path):
     three = both + "+contrast:max=0.1"
     assert "one or two strengths" in complaint("profile", MODEL, image, "-p", three, "--plot", tmp_path / "p.png")
     assert "3 strengths, or one for all" in complaint("verify", MODEL, image, "-p", three, "--strength", "0.1,0.2")
-    assert "use --method bounds" in complaint("profile", MODEL, image, "-p", both, "--method", "exact")
+    message = complaint("profile", MODEL, image, "-p", both, "--method", "exact")
+    assert "the exact method takes one strength (--method bounds)" in message
     assert "tolerance must be between" in complaint("profile", MODEL, image, "-p", both, "--tolerance", "2")
     assert "between 0 and 1" in complaint("verify", MODEL, image, "-p", both, "--strength", "0.1,1.5")
 
@@ -284,6 +289,7 @@ def test_export_perturbed(tmp_path):
         "; shakeproof-perturbation: box-blur:size=9",
         "; shakeproof-strength: 0.1",
         "; shakeproof-mean: 0.5",
+        "; shakeproof-std: 1.0",
         "; shakeproof-image-shape: 3,32,32",
     }
     as_json = run(*words, "--format", "perturbed", "--json")

@@ -9,9 +9,10 @@ from models import random_module
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.exact.curve import Bridge, CoverageError, Curve, join
-from shakeproof.methods import bridges
-from shakeproof.methods.bridges import Bettor
+from shakeproof.analysis import fitting
+from shakeproof.errors import ProofError
+from shakeproof.exact import Bridge, Curve, bridges, join
+from shakeproof.exact.bridges import Bettor
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
         assert (one.critical_strength is None) == (other.critical_strength is None)
         if one.critical_strength is not None:
             assert other.critical_strength == pytest.approx(one.critical_strength, abs=1e-9)
-            assert other.counterexample.strength == pytest.approx(one.counterexample.strength, abs=1e-9)
+            assert other.counterexample.strengths == pytest.approx(one.counterexample.strengths, abs=1e-9)
         assert other.curve.covers(0.0, other.query.strengths[0])
     return sum(r.pieces for r in whole) - sum(r.pieces for r in bridged)
 
@@ -42,18 +43,19 @@ def test_the_profile_is_the_same_with_bridges(eager):
     saved = 0
     for seed in range(12):
         network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
-        image = sp.profile(network, np.random.default_rng(seed).uniform(0, 1, (1, 8, 8)), "identity").query.image
+        image = fitting(network, np.random.default_rng(seed).uniform(0, 1, (1, 8, 8)))
         texts = ("box-blur:size=5", "sharpen:size=5", "motion-blur:size=3,angle=90", "sharpen:size=3,clip=0..1")
-        saved += compared(network, [sp.Query(image, sp.parse(text), label) for text in texts for label in (None, 1)])
+        queries = [
+            query for text in texts for label in (None, 1) for query in sp.perturbed(network, [image], text, label)
+        ]
+        saved += compared(network, queries)
     assert saved > 100
 
 
 def test_the_demo_network_with_bridges(demo_network):
-    images = [
-        demo_network.picture() and sp.profile(demo_network, path, "identity").query.image
-        for path, _ in demo.images()[:3]
-    ]
-    queries = [sp.Query(image, sp.parse(text)) for image in images for text in ("box-blur:size=9", "sharpen:size=3")]
+    images = [fitting(demo_network, path) for path, _ in demo.images()[:3]]
+    texts = ("box-blur:size=9", "sharpen:size=3")
+    queries = [query for text in texts for query in sp.perturbed(demo_network, images, text)]
     assert compared(demo_network, queries) >= 0
 
 
@@ -74,7 +76,7 @@ def test_a_bridge_that_evaluation_contradicts_is_an_error(eager, monkeypatch):
         network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
         try:
             sp.profile(network, np.random.default_rng(seed).uniform(0, 1, (1, 8, 8)), "sharpen:size=5")
-        except CoverageError as error:
+        except ProofError as error:
             noticed += "contradicts an evaluation" in str(error)
     assert noticed
 
@@ -109,7 +111,7 @@ def test_joining_stretches():
     assert curve.pieces == 3
     assert curve.bridged.tolist() == [False, False, True, False]
     assert [winner for _, _, winner in curve.classes()] == [0, 1]
-    with pytest.raises(CoverageError, match="stretch of a line is missing"):
+    with pytest.raises(ProofError, match="stretch of a line is missing"):
         join([(0.0, 0.2, left), (0.5, 1.0, right)], 2)
 
 

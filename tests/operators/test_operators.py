@@ -39,12 +39,13 @@ from shakeproof.operators import (
     Scale,
     Sigmoid,
     Silu,
+    SlidingWindow,
     Softmax,
     Softplus,
     Tanh,
     Transpose,
 )
-from shakeproof.operators.conv import SlidingWindow as Window, unrolled
+from shakeproof.operators.conv import unrolled
 from shakeproof.operators.pool import envelope_breaks
 from shakeproof.testing import check_operator, tampered
 
@@ -324,8 +325,8 @@ def normal(*shape: int) -> Tensor:
 
 CHANNELS_LAST = (1, 4, 5, 2)
 NARROW, WIDE, POSITIVE_NUMBERS = (-4.0, 4.0), (-12.0, 12.0), (0.05, 12.0)
-convolution = Conv(normal(1, 3, 18), normal(3), Window((3, 3), (2, 1), pads=(1, 0, 1, 1)))
-few = Conv(normal(1, 2, 18), normal(2), Window((3, 3), pads=(1, 1, 1, 1)))
+convolution = Conv(normal(1, 3, 18), normal(3), SlidingWindow((3, 3), (2, 1), pads=(1, 0, 1, 1)))
+few = Conv(normal(1, 2, 18), normal(2), SlidingWindow((3, 3), pads=(1, 1, 1, 1)))
 # name: operator, shapes of its inputs, where its inputs are
 OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]] = {
     "linear": (Linear(normal(3, 4), normal(3)), [(2, 4)], NARROW),
@@ -334,10 +335,10 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "difference": (Combine(-1), [(2, 1), (2, 4)], NARROW),
     "mean": (Mean((0, 2)), [(2, 3, 4)], NARROW),
     "conv": (convolution, [CHANNELS_LAST], NARROW),
-    "conv groups": (Conv(normal(2, 3, 4), normal(6), Window((2, 2), dilations=(2, 1))), [CHANNELS_LAST], NARROW),
+    "conv groups": (Conv(normal(2, 3, 4), normal(6), SlidingWindow((2, 2), dilations=(2, 1))), [CHANNELS_LAST], NARROW),
     "unrolled conv": (unrolled(few, torch.Size((1, 2, 2, 2))), [(1, 2, 2, 2)], NARROW),
     "average pool": (
-        AveragePool(Window((2, 2), (2, 2)), torch.full((2, 2, 1), 4.0, dtype=torch.float64)), [CHANNELS_LAST], NARROW),
+        AveragePool(SlidingWindow((2, 2), (2, 2)), normal(2, 2, 1).abs() + 1), [CHANNELS_LAST], NARROW),
     "reshape": (Reshape((8, 5)), [CHANNELS_LAST], NARROW),
     "transpose": (Transpose((2, 0, 1)), [(2, 3, 4)], NARROW),
     "concat": (Concat(0), [(2, 3), (1, 3)], NARROW),
@@ -348,10 +349,10 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "clip": (Clip(-0.5, 0.8), [(2, 6)], WIDE),
     "half clip": (Clip(-float("inf"), 0.3), [(2, 6)], WIDE),
     "abs": (Abs(), [(2, 6)], WIDE),
-    "max pool": (MaxPool(Window((2, 2), (2, 2))), [CHANNELS_LAST], NARROW),
-    "max pool overlapping": (MaxPool(Window((3, 2), (1, 2), pads=(1, 1, 1, 0))), [CHANNELS_LAST], NARROW),
-    "max pool padded": (MaxPool(Window((3, 3), (2, 2), pads=(1, 1, 1, 1))), [CHANNELS_LAST], NARROW),
-    "max pool of a relu": (MaxPool(Window((2, 2), (1, 1)), floor=0.0), [CHANNELS_LAST], NARROW),
+    "max pool": (MaxPool(SlidingWindow((2, 2), (2, 2))), [CHANNELS_LAST], NARROW),
+    "max pool overlapping": (MaxPool(SlidingWindow((3, 2), (1, 2), pads=(1, 1, 1, 0))), [CHANNELS_LAST], NARROW),
+    "max pool padded": (MaxPool(SlidingWindow((3, 3), (2, 2), pads=(1, 1, 1, 1))), [CHANNELS_LAST], NARROW),
+    "max pool of a relu": (MaxPool(SlidingWindow((2, 2), (1, 1)), floor=0.0), [CHANNELS_LAST], NARROW),
     "sigmoid": (Sigmoid(), [(2, 6)], WIDE),
     "tanh": (Tanh(), [(2, 6)], WIDE),
     "erf": (Erf(), [(2, 6)], WIDE),

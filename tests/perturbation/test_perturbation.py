@@ -64,13 +64,13 @@ def test_theorem_1(perturbation, z, seed):
     image = np.random.default_rng(seed).uniform(0, 1, (2, 9, 11))
     path = perturbation.apply(torch.from_numpy(image))
     expected = convolved(image, perturbation.kernel.at(z), perturbation.parts[0].padding)
-    assert np.abs(path.at(z).numpy() - expected).max() < 1e-12
+    assert np.abs(path.image(z).numpy() - expected).max() < 1e-12
 
 
 def test_theorem_1_notices_another_padding():
     image = np.random.default_rng(0).uniform(0, 1, (1, 9, 9))
     path = box_blur(5, padding="reflect").apply(torch.from_numpy(image))
-    assert np.abs(path.at(1.0).numpy() - convolved(image, box_blur(5).kernel.at(1), "zeros")).max() > 0.01
+    assert np.abs(path.image(1.0).numpy() - convolved(image, box_blur(5).kernel.at(1), "zeros")).max() > 0.01
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_a_sum_is_what_each_part_adds(parts, z, seed):
     assert path.slopes.shape == (len(parts), *image.shape)
     assert added(parts).parameters == len(parts)
     z = z[: len(parts)]
-    assert np.abs(path.at(*z).numpy() - written_out(image, parts, z)).max() < 1e-12
+    assert np.abs(path.image(*z).numpy() - written_out(image, parts, z)).max() < 1e-12
 
 
 def test_a_sum_notices_swapped_strengths_and_paddings():
@@ -139,7 +139,7 @@ def test_a_sum_notices_swapped_strengths_and_paddings():
     up, across = kernels.motion_blur(5, 0).at(1), kernels.motion_blur(5, 90).at(1)
     both = motion_blur(5, 0) + motion_blur(5, 90, padding="zeros")
     parts = [(None, up, "reflect"), (None, across, "zeros")]
-    found = both.apply(torch.from_numpy(image)).at(0.2, 0.7).numpy()
+    found = both.apply(torch.from_numpy(image)).image(0.2, 0.7).numpy()
     assert np.abs(found - written_out(image, parts, (0.2, 0.7))).max() < 1e-12
     assert np.abs(found - written_out(image, parts, (0.7, 0.2))).max() > 0.01
     assert np.abs(found - written_out(image, [parts[0], (None, across, "reflect")], (0.2, 0.7))).max() > 0.01
@@ -151,7 +151,7 @@ def test_the_kernel_and_offset_of_a_sum_say_all_if_the_padding_is_one(parts, z):
     both, z = added(parts), z[: len(parts)]
     padding = next((padding for _, matrix, padding in parts if isinstance(matrix, tuple)), "reflect")
     expected = convolved(image, both.kernel.at(*z), padding) + float(both.offset(*z))
-    assert np.abs(both.apply(torch.from_numpy(image)).at(*z).numpy() - expected).max() < 1e-12
+    assert np.abs(both.apply(torch.from_numpy(image)).image(*z).numpy() - expected).max() < 1e-12
 
 
 def test_the_kernel_of_a_sum_is_exact():
@@ -167,8 +167,8 @@ def test_the_kernel_of_a_sum_is_exact():
 @given(limit=LIMITS, z=st.floats(0, 1))
 def test_tone_changes(limit, z):
     image = torch.rand(2, 3, 4, dtype=torch.float64)
-    assert torch.allclose(brightness(limit).apply(image).at(z), image + limit * z, rtol=0, atol=1e-14)
-    assert torch.allclose(contrast(limit).apply(image).at(z), image * (1 + limit * z), rtol=0, atol=1e-14)
+    assert torch.allclose(brightness(limit).apply(image).image(z), image + limit * z, rtol=0, atol=1e-14)
+    assert torch.allclose(contrast(limit).apply(image).image(z), image * (1 + limit * z), rtol=0, atol=1e-14)
 
 
 @given(parts=sums(), clip=st.sampled_from([None, (0.0, 1.0), (-0.5, 1.5)]))
@@ -254,9 +254,9 @@ def test_odd_and_even_custom_kernels(tmp_path):
         custom(tmp_path / "wide.csv") + custom(tmp_path / "high.csv")
     both = custom(tmp_path / "wide.csv") + contrast(1)
     image = torch.tensor([[[0.0, 2.0, 6.0]]], dtype=torch.float64)
-    assert both.apply(image).at(0, 0).tolist() == [[[1, 4, 4]]]
-    assert both.apply(image).at(1, 0).tolist() == [[[2, 6, 2]]]
-    assert both.apply(image).at(0, 1).tolist() == [[[2, 8, 8]]]
+    assert both.apply(image).image(0, 0).tolist() == [[[1, 4, 4]]]
+    assert both.apply(image).image(1, 0).tolist() == [[[2, 6, 2]]]
+    assert both.apply(image).image(0, 1).tolist() == [[[2, 8, 8]]]
 
 
 # -- the text form ----------------------------------------------------------------------------------------------------
@@ -340,9 +340,9 @@ def test_a_kernel_too_large_for_the_image():
 
 def test_even_kernels_take_the_next_pixel():
     image = torch.arange(16.0, dtype=torch.float64).reshape(1, 4, 4)
-    assert box_blur(4).apply(image).at(0.0)[0, 0, 0] == (0 + 1 + 4 + 5) / 4
+    assert box_blur(4).apply(image).image(0.0)[0, 0, 0] == (0 + 1 + 4 + 5) / 4
 
 
 def test_identity_changes_nothing():
     image = torch.rand(3, 5, 5, dtype=torch.float64)
-    assert torch.equal(identity().apply(image).at(0.7), image)
+    assert torch.equal(identity().apply(image).image(0.7), image)

@@ -10,8 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Affine, Elementwise, MaxPool, Multiply, Operator, Power, Range, Relaxation, Relu
-from shakeproof.operators.conv import Window
+from shakeproof.operators import (
+    Affine,
+    Elementwise,
+    MaxPool,
+    Multiply,
+    Operator,
+    Power,
+    Range,
+    Relaxation,
+    Relu,
+    SlidingWindow,
+)
 from shakeproof.testing import check_operator, rules_of, tampered
 from shakeproof.testing.rules import RULES
 from shakeproof.testing.tampering import TAMPERINGS
@@ -146,7 +156,7 @@ def test_wrong_arguments(arguments, message):
 
 def test_rules_belong_to_kinds():
     assert "adjoint is the transpose" not in rules_of(Relu())
-    assert "breaks are complete" in rules_of(MaxPool(Window((2, 2))))
+    assert "breaks are complete" in rules_of(MaxPool(SlidingWindow((2, 2))))
     assert set(rules_of(Multiply())) < set(rules_of(Relu()))
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from test_exporting import dense, save
 from warm import complaint, run
 
@@ -24,7 +25,7 @@ from shakeproof.vnnlib import robustness, written
 
 MODEL, SIGN = str(demo.MODEL), str(demo.images()[0][0])
 MNIST = "benchmarks/mnist_fc/onnx/mnist-net_256x2.onnx"
-SCRIPTS = Path(__file__).resolve().parents[1] / "vnncomp"
+SCRIPTS = Path(__file__).resolve().parents[2] / "vnncomp"
 
 VERSION2 = """(vnnlib-version <2.0>)
 (declare-network N (declare-input X float32 [1,12]) (declare-output Y float32 [1,3]))
@@ -118,6 +119,40 @@ def test_the_command_line_of_version_2(tmp_path, model):
     (tmp_path / "r.vnnlib").write_text((tmp_path / "q.vnnlib").read_text().replace("float32", "real"))
     assert run("verify", tmp_path / "r.vnnlib", "--network", f"N={model}").stdout.startswith("sat\nX real [1,12]\n")
     assert "'N', not 'M'" in complaint("verify", tmp_path / "q.vnnlib", "--network", f"M={model}")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_counterexample_of_a_named_network_is_written(tmp_path, version):
+    """`verify QUERY --network NAME=FILE` writes what `verify FILE QUERY` does, and only if there is something."""
+    if version == 2:
+        pytest.importorskip("vnnlib")
+    model = save(dense((1, 12)), tmp_path)
+    label = int(scores_of(model, np.zeros(12)).argmax())
+
+    def query(radius: float) -> Path:
+        if version == 2:
+            return version2_file(tmp_path / "q.vnnlib", label, radius)
+        return query_file(tmp_path / "q.vnnlib", sp.load(model), radius)
+
+    words = ("--network", f"N={model}", "--image-shape", "1,3,4", "--timeout", "20", "--counterexample")
+    for name in ("none.npy", "none.png"):
+        assert run("verify", query(1e-4), *words, tmp_path / name).returncode == 0
+        assert not (tmp_path / name).exists()
+    done = run("verify", query(10.0), *words, tmp_path / "c.npy")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    x = np.load(tmp_path / "c.npy")
+    assert (x.shape, x.dtype) == ((1, 12), np.float32)
+    assert x.flatten().tolist() == [float(number) for number in lines[2:14]]
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {session.get_inputs()[0].name: x})[0].flatten()
+    assert outputs.tolist() == [float(number) for number in lines[15:]]
+    assert outputs.argmax() != label
+    done = run("verify", query(10.0), *words, tmp_path / "c.png")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert np.asarray(Image.open(tmp_path / "c.png").convert("L")).std() > 10
+    assert "c.pdf: write it as" in complaint("verify", query(10.0), *words, tmp_path / "c.pdf")
+    assert "nowhere" in complaint("verify", query(10.0), *words, tmp_path / "nowhere" / "c.png")
 
 
 def test_results_are_about_the_file_itself(tmp_path, model):
@@ -226,7 +261,7 @@ def test_any_kernel_holds_every_kernel_with_entries_from_0_to_1():
         path = sp.parse(text + ",padding=replicate").apply(image)
         for z in (0.3, 1.0):
             low, high = sp.any_kernel(5).box(image, z)
-            assert bool((path.at(z) >= low - 1e-12).all() & (path.at(z) <= high + 1e-12).all())
+            assert bool((path.image(z) >= low - 1e-12).all() & (path.image(z) <= high + 1e-12).all())
 
 
 def test_any_kernel_as_text():
@@ -275,9 +310,10 @@ def test_any_kernel_and_clip_and_layouts(tmp_path):
     low, high = sp.parse("any-kernel:size=3,clip=0.4..0.6").box(torch.from_numpy(image), 1.0)
     assert float(low.min()) >= 0.4
     assert float(high.max()) <= 0.6
-    box = result.query.specification.box
-    assert np.array_equal(box[0].reshape(8, 6, 3).transpose(2, 0, 1), low.numpy())
-    assert np.array_equal(box[1].reshape(8, 6, 3).transpose(2, 0, 1), high.numpy())
+    box = result.query.obligations[0].inputs
+    assert tuple(box.low.shape) == tuple(box.high.shape) == (1, 8, 6, 3)
+    assert np.array_equal(box.low.numpy()[0].transpose(2, 0, 1), low.numpy())
+    assert np.array_equal(box.high.numpy()[0].transpose(2, 0, 1), high.numpy())
 
 
 # -- the scripts of the competition -----------------------------------------------------------------------------------

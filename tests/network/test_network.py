@@ -34,6 +34,7 @@ from shakeproof.operators import (
     Softmax,
     Transpose,
 )
+from shakeproof.rounding import Rounding
 
 random = np.random.default_rng(0)
 
@@ -260,8 +261,9 @@ def test_smooth_networks_load(shared, name, smooth):
     x = torch.rand(20, *network.graph.input_shape)
     ours, theirs = network.scores(x.double()).numpy(), network.reference(x.numpy())
     assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
-    with pytest.raises(InputError, match=rf"has smooth operators \({smooth}\): use --method bounds"):
+    with pytest.raises(InputError, match=rf"has smooth operators \({smooth}\), so use bounds") as refused:
         sp.profile(network, torch.rand(network.picture().image_shape), "box-blur:size=3", method="exact")
+    assert refused.value.option == "method"
 
 
 def test_functions_of_one_value_are_recognised(tmp_path):
@@ -307,9 +309,13 @@ def test_single_numbers_keep_an_axis(tmp_path):
     )
     graph = sp.load(save(tmp_path, proto)).graph
     assert all(node.shape for node in graph.nodes)
-    scores, largest = graph.measured(torch.full((2, 1, 1, 4, 4), 2.0, dtype=torch.float64))
-    assert scores.shape == (2, 3)
-    assert largest.min() >= 32
+    x = torch.full((2, 1, 1, 4, 4), 2.0, dtype=torch.float64)
+    assert max(float(value.abs().flatten(1).amax(1).min()) for value in graph.values(x)) >= 32
+    evaluated = Rounding(graph).evaluated(x)
+    assert evaluated.scores.shape == evaluated.error.shape == (2, 3)
+    assert torch.equal(evaluated.scores, graph.run(x))
+    assert bool((evaluated.error > 0).all())
+    assert bool((evaluated.error < 1e-9 * (1 + evaluated.scores.abs())).all())
 
 
 def test_shape_arithmetic_of_exporters(tmp_path):

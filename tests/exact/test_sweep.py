@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from models import random_module
 
 import shakeproof as sp
-from shakeproof.errors import MemoryBudgetError
-from shakeproof.exact import Curve, Lines, sweep
-from shakeproof.exact.curve import CoverageError, assemble
-from shakeproof.exact.sweep import longest_window
+from shakeproof.budget import GIB, Budget
+from shakeproof.errors import MemoryBudgetError, NotFiniteError, ProofError
+from shakeproof.exact import Curve, Lines, assemble, longest_window, sweep
 from shakeproof.network import load
 from shakeproof.operators import MaxPool, Relu, SlidingWindow
+from shakeproof.path import Path
 
-GIB = 2.0**30
+ROOMY = Budget(memory=GIB)
 
 
 def graph_of(seed: int, **options):
@@ -33,12 +33,12 @@ def random_lines(count: int, seed: int, side: int = 8) -> Lines:
     generator = torch.Generator().manual_seed(seed)
     slopes, bases = torch.randn(2, count, 1, 1, side, side, generator=generator, dtype=torch.float64)
     end = torch.rand(count, generator=generator, dtype=torch.float64) + 0.5
-    return Lines(slopes, bases, torch.zeros_like(end), end, torch.arange(len(end)))
+    return Lines(Path(slopes.unsqueeze(0), bases), torch.zeros_like(end), end, torch.arange(len(end)))
 
 
-def curves(graph, lines: Lines, memory: float = GIB) -> list[Curve]:
+def curves(graph, lines: Lines, budget: Budget = ROOMY) -> list[Curve]:
     with torch.inference_mode():
-        return list(assemble(sweep(graph, lines, memory), len(lines), graph.classes))
+        return list(assemble(sweep(graph, lines, budget), len(lines), graph.classes))
 
 
 def dense_error(graph, lines: Lines, found: list[Curve]) -> float:
@@ -88,7 +88,7 @@ def short_windows():
 
     @contextmanager
     def limited(rows: int):
-        with patch("shakeproof.exact.sweep.longest_window", lambda graph, memory: rows):
+        with patch("shakeproof.exact.sweep.longest_window", lambda graph, budget: rows):
             yield
 
     return limited
@@ -98,7 +98,7 @@ def test_a_lost_segment_is_noticed():
     """Windows that do not share a row would lose the segment between them."""
     graph, lines = graph_of(2), random_lines(1, 2)
     with torch.inference_mode():
-        pieces = list(sweep(graph, lines, GIB))
+        pieces = list(sweep(graph, lines, ROOMY))
     line, z, scores = (torch.cat(column) for column in zip(*pieces, strict=True))
     without_last = [type(pieces[0])(line[:-1], z[:-1], scores[:-1])]
     (curve,) = assemble(without_last, 1, graph.classes)
@@ -109,10 +109,10 @@ def test_a_piece_lost_in_the_middle_is_noticed(short_windows):
     """The ends would still be covered; the gap must not become a chord."""
     graph, lines = graph_of(2), random_lines(1, 2)
     with torch.inference_mode(), short_windows(8):
-        pieces = list(sweep(graph, lines, GIB))
+        pieces = list(sweep(graph, lines, ROOMY))
     assert len(pieces) > 2
     assert assemble(pieces, 1, graph.classes)[0].covers(0.0, float(lines.end[0]))
-    with pytest.raises(CoverageError, match="missing"):
+    with pytest.raises(ProofError, match="missing"):
         assemble([*pieces[:1], *pieces[2:]], 1, graph.classes)
 
 
@@ -143,7 +143,9 @@ def test_a_value_seen_in_another_shape_is_not_overwritten():
             return self.last(torch.cat([torch.relu(layer), view.flatten(1)], 1))
 
     graph, lines = load(Views(), torch.zeros(1, 1, 8, 8)).graph, random_lines(3, 11)
-    lines = replace(lines, slopes=1e-9 * lines.slopes)  # too short for a break, after which rows are made anew
+    lines = replace(
+        lines, paths=replace(lines.paths, slopes=1e-9 * lines.paths.slopes)
+    )  # too short for a break, after which rows are made anew
     assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
 
 
@@ -151,7 +153,7 @@ def test_closed_lines_are_dropped():
     graph, lines = graph_of(4), random_lines(3, 4)
     keep = torch.tensor([True, False, True])
     with torch.inference_mode():
-        found = assemble(sweep(graph, lines, GIB, lambda: keep), 3, graph.classes)
+        found = assemble(sweep(graph, lines, ROOMY, lambda: keep), 3, graph.classes)
     assert [len(curve.z) > 0 for curve in found] == keep.tolist()
 
 
@@ -161,7 +163,7 @@ def test_coinciding_breaks_make_no_empty_segment():
     graph = load(module, torch.zeros(1, 1, 8, 8)).graph
     ones = torch.ones(1, 1, 1, 8, 8, dtype=torch.float64)
     start, end = torch.tensor([0.0]).double(), torch.tensor([1.0]).double()
-    lines = Lines(ones, -0.5 * ones, start, end, torch.tensor([0]))
+    lines = Lines(Path(ones.unsqueeze(0), -0.5 * ones), start, end, torch.tensor([0]))
     (curve,) = curves(graph, lines)
     assert curve.z.tolist() == [0.0, 0.5, 1.0]
 
@@ -205,11 +207,18 @@ def test_tiny_values_cross_too():
 
 
 @pytest.mark.parametrize(
-    ("z", "scores"),
-    [([0.0, 0.0], [[1.0], [1.0]]), ([0.0, 1.0], [[1.0], [float("nan")]]), ([0.0, 1.0], [[1.0], [float("inf")]])],
+    ("z", "scores", "error"),
+    [
+        ([0.0, 0.0], [[1.0], [1.0]], ProofError),
+        ([1.0, 0.0], [[1.0], [1.0]], ProofError),
+        ([0.0, float("nan")], [[1.0], [1.0]], ProofError),
+        ([0.0, float("inf")], [[1.0], [1.0]], ProofError),
+        ([0.0, 1.0], [[1.0], [float("nan")]], NotFiniteError),
+        ([0.0, 1.0], [[1.0], [float("inf")]], NotFiniteError),
+    ],
 )
-def test_a_curve_must_be_increasing_and_finite(z, scores):
-    with pytest.raises(CoverageError):
+def test_a_curve_must_be_increasing_and_finite(z, scores, error):
+    with pytest.raises(error):
         Curve(np.array(z), np.array(scores))
 
 
@@ -230,10 +239,11 @@ def test_a_tie_is_a_loss():
 
 def test_memory_budget():
     graph = graph_of(6)
-    small, large = longest_window(graph, 0.02 * GIB), longest_window(graph, GIB)
+    small, large = longest_window(graph, Budget(memory=0.02 * GIB)), longest_window(graph, ROOMY)
     assert 4 <= small < large
-    with pytest.raises(MemoryBudgetError, match="raise it with --memory"):
-        longest_window(graph, 1e6)
+    with pytest.raises(MemoryBudgetError, match="raise it") as refused:
+        longest_window(graph, Budget(memory=1e6))
+    assert refused.value.option == "memory"
 
 
 def test_results_do_not_depend_on_the_budget():
@@ -254,7 +264,7 @@ def test_the_sweep_never_leaves_the_device(monkeypatch):
     for name in ("numpy", "__array__", "tolist"):
         monkeypatch.setattr(torch.Tensor, name, refuse)
     with torch.inference_mode():
-        pieces = list(sweep(graph, lines, GIB))
+        pieces = list(sweep(graph, lines, ROOMY))
     assert sum(len(piece.z) for piece in pieces) > 10
     with pytest.raises(AssertionError, match="numpy array"):
         assemble(pieces, 2, graph.classes)
@@ -301,7 +311,7 @@ def test_a_clip_in_front_bends_too():
 def test_every_consecutive_pair_of_pieces_shares_a_row(short_windows):
     graph, lines = graph_of(9), random_lines(1, 9)
     with torch.inference_mode(), short_windows(8):
-        pieces = list(sweep(graph, lines, GIB))
+        pieces = list(sweep(graph, lines, ROOMY))
     assert len(pieces) > 2
     for one, other in itertools.pairwise(pieces):
         assert one.z[-1] == other.z[0]

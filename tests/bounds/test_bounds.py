@@ -12,7 +12,7 @@ from models import random_module
 from torch import Tensor
 
 import shakeproof as sp
-from shakeproof.bounds import Boxes, Domain, Hulls, Path, enclose, planes_below
+from shakeproof.bounds import Boxes, Domain, Hulls, enclose, planes_below
 from shakeproof.network.graph import Graph, Node
 from shakeproof.operators import (
     Combine,
@@ -33,6 +33,7 @@ from shakeproof.operators import (
     Tanh,
     Transpose,
 )
+from shakeproof.path import Path
 
 generator = torch.Generator().manual_seed(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import shakeproof as sp
+from shakeproof.exact import Curve
 from shakeproof.images import read_image
 
 CIFAR, MNIST, GTSRB = "data/cifar10_test_first2000.npz", "data/mnist_test.npz", "data/gtsrb_test_first1000.npz"
@@ -31,7 +33,8 @@ PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size
 
 def check_against_onnxruntime(result: sp.Result, network: sp.Network, samples: int) -> None:
     """The class at random strengths, away from flips; and no flip that dense evaluation finds is missing."""
-    z = np.random.default_rng(0).uniform(0, result.query.strength, samples)
+    (strength,) = result.query.strengths
+    z = np.random.default_rng(0).uniform(0, strength, samples)
     path = result.query.perturbation.apply(result.query.image.pixels)
     strengths = torch.from_numpy(z).view(-1, 1, 1, 1)
     inputs = network.picture().to_input(path.base + strengths * path.slopes[0])
@@ -76,9 +79,14 @@ def test_a_missing_flip_is_noticed(shared):
         result = sp.profile(network, picture, text)
         if len(result.profile) > 1:
             break
-    object.__setattr__(result, "profile", (sp.Interval(0.0, 1.0, result.profile[0].winner),))
+    check_against_onnxruntime(result, network, 2000)
+    assert len(result.profile) > 1
+    evidence, curve = result.evidence, result.curve
+    proof = dataclasses.replace(evidence.proofs[0], curve=Curve(curve.z[[0, -1]], curve.scores[[0, 0]]))
+    broken = dataclasses.replace(result, evidence=dataclasses.replace(evidence, proofs=(proof,)))
+    assert broken.profile == (sp.Interval(0.0, 1.0, result.profile[0].winner),)
     with pytest.raises(AssertionError):
-        check_against_onnxruntime(result, network, 2000)
+        check_against_onnxruntime(broken, network, 2000)
 
 
 def test_measured_camera_shake(shared, tmp_path):
@@ -93,7 +101,7 @@ def test_measured_camera_shake(shared, tmp_path):
 
 def test_the_papers_table_for_mnist(shared):
     """One kernel size of the paper's mnist_fc table, through the script that prints it all."""
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "paper_tables.py"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "paper_tables.py"
     data, paper = shared("benchmarks"), shared("benchmarks/paper_tables.csv")
     words = [sys.executable, script, "mnist_fc", "--data", data, "--paper", paper, "--sizes", "5"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
@@ -115,7 +123,7 @@ def test_any_benchmark_folder_of_that_form(shared, tmp_path):
     (tmp_path / "paper.csv").write_text(
         "benchmark,perturbation,size,strength,verified,unsafe,timeout,seconds\nmine,box-blur,3,0.2,0,0,1,9\n"
     )
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "paper_tables.py"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "paper_tables.py"
     words = [sys.executable, script, "mine", "--data", tmp_path, "--paper", tmp_path / "paper.csv", "--sizes", "3"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "cells equal: 0 of 1"

@@ -1,0 +1,204 @@
+"""Networks built to fool a verifier: each with the truth worked out in fractions, where float64 or a shortcut errs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from models import model
+from onnx import helper
+
+import shakeproof as sp
+from shakeproof.operators import envelope_breaks
+
+BLUR = "box-blur:size=3,padding=zeros"
+DOT = np.zeros((1, 3, 3))
+DOT[0, 1, 1] = 1.0  # one bright pixel: blurred, it is 1 - 8 z / 9, and all others are z / 9
+
+Rows = Sequence[Sequence[float]]
+
+
+def blurred(z: Fraction) -> list[Fraction]:
+    return [1 - 8 * z / 9 if place == 4 else z / 9 for place in range(9)]
+
+
+class Tower:
+    """A network on nine pixels, as an ONNX file and as exact arithmetic."""
+
+    def __init__(self) -> None:
+        self.nodes = [helper.make_node("Flatten", ["x"], ["v0"])]
+        self.weights: dict[str, np.ndarray] = {}
+        self.layers: list[tuple[str, tuple[np.ndarray, ...]]] = []
+
+    def _add(self, kind: str, inputs: Sequence[str], **attributes) -> str:
+        before, name = self.nodes[-1].output[0], f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, [before, *inputs], [name], **attributes))
+        return name
+
+    def _constant(self, value: object, dtype: type = np.float32) -> str:
+        name = f"c{len(self.weights)}"
+        self.weights[name] = np.asarray(value, dtype)
+        return name
+
+    def linear(self, weight: Rows, bias: Sequence[float]) -> Tower:
+        stored = [np.asarray(part, np.float32) for part in (weight, bias)]
+        assert all(
+            np.array_equal(part.astype(float), np.asarray(given))
+            for part, given in zip(stored, (weight, bias), strict=True)
+        )
+        self._add("Gemm", [self._constant(stored[0]), self._constant(stored[1])], transB=1)
+        self.layers.append(("linear", tuple(stored)))
+        return self
+
+    def relu(self) -> Tower:
+        return self.clip(0.0, np.inf)
+
+    def clip(self, low: float, high: float) -> Tower:
+        self._add("Clip", [self._constant(low), self._constant(high)])
+        self.layers.append(("clip", (np.float32(low), np.float32(high))))
+        return self
+
+    def pairs(self) -> Tower:
+        """The larger of each two neighbours."""
+        size = len(self.layers[-1][1][1])
+        self._add("Reshape", [self._constant([1, 1, 1, size], np.int64)])
+        self._add("MaxPool", [], kernel_shape=[1, 2], strides=[1, 2])
+        self._add("Reshape", [self._constant([1, size // 2], np.int64)])
+        self.layers.append(("pairs", ()))
+        return self
+
+    def saved(self, folder: Path) -> sp.Network:
+        self.nodes[-1].output[0] = "y"
+        onnx.save(model(self.nodes, [1, 1, 3, 3], self.weights), folder / "tower.onnx")
+        return sp.load(folder / "tower.onnx")
+
+    def margin(self, x: Sequence[Fraction]) -> Fraction:
+        """By how much the first of two classes leads."""
+        for kind, parts in self.layers:
+            if kind == "linear":
+                rows = zip(*(part.astype(float).tolist() for part in parts), strict=True)
+                x = [sum(Fraction(w) * v for w, v in zip(row, x, strict=True)) + Fraction(b) for row, b in rows]
+            elif kind == "clip":
+                low, high = (float(end) for end in parts)
+                x = [min(max(v, Fraction(low)), v if high == np.inf else Fraction(high)) for v in x]
+            else:
+                x = [max(pair) for pair in zip(x[::2], x[1::2], strict=True)]
+        return x[0] - x[1]
+
+
+def amplified(tower: Tower, gain: float, times: int, limit: float) -> Tower:
+    """The first of two values times a gain, again and again."""
+    for _ in range(times):
+        tower.linear([[gain, 0], [0, 1]], [0, 0]).clip(-limit, limit)
+    return tower
+
+
+def dipping() -> Tower:
+    """max(a, b) dips by less than 2^-46 of itself in the middle of the path; later layers make a loss of it."""
+    tiny, large = 2.0**-36, 1024.0
+    corner = [9.0, *[0.0] * 8]
+    more = [0.875 + 2.0**-7 * step for step in range(12)]  # bends elsewhere, so that there are many pieces
+    unit = np.eye(14)[2:]
+    tower = (
+        Tower()
+        .linear([corner, [-w for w in corner], *[corner] * 12], [-0.375, 0.625, *(-bend for bend in more)])
+        .relu()
+    )
+    first = [[-4 * tiny, *[0.0] * 13], [0.0, -4 * tiny, *[0.0] * 12]]
+    tower.linear([*first, *(row.tolist() for row in np.repeat(unit, 2, 0))], [large, large, *[0.0] * 24]).pairs()
+    tower.linear([[1.0, *[0.0] * 12], [0.0, 1.0, *[0.0] * 11]], [-large, 0.0]).clip(-8, 8)
+    return amplified(tower, 1024.0, 4, 128.0).linear([[1, 1], [0, 0]], [1, 0])
+
+
+def test_a_dip_far_below_the_values_is_a_dip(tmp_path):
+    tower = dipping()
+    assert tower.margin(blurred(Fraction(1, 2))) < -5
+    assert tower.margin(blurred(Fraction(0))) > 0
+    network = tower.saved(tmp_path)
+    for options in ({}, {"whole_curve": True}, {"method": "bounds"}):
+        result = sp.profile(network, DOT, BLUR, label=0, **options)
+        assert result.status is not sp.Status.SAFE
+        assert result.min_margin < -5  # float64 itself sees it
+    assert sp.verify(network, DOT, BLUR, 1.0, label=0).status is not sp.Status.SAFE
+    # where it flips is known up to what float64 makes of the dip
+    flip, blur = Fraction(sp.profile(network, DOT, BLUR, label=0).profile[0].end), Fraction(1, 40)
+    assert tower.margin(blurred(flip - blur)) > 0 > tower.margin(blurred(flip + blur))
+
+
+@pytest.mark.parametrize("exponent", [40, 46, 49, 51])
+def test_every_bend_of_a_maximum_is_found(exponent):
+    """Chords of size 1 that cross in a dip of 2^-exponent, down to the last bits of float64."""
+    depth = 2.0**-exponent
+    chords = torch.tensor([[[1.0, 1.0 - depth]], [[1.0 - depth, 1.0]]], dtype=torch.float64)
+    assert envelope_breaks(*chords).fraction.tolist() == [0.5]
+
+
+def lost_in_rounding(gain: float, times: int) -> Tower:
+    """2 - (2 + 2^-55 sum(x)): float64 says 0, and amplifies that."""
+    tower = Tower().linear([[0.0] * 9, [2.0**-55] * 9], [2, 2]).relu()
+    return amplified(tower.linear([[1, -1], [0, 1]], [0, 0]).clip(-4, 4), gain, times, 128.0).linear(
+        [[1, 1], [0, 1]], [1, 0]
+    )
+
+
+@pytest.mark.parametrize("method", ["exact", "bounds"])
+def test_amplified_rounding_is_no_proof(tmp_path, method):
+    tower = lost_in_rounding(1024.0, 6)
+    assert all(tower.margin(blurred(Fraction(part, 4))) < -30 for part in range(5))
+    result = sp.profile(tower.saved(tmp_path), DOT, BLUR, label=0, method=method)
+    assert result.status is sp.Status.UNDECIDED
+    assert result.reason is sp.Reason.ROUNDING
+    assert result.certified_strength == 0
+
+
+def test_amplified_rounding_is_no_proof_on_a_box(tmp_path):
+    tower = lost_in_rounding(1024.0, 6)
+    assert tower.margin([Fraction(1)] * 9) < -30
+    box = sp.read_specification(query_file(tmp_path, 0.5, 1.0))
+    assert sp.verify_specification(tower.saved(tmp_path), box, timeout=20).status is not sp.Status.SAFE
+
+
+def query_file(folder: Path, low: float, high: float) -> Path:
+    declared = [*(f"(declare-const X_{i} Real)" for i in range(9)), *(f"(declare-const Y_{i} Real)" for i in range(2))]
+    bounds = [f"(assert (>= X_{i} {low}))\n(assert (<= X_{i} {high}))" for i in range(9)]
+    path = folder / "query.vnnlib"
+    path.write_text("\n".join([*declared, *bounds, "(assert (>= Y_1 Y_0))"]))
+    return path
+
+
+@pytest.mark.parametrize("method", ["exact", "bounds"])
+def test_a_gain_of_2_to_the_18_is_enough(tmp_path, method):
+    margin = float(np.float32(1e-11))
+    tower = Tower().linear([[0.0] * 9, [0, 0, 0, 0, 2.0**-54, 0, 0, 0, 0]], [1, 1]).relu()
+    tower.linear([[64, -64]], [0]).clip(-1, 1).linear([[64]], [0]).clip(-1, 1).linear([[64], [0]], [margin, 0])
+    assert tower.margin(blurred(Fraction(0))) < 0 < tower.margin(blurred(Fraction(1)))
+    result = sp.profile(tower.saved(tmp_path), DOT, BLUR, label=0, method=method)
+    assert result.status is sp.Status.UNDECIDED
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_critical_strength_of_an_exact_tie(tmp_path, seed):
+    """A ReLU dies, and from there on both classes score the same: that is where the label loses."""
+    random = np.random.default_rng(seed)
+    weight = -random.integers(0, 4, 9)
+    weight[0], weight[4] = -random.integers(8, 30), 0
+    start = int(random.integers(1, 9))
+    tower = Tower().linear([weight.tolist()], [start]).relu().linear([[3], [1]], [0, 0])
+    # weight . x(z) + start = start + z sum(weight) / 9, without the pixel in the middle
+    dies = Fraction(9 * start, int(-weight.sum()))
+    network = tower.saved(tmp_path)
+    result = sp.profile(network, DOT, BLUR, label=0)
+    if dies > 1:
+        assert result.status is sp.Status.SAFE
+        return
+    assert tower.margin(blurred(dies)) == 0
+    low, high = result.critical_strength
+    assert low - 1e-9 <= dies <= high + 1e-9
+    assert high - low <= 2e-9
+    assert tower.margin(blurred(Fraction(low))) > 0
+    assert result.certified_strength == low

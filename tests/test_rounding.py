@@ -1,0 +1,297 @@
+"""Rounding is in every bound: float64 against rational arithmetic, on networks that make the most of the difference."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rational import (
+    Exact,
+    Stack,
+    amplifying,
+    badly_scaled,
+    exact,
+    exact_path,
+    exact_scores,
+    exact_values,
+    long_sum,
+)
+from torch import Tensor
+
+from shakeproof import rounding
+from shakeproof.bounds import Boxes, Hulls, Parts, ascend, enclose, enclose_box, planes_below
+from shakeproof.budget import Budget
+from shakeproof.network import Graph, without_max_pools
+from shakeproof.operators import Clip, LeakyRelu
+from shakeproof.path import Path
+from shakeproof.rounding import Rounding
+
+seeds = st.integers(0, 10**6)
+
+
+def inputs_of(seed: int, count: int) -> Tensor:
+    random = np.random.default_rng(seed + 1)
+    size = 10.0 ** random.uniform(-6, 3, (count, 4))
+    return torch.from_numpy(random.normal(size=(count, 4)) * size)
+
+
+# -- points -----------------------------------------------------------------------------------------------------------
+
+
+def beyond(graph: Graph, x: Tensor, by_norms: bool) -> float:
+    """How far scores are from the truth, as a share of what they claim to be off by, at most."""
+    found = Rounding(graph).evaluated(x, by_norms)
+    assert torch.equal(found.scores, graph.run(x))
+    worst = 0.0
+    for row, scores, errors in zip(x, found.scores.tolist(), found.error.tolist(), strict=True):
+        for true, score, error in zip(exact_scores(graph, exact(row)), scores, errors, strict=True):
+            off = abs(true - Fraction(score))
+            assert np.isfinite(error)
+            worst = max(worst, float(off / Fraction(error)) if error else float(off > 0) * np.inf)
+    return worst
+
+
+@given(seed=seeds, by_norms=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_errors_of_evaluations_contain_the_truth(seed, by_norms):
+    assert beyond(badly_scaled(seed), inputs_of(seed, 3), by_norms) <= 1
+
+
+@pytest.mark.parametrize("by_norms", [False, True])
+def test_errors_that_are_too_small_would_be_noticed(by_norms, monkeypatch):
+    """A negative control: with a hundredth of the unit, and exact inputs, the truth is outside."""
+    monkeypatch.setattr(rounding, "UNIT", rounding.UNIT / 100)
+    monkeypatch.setattr(rounding, "OF_INPUTS", 0.0)
+    assert max(beyond(badly_scaled(seed), inputs_of(seed, 3), by_norms) for seed in range(30)) > 1
+
+
+@pytest.mark.parametrize("by_norms", [False, True])
+def test_amplified_rounding_is_seen(by_norms):
+    """In float64 the first score leads by 1, in truth by 1 - 32 sum(x); the error says so."""
+    graph, x = amplifying(), torch.full((1, 4), 0.25, dtype=torch.float64)
+    assert graph.run(x).tolist() == [[1.0, 0.0]]
+    true = exact_scores(graph, exact(x))
+    assert true == [1 - 32, 0]
+    found = Rounding(graph).evaluated(x, by_norms)
+    assert found.error[0, 0] >= 32
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_sums_that_cancel(seed):
+    """What a sum is off by has to do with its terms and their number, not with the little that it comes to."""
+    graph = long_sum(seed)
+    x = torch.full((1, *graph.input_shape), 1 / 3, dtype=torch.float64)
+    true = exact_scores(graph, exact(x))[0]
+    found = Rounding(graph).evaluated(x)
+    off = abs(Fraction(float(found.scores[0, 0])) - true)
+    terms = float(graph.nodes[0].operator.weight.abs().sum()) / 3
+    assert off > 10 * Fraction(rounding.OF_INPUTS) * Fraction(terms)  # more than inputs explain: the test is one
+    assert off <= Fraction(float(found.error[0, 0]))
+    point = Boxes(*(torch.zeros(1, 1, dtype=torch.float64) for _ in range(2)))
+    enclosed = enclose(graph, torch.stack([x, x]), point)
+    low, high = enclosed.scores.range
+    assert Fraction(float(low[0, 0])) <= true <= Fraction(float(high[0, 0]))
+    units = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    below = planes_below(graph, enclosed, units, torch.tensor([0, 0])).offset.tolist()
+    assert Fraction(below[0]) <= true <= -Fraction(below[1])
+    crown = enclose_box(graph, x[0], x[0], Budget()).proving
+    start = crown.start()
+    lines = crown.on(start)
+    below = lines.lowest(lines.relaxations(start.alpha, start.beta), units).value.tolist()
+    assert Fraction(below[0]) <= true <= -Fraction(below[1])
+
+
+# -- cells ------------------------------------------------------------------------------------------------------------
+
+
+def path_of(graph: Graph, seed: int, parameters: int) -> Path:
+    random = np.random.default_rng(seed + 2)
+    rows = random.normal(size=(parameters + 1, *graph.input_shape)) * 10.0 ** random.uniform(-3, 2)
+    return Path(torch.from_numpy(rows[1:]), torch.from_numpy(rows[0]))
+
+
+def cells_of(seed: int, parameters: int) -> Boxes:
+    """A point, the next best thing to one, small cells, and a large one."""
+    random = np.random.default_rng(seed + 3)
+    low = torch.from_numpy(random.uniform(0, 1, (5, parameters)))
+    size = torch.tensor([0.0, 0.0, 1e-12, 1e-4, 0.5], dtype=torch.float64).unsqueeze(1)
+    high = low + size
+    high[1] = torch.nextafter(low[1], torch.ones_like(low[1]))
+    return Boxes(low, high)
+
+
+def places(low: Tensor, high: Tensor, random: np.random.Generator) -> list[Exact]:
+    """Exact points of one cell: its ends, and some between them."""
+    ends = [exact(low), exact(high)]
+    shares = [[Fraction(float(s)) for s in row] for row in random.uniform(0, 1, (3, len(ends[0])))]
+    corner = [[Fraction(int(s)) for s in row] for row in random.integers(0, 2, (1, len(ends[0])))]
+    between = [[a + s * (b - a) for a, b, s in zip(*ends, row, strict=True)] for row in shares + corner]
+    return [*ends, *between]
+
+
+def strays(graph: Graph, seed: int, parameters: int) -> tuple[float, float]:
+    """By how much the truth lies outside the ranges of scores, and below planes, at most, as a share of the scores."""
+    path, domain = path_of(graph, seed, parameters), cells_of(seed, parameters)
+    random = np.random.default_rng(seed + 4)
+    enclosed = enclose(graph, path.at(domain.points), domain)
+    low, high = enclosed.scores.range
+    claims = torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [-1.0, 0.0, 1.0], [0.3, 0.4, -1.7]]).double()[
+        :, : graph.classes
+    ]
+    cell = torch.arange(len(domain)).repeat_interleave(len(claims))
+    rows = claims.repeat(len(domain), 1)
+    least = planes_below(graph, enclosed, rows, cell).lowest(domain.low[cell], domain.high[cell])
+    forward = domain.extremes(enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t())
+    outside, below = -np.inf, -np.inf
+    for number in range(len(domain)):
+        for z in places(domain.low[number], domain.high[number], random):
+            scores = exact_scores(graph, exact_path(path, z))
+            size = max(map(abs, scores)) + Fraction(1, 10**30)
+            for j, score in enumerate(scores):
+                for over in (Fraction(float(low[number, j])) - score, score - Fraction(float(high[number, j]))):
+                    outside = max(outside, float(over / size))
+            for j, claim in enumerate(claims.tolist()):
+                value = sum((Fraction(c) * s for c, s in zip(claim, scores, strict=True)), start=Fraction(0))
+                for bound in (least[number * len(claims) + j], forward.low[number, j]):
+                    if bool(bound.isfinite()):
+                        below = max(below, float((Fraction(float(bound)) - value) / size))
+                if bool(forward.high[number, j].isfinite()):
+                    below = max(below, float((value - Fraction(float(forward.high[number, j]))) / size))
+    return outside, below
+
+
+@given(seed=seeds, parameters=st.integers(1, 2))
+@settings(max_examples=25, deadline=None)
+def test_cells_and_planes_contain_the_truth(seed, parameters):
+    outside, below = strays(badly_scaled(seed), seed, parameters)
+    assert outside <= 0
+    assert below <= 0
+
+
+@given(seed=seeds, parameters=st.integers(1, 2), layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
+@settings(max_examples=25, deadline=None)
+def test_cells_of_networks_that_amplify_rounding_contain_the_truth(seed, parameters, layers, factor):
+    outside, below = strays(amplifying(factor, layers), seed, parameters)
+    assert outside <= 0
+    assert below <= 0
+
+
+def test_cells_without_rounding_would_be_noticed(monkeypatch):
+    """A negative control: where it is not allowed for, the truth lies outside of cells and below planes."""
+    monkeypatch.setattr("shakeproof.bounds.forward.OF_INPUTS", 0.0)
+    monkeypatch.setattr("shakeproof.bounds.forward.UNIT", 0.0)
+    monkeypatch.setattr(rounding, "UNIT", rounding.UNIT / 1000)
+    found = np.array([strays(badly_scaled(seed), seed, 1) for seed in range(30)])
+    assert (found.max(0) > 0).all()
+    monkeypatch.setattr(rounding, "UNIT", 0.0)
+    assert (np.array(strays(amplifying(), 0, 1)) > 0).all()
+
+
+@given(seed=seeds)
+@settings(max_examples=15, deadline=None)
+def test_hulls_contain_the_truth(seed):
+    """Polytopes given by vertices: their ranges, at the vertices and between them."""
+    graph = badly_scaled(seed)
+    path, random = path_of(graph, seed, 2), np.random.default_rng(seed)
+    size = 10.0 ** random.uniform(-14, 0)
+    vertices = torch.from_numpy(random.uniform(0, 1, (1, 1, 2)) + size * random.uniform(0, 1, (1, 4, 2)))
+    domain = Hulls(vertices)
+    low, high = enclose(graph, path.at(domain.points), domain).scores.range
+    corners = [exact(vertex) for vertex in vertices[0]]
+    middle = [sum(column, start=Fraction(0)) / 4 for column in zip(*corners, strict=True)]
+    for z in [*corners, middle]:
+        for j, score in enumerate(exact_scores(graph, exact_path(path, z))):
+            assert Fraction(float(low[0, j])) <= score <= Fraction(float(high[0, j]))
+
+
+# -- boxes of many inputs ---------------------------------------------------------------------------------------------
+
+
+def too_high(graph: Graph, seed: int, optimise: bool) -> float:
+    """By how much bounds on parts of a box exceed the truth there, at most; neurons are where they are said to be."""
+    random = np.random.default_rng(seed + 5)
+    centre = inputs_of(seed, 1)[0]
+    radius = torch.from_numpy(np.abs(random.normal(size=4)) * 10.0 ** random.uniform(-17, 0))
+    low, high = centre - radius, centre + radius
+    bounds = enclose_box(graph, low, high, Budget(), optimise)
+    crown, whole = bounds.proving, bounds.proving.start()
+    count, neurons = 12, whole.low.shape[1]
+    at = crown.split_at(whole).expand(count, -1)
+    side = torch.from_numpy(random.uniform(0, 1, (count, neurons)))
+    side[: count // 2] = 0.5  # some rows are the whole box
+    parts = Parts(
+        torch.where(side < 0.2, at, whole.low),
+        torch.where(side > 0.8, at, whole.high),
+        torch.from_numpy(random.uniform(-1, 2, (count, neurons))),
+        torch.from_numpy(random.normal(size=(count, neurons)) * (random.uniform(0, 1, (count, neurons)) < 0.5)),
+    )
+    coefficients = torch.from_numpy(random.normal(size=(count, graph.classes)))
+    if optimise:
+        start = bounds.searching.start()
+        rows = Parts(*(x.repeat(count, 1) for x in (start.low, start.high, start.alpha, start.beta)))
+        better = ascend(bounds.searching, coefficients.float(), rows, 10, torch.full((count,), torch.inf), Budget())
+        parts = Parts(parts.low, parts.high, better.alpha.double(), parts.beta)
+    lines = crown.on(parts)
+    least = lines.lowest(lines.relaxations(parts.alpha, parts.beta), coefficients).value.tolist()
+    worst = -np.inf
+    for x in places(low, high, random):
+        values = exact_values(graph, x)
+        entries = [
+            values[graph.nodes[bend.node].inputs[0]][place] for bend in crown.bends for place in bend.place.tolist()
+        ]
+        for entry, bottom, top in zip(entries, exact(whole.low), exact(whole.high), strict=True):
+            assert bottom <= entry <= top
+        for row in range(count):
+            ends = zip(entries, exact(parts.low[row]), exact(parts.high[row]), strict=True)
+            if np.isfinite(least[row]) and all(bottom <= entry <= top for entry, bottom, top in ends):
+                pairs = zip(exact(coefficients[row]), values[-1], strict=True)
+                true = sum((c * v for c, v in pairs), start=Fraction(0))
+                size = max(map(abs, values[-1])) + Fraction(1, 10**30)
+                worst = max(worst, float((Fraction(least[row]) - true) / size))
+    return worst
+
+
+@given(seed=seeds, optimise=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_bounds_over_boxes_contain_the_truth(seed, optimise):
+    assert too_high(without_max_pools(badly_scaled(seed, pooled=False)), seed, optimise) <= 0
+
+
+@given(seed=seeds, layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
+@settings(max_examples=20, deadline=None)
+def test_bounds_over_boxes_of_networks_that_amplify_rounding_contain_the_truth(seed, layers, factor):
+    assert too_high(amplifying(factor, layers), seed, optimise=False) <= 0
+
+
+def test_bounds_over_boxes_without_rounding_would_be_noticed(monkeypatch):
+    """A negative control, as above."""
+    monkeypatch.setattr(rounding, "UNIT", 0.0)
+
+    def noticed(seed: int) -> bool:
+        try:
+            return too_high(badly_scaled(seed, pooled=False), seed, optimise=False) > 0
+        except AssertionError:  # a neuron that is not where it is said to be
+            return True
+
+    assert any(map(noticed, range(30)))
+
+
+@given(seed=seeds)
+@settings(max_examples=25, deadline=None)
+def test_ranges_of_functions_that_are_rounded_themselves_contain_the_truth(seed):
+    """Where a function's input is exactly a number, what it makes of it is still rounded."""
+    random = np.random.default_rng(seed)
+    made = Stack(4)
+    made.add(LeakyRelu(torch.tensor(random.uniform(0.1, 0.9)).double()))
+    made.add(Clip(-0.1, 0.1))
+    made.linear(random.normal(size=(2, 4)), np.zeros(2))
+    assert too_high(made.graph, seed, optimise=False) <= 0
+    low = torch.from_numpy(-random.uniform(0.5, 2, 4))
+    start = enclose_box(made.graph, low, -low, Budget(), optimise=False).proving.start()
+    entries = exact_values(made.graph, exact(low))[1]
+    for entry, bottom in zip(entries, exact(start.low)[-4:], strict=True):
+        assert bottom <= entry
