@@ -29,10 +29,8 @@ from speed import PERTURBATIONS, first
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, Planes, enclose, planes_below
-from shakeproof.bounds import Path as InputPath
 from shakeproof.images import Image, read_image
 from shakeproof.memory import keep_freed_memory
-from shakeproof.methods.bounds import label_leads
 
 CELLS = 32
 FLOAT32_ROUNDING = 1e-5
@@ -84,9 +82,9 @@ def cells(console: Console, data: Path, samples: int) -> None:
 
 def cell_costs(network: sp.Network, images: Sequence[Image]) -> tuple[str, ...]:
     """One row of the table, for the first image."""
-    layout, graph = network.picture(), network.graph
-    affine = sp.box_blur(5).apply(images[0].pixels)
-    path = InputPath(layout.to_input(affine.slopes), layout.to_input(affine.base))
+    graph = network.graph
+    (query,) = sp.perturbed(network, images[:1], sp.box_blur(5))
+    path = query.path.path
     edges = torch.linspace(0, 1, CELLS + 1, dtype=torch.float64).unsqueeze(1)
     boxes = Boxes(edges[:-1], edges[1:])
     inputs = path.at(boxes.points)
@@ -94,7 +92,7 @@ def cell_costs(network: sp.Network, images: Sequence[Image]) -> tuple[str, ...]:
     passes = best(lambda: graph.run(rows)) / len(rows)
     forward = best(lambda: enclose(graph, inputs, boxes)) / CELLS
     enclosed = enclose(graph, inputs, boxes)
-    claims = label_leads(int(graph.run(path.base.unsqueeze(0)).argmax()), graph.classes, torch.device("cpu"))
+    claims = torch.from_numpy(query.obligations[0].property.claims[0][:, 0])
     cell = torch.arange(CELLS).repeat_interleave(len(claims))
 
     def back() -> Planes:
@@ -137,7 +135,7 @@ def run(
     table: Table, name: str, network: sp.Network, images: Sequence[Image], texts: Sequence[str], strength: float
 ) -> list[sp.Result]:
     settings = sp.Settings(method="bounds", stop_early=True, timeout=60)
-    queries = [sp.Query(image, sp.parse(text), image.label, strength) for image in images for text in texts]
+    queries = [query for text in texts for query in sp.perturbed(network, images, text, strength=strength)]
     results = sp.analyse(network, queries, settings)
     tally = Counter(str(result.status) for result in results)
     counts, seconds = [r.pieces for r in results], [r.seconds for r in results]
@@ -162,7 +160,7 @@ def contradicted(network: sp.Network, result: sp.Result, samples: int) -> bool:
     def lowest_margin(low: float, high: float, count: int) -> float:
         found = []
         for part in np.array_split(np.linspace(low, high, count), -(-count // 500)):
-            images = torch.stack([path.at(float(strength)) for strength in part])
+            images = path.clipped(path.at(torch.from_numpy(part).unsqueeze(1)))
             scores = network.reference(network.picture().to_input(images).float().numpy())
             own = scores[:, result.label].copy()
             scores[:, result.label] = -np.inf
@@ -184,7 +182,7 @@ def bridges(console: Console, data: Path, samples: int) -> None:
             continue
         network, images = loaded(name, data)
         for text in PERTURBATIONS:
-            queries = [sp.Query(image, sp.parse(text), image.label) for image in images]
+            queries = sp.perturbed(network, images, text)
             kinds = (sp.Settings(whole_curve=True), sp.Settings())
             found, times = {}, {True: [], False: []}
             while not times[False] or (sum(times[True]) < 2 and len(times[True]) < 8):

@@ -25,7 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.analysis import box_query
 from shakeproof.images import RawImage, as_picture, read_image
 from shakeproof.memory import keep_freed_memory
 from shakeproof.settings import Method
@@ -116,7 +115,10 @@ def image_at(file: Path | str) -> RawImage:
 
 
 def evaluate(
-    networks: Mapping[Path, Sequence[Path | str]], sizes: Sequence[int], settings: sp.Settings
+    networks: Mapping[Path, Sequence[Path | str]],
+    sizes: Sequence[int],
+    settings: sp.Settings,
+    progress: Callable[[float], None],
 ) -> tuple[Mapping[CellKey, Cell], list[float]]:
     """All cells of a benchmark's table, and the seconds of each profile."""
     outcomes: dict[CellKey, list[str]] = defaultdict(list)
@@ -126,8 +128,8 @@ def evaluate(
     for model, files in networks.items():
         network = sp.load(model)
         pictures = [image_at(file).fitted(network.picture()) for file in files]
-        queries = [sp.Query(image, kernel, image.label) for kernel in kernels.values() for image in pictures]
-        results = sp.analyse(network, queries, settings)
+        queries = [query for kernel in kernels.values() for query in sp.perturbed(network, pictures, kernel)]
+        results = sp.analyse(network, queries, settings, progress)
         times += [result.seconds for result in results]
         for (key, _), result in zip(((key, image) for key in kernels for image in pictures), results, strict=True):
             for strength in STRENGTHS:
@@ -153,7 +155,10 @@ def outcome(result: sp.Result, strength: float) -> str:
 
 
 def ablation(
-    networks: Mapping[Path, Sequence[Path | str]], sizes: Sequence[int], settings: sp.Settings
+    networks: Mapping[Path, Sequence[Path | str]],
+    sizes: Sequence[int],
+    settings: sp.Settings,
+    progress: Callable[[float], None],
 ) -> Mapping[int, Cell]:
     """For each size, how many instances are safe from any kernel of it."""
     outcomes: dict[int, list[str]] = defaultdict(list)
@@ -166,26 +171,28 @@ def ablation(
             known: sp.Witness | None = None
             for size in sorted(sizes):
                 started = time.perf_counter()
-                query = box_query(network, image, sp.any_kernel(size), image.label, 1.0)
+                (query,) = sp.perturbed(network, [image], sp.any_kernel(size))
                 if known is None or not replays(network, query, known):
-                    (result,) = sp.analyse(network, [query], replace(settings, progress=lambda share: None))
+                    (result,) = sp.analyse(network, [query], settings)
                     known = result.counterexample if result.status is sp.Status.UNSAFE else None
                     outcomes[size].append(STATUSES.get(result.status.value, "undecided"))
                 else:
                     outcomes[size].append("unsafe")
                 seconds[size] += time.perf_counter() - started
             done += 1
-            settings.progress(done / count)
+            progress(done / count)
     return {
         size: Cell(*(found.count(kind) for kind in ("verified", "unsafe", "undecided")), seconds[size])
         for size, found in outcomes.items()
     }
 
 
-def replays(network: sp.Network, query: sp.BoxQuery, known: sp.Witness) -> bool:
+def replays(network: sp.Network, query: sp.Query, known: sp.Witness) -> bool:
     """Whether an input is a counterexample to a query in the reference runtime."""
-    outputs = network.reference(known.input[None])[0].astype(np.float64)
-    return query.specification.is_counterexample(known.input.astype(np.float64).flatten(), outputs)
+    (obligation,) = query.obligations
+    box, given = obligation.inputs, known.input.astype(np.float64)
+    inside = bool((box.low.numpy() <= given).all() and (given <= box.high.numpy()).all())
+    return inside and bool(obligation.property.fails(network.reference(known.input[None]))[0])
 
 
 def print_ablation(console: Console, tables: Mapping[str, Mapping[int, Cell]]) -> None:
@@ -285,16 +292,16 @@ def main(
         for name in benchmarks:
             networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
             with shown_progress(name) as advance:
-                settings = sp.Settings(timeout=timeout, memory=memory, progress=advance)
-                tables[name] = ablation(networks, [int(s) for s in sizes.split(",")], settings)
+                settings = sp.Settings(timeout=timeout, memory=memory)
+                tables[name] = ablation(networks, [int(s) for s in sizes.split(",")], settings, advance)
         print_ablation(console, tables)
         return
     for name in benchmarks:
         started = time.perf_counter()
         with shown_progress(name) as advance:
-            settings = sp.Settings(memory=memory, method=method, progress=advance)
+            settings = sp.Settings(memory=memory, method=method)
             networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
-            cells, times = evaluate(networks, [int(s) for s in sizes.split(",")], settings)
+            cells, times = evaluate(networks, [int(s) for s in sizes.split(",")], settings, advance)
         seconds = time.perf_counter() - started
         same, of = print_table(console, name, cells, {k: c for (b, k), c in printed.items() if b == name})
         equal, compared = equal + same, compared + of

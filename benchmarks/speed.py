@@ -27,12 +27,13 @@ from torch import Tensor
 from torch.nn import functional
 
 import shakeproof as sp
+from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Lines, sweep
-from shakeproof.images import read_image
+from shakeproof.images import Image, read_image
 from shakeproof.memory import keep_freed_memory
-from shakeproof.methods.exact import make_lines
 from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
+from shakeproof.path import Path as InputPath
 
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
 BATCHES = (16, 32, 64, 128, 256, 512)
@@ -94,24 +95,32 @@ def measure(name: str, data: Path, memory: float) -> list[Row]:
     rows = []
     with torch.inference_mode():
         for text in PERTURBATIONS:
-            lines = make_lines(network, [sp.Query(p, sp.parse(text)) for p in pictures], torch.device("cpu"))
+            lines = lines_of(network, pictures, text)
             random_rows = torch.randint(len(pictures), (max(BATCHES),)), torch.rand(max(BATCHES), dtype=torch.float64)
             inputs = lines.at(*random_rows)
             f64 = seconds_per_row(network.graph.run, inputs)
             f32 = seconds_per_row(float32_forward(network.graph), inputs.float())
             forget_peak()
-            pieces, seconds = timed_sweep(network.graph, lines, memory * 2**30)
+            pieces, seconds = timed_sweep(network.graph, lines, Budget(memory=memory * GIB))
             ratios = (seconds / (pieces * f64), seconds / (pieces * f32))
             rows.append(Row(name, text, len(pictures), pieces, seconds, peak_mib(), *ratios))
     return rows
 
 
-def timed_sweep(graph: Graph, lines: Lines, memory: float) -> tuple[int, float]:
+def lines_of(network: sp.Network, pictures: Sequence[Image], text: str) -> Lines:
+    """One line for each picture."""
+    queries = sp.perturbed(network, pictures, text)
+    count = len(queries)
+    ends = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+    return Lines(InputPath.stacked([query.path.path for query in queries]), *ends, torch.arange(count))
+
+
+def timed_sweep(graph: Graph, lines: Lines, budget: Budget) -> tuple[int, float]:
     """Pieces and seconds; short sweeps are repeated and the best taken, as the forward passes' is."""
     times: list[float] = []
     while not times or (sum(times) < 2 and len(times) < 5):
         started = time.perf_counter()
-        pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, memory))
+        pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, budget))
         times.append(time.perf_counter() - started)
     return pieces, min(times)
 

@@ -23,9 +23,11 @@ from paper_tables import DATA, existing
 from rich.console import Console
 
 import shakeproof as sp
+from shakeproof.budget import Budget
+from shakeproof.inputs import InputBox
 from shakeproof.memory import keep_freed_memory
 from shakeproof.network import read_onnx, with_claims
-from shakeproof.search.descent import descend, float32_box, starts
+from shakeproof.search import descend, starts
 
 WORDS = {"safe": "unsat", "unsafe": "sat"}
 
@@ -51,11 +53,11 @@ class Judge:
         """Whether random inputs, or gradient descent from some of them, find a counterexample."""
         graph = network.graph.to(torch.float32)
         low, high = (torch.from_numpy(end).view(graph.input_shape) for end in self.specification.box)
-        box = float32_box(low, high)
+        box = InputBox(low, high).float32
+        ((_, about),) = self.specification.parts
         for batch in range(0, samples, 1000):
             x = starts(box, 1000, seed + batch)
-            outputs = network.reference(x.numpy()).astype(np.float64)  # many at once: onnxruntime in batches
-            if any(case.met_by(outputs).any() for case in self.specification.cases):
+            if about.fails(network.reference(x.numpy())).any():  # many at once: onnxruntime in batches
                 return True
         label = self.specification.label
         others = [c for c in range(graph.classes) if c != label]
@@ -64,7 +66,7 @@ class Judge:
             claim = torch.arange(2000) % len(others)
             return any(
                 self.finds(x.flatten(1).numpy())
-                for x in descend(leads, box, starts(box, 2000, seed - 1), claim, 100, float("inf"))
+                for x in descend(leads, box, starts(box, 2000, seed - 1), claim, 100, Budget())
             )
 
 
