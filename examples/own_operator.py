@@ -1,0 +1,31 @@
+"""Add an operator, and test it in two lines with the checker that shakeproof's own operators pass."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shakeproof.operators import Clip
+from shakeproof.testing import check_operator, tampered
+
+
+@dataclass(frozen=True, eq=False)
+class HardTanh(Clip):
+    """x limited to [-1, 1]: a clip with limits of its own."""
+
+    low: float = -1.0
+    high: float = 1.0
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].clamp(-1, 1)
+
+
+check_operator(HardTanh(), shapes=[(3, 4)])
+print("all rules hold")
+
+for rule, broken in tampered(HardTanh()):
+    try:
+        check_operator(broken, shapes=[(3, 4)], only=rule)
+    except AssertionError:
+        print(f"noticed: {rule}")
+    else:
+        raise SystemExit(f"a broken rule was not noticed: {rule}")
