@@ -199,8 +199,9 @@ def test_rounding_is_looked_at_in_every_row_that_scores_dwarf():
     z = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     rivals = np.array([0.0, 1e6, 1e6, 0.0, 0.0])
     scores = np.stack([rivals + np.array([1.0, 1e-2, 2e-4, 1e-4, 1.0]), rivals], 1)
-    assert doubtful(Curve(z, scores), 0).tolist() == [0.5, 0.75, 1.0]
-    assert doubtful(Curve(z, -scores[:, ::-1]), 0).tolist() == [0.5, 0.75, 1.0]
+    middles = [0.125, 0.375, 0.625, 0.875]
+    assert doubtful(Curve(z, scores), 0).tolist() == [0.5, 0.75, 1.0, *middles]
+    assert doubtful(Curve(z, -scores[:, ::-1]), 0).tolist() == [0.5, 0.75, 1.0, *middles]
     assert doubtful(Curve(z[:1], scores[:1]), 0).tolist() == [0.0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 import torch
 from models import model
 from onnx import helper
+from torch import nn
 
 import shakeproof as sp
+from shakeproof.errors import ProofError
 from shakeproof.operators import envelope_breaks
+from shakeproof.vnnlib import robustness
 
 BLUR = "box-blur:size=3,padding=zeros"
 DOT = np.zeros((1, 3, 3))
@@ -201,4 +205,96 @@ def test_the_critical_strength_of_an_exact_tie(tmp_path, seed):
     assert low - 1e-9 <= dies <= high + 1e-9
     assert high - low <= 2e-9
     assert tower.margin(blurred(Fraction(low))) > 0
-    assert result.certified_strength == low
+    assert low - 1e-9 <= result.certified_strength <= low
+
+
+class Inner(nn.Module):
+    """1 + relu(b - 10 h) - b with b = 1e18 h: float64 loses what is subtracted, and no score shows how large b is."""
+
+    def forward(self, x):
+        hat = torch.relu(0.4 - (x.flatten(1)[:, :1] - 0.5).abs())
+        big = 1e18 * hat
+        return torch.cat([1 + torch.relu(big - 10 * hat) - big, 0 * hat], 1)
+
+
+class FarFromZero(nn.Module):
+    """1 - 1e8 relu(|a + 1e10| - 1e10), for a up to 1e-7."""
+
+    def forward(self, x):
+        moved = (1e-7 * x.flatten(1)[:, :1] + 1e10).abs() - 1e10
+        return torch.cat([1 - 1e8 * torch.relu(moved), 0 * moved], 1)
+
+
+class Underflow(nn.Module):
+    """What is too small for float64 comes back as 1."""
+
+    def forward(self, x):
+        h = torch.relu(torch.relu(x.flatten(1)[:, :1] * 1e-200) * 1e-200)
+        h = torch.relu(h * 1e200) * 1e200
+        return torch.cat([1 - 2 * h, 0 * h], 1)
+
+
+class Flat(nn.Module):
+    """GELU far below 0 is -8e-17 at its end, and -0.0 in float64."""
+
+    def forward(self, x):
+        h = torch.nn.functional.gelu(-8.5 * x.flatten(1)[:, :1])
+        return torch.cat([1 + 2.5e16 * h, 0 * h], 1)
+
+
+@pytest.mark.parametrize(("module", "method"), [
+    (Inner, "exact"), (Inner, "bounds"), (FarFromZero, "exact"), (FarFromZero, "bounds"),
+    (Underflow, "exact"), (Underflow, "bounds"), (Flat, "bounds"),
+])  # fmt: skip
+def test_what_float64_loses_inside_is_no_proof(module, method):
+    """With brightness from 0 to 1 on a black image, the truth is negative on the way."""
+    network = sp.load(module().double(), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    image = np.zeros((1, 2, 2))
+    for result in (
+        sp.profile(network, image, "brightness:max=1", label=0, method=method, timeout=5.0),
+        sp.verify(network, image, "brightness:max=1", 1.0, label=0, method=method, timeout=5.0),
+    ):
+        assert result.status is not sp.Status.SAFE
+
+
+@pytest.mark.parametrize("method", ["exact", "bounds"])
+def test_pixels_that_cancel_are_not_known_exactly(method):
+    """0.3 - 0.3 z is 0 at the end in float64, and -1.1e-17 in truth."""
+    off = Fraction(0.3) - Fraction("0.3")
+    assert off < 0
+
+    class Steep(nn.Module):
+        def forward(self, x):
+            h = torch.relu(-x.flatten(1)[:, :1])
+            return torch.cat([1 - 1e18 * h, 0 * h], 1)
+
+    network = sp.load(Steep().double(), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    result = sp.profile(network, np.full((1, 2, 2), 0.3), "brightness:max=-0.3", label=0, method=method, timeout=5.0)
+    assert 1 + 10**18 * off < 0
+    assert result.status is not sp.Status.SAFE
+
+
+def test_an_end_of_a_range_is_not_rounded_away():
+    """x in [-1, 1e-20]: its middle and radius make it [-1, 0], and a ReLU of it would count as off."""
+
+    class Mixed(nn.Module):
+        def forward(self, x):
+            tiny, other, rest = torch.relu(x[:, :1]), 5 * x[:, 1:2].abs(), x[:, 2:].sum(1, keepdim=True)
+            return torch.cat([1 - 2e20 * tiny + other + rest, 0 * rest], 1)
+
+    network = sp.load(Mixed(), torch.zeros(1, 12))
+    low, high = np.array([-1.0, -1.0, *[0.0] * 10]), np.array([1e-20, 1.0, *[0.01] * 10])
+    specification = robustness(low, high, 0, 2)
+    assert sp.verify_specification(network, specification, timeout=5.0).status is not sp.Status.SAFE
+
+
+def test_evidence_is_about_its_query(tmp_path):
+    """A proof up to one strength is none up to another, nor of another label."""
+    network = Tower().linear([[1] * 9, [0] * 9], [1, 0]).saved(tmp_path)
+    result = sp.verify(network, DOT, BLUR, 0.5, label=0)
+    assert result.status is sp.Status.SAFE
+    (longer,) = sp.perturbed(network, [result.query.image], BLUR, 0, 1.0)
+    (other,) = sp.perturbed(network, [result.query.image], BLUR, 1, 0.5)
+    for query in (longer, other, replace(result.query, strengths=(1.0,))):
+        with pytest.raises(ProofError):
+            replace(result, query=query)

@@ -19,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.exact import Curve
+from shakeproof.inputs import InputBox, InputPath, InputSet
 from shakeproof.search import SplitBox, SplitCells
 
 Floats = NDArray[np.float64]
 Bracket = tuple[float, float]
+# Interpolated strengths are taken a little lower, so that rounding does not carry them beyond what they mean.
+SLACK = 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,10 @@ class Proof(ABC):
     def holds(self) -> bool:
         return math.isfinite(self.least) and self.least > 0
 
+    @abstractmethod
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        """Whether it is a proof of this: for these inputs, and this label if there is one."""
+
     @property
     @abstractmethod
     def pieces(self) -> int:
@@ -160,13 +167,20 @@ class Swept(Proof):
 
     method = "exact"
 
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        return isinstance(inputs, InputPath) and inputs.end == (self.end,) and label == self.label
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether direct evaluation agrees with the curve, as far as rounding lets it."""
+        return self.error is not None and self.deviation is not None and self.deviation <= 2 * self.error
+
     @property
     def least(self) -> float:
-        if self.error is None or self.deviation is None or not self.curve.covers(0.0, self.end):
+        if self.error is None or not self.is_trusted or not self.curve.covers(0.0, self.end):
             return -math.inf
         margin = float(self.curve.margin(self.label).min())
-        trusted = self.deviation <= 2 * self.error and margin > self.error
-        return margin if trusted else -math.inf
+        return margin if margin > self.error else -math.inf
 
     @property
     def pieces(self) -> int:
@@ -182,18 +196,27 @@ class Swept(Proof):
 
     @property
     def certified(self) -> float:
-        if self.holds:
-            return self.end
-        if self.bracket is not None:
-            return self.bracket[0]
-        margin = self.curve.margin(self.label) if len(self.curve.z) else np.empty(0)
-        won = np.flatnonzero(margin <= (self.error or 0.0))
-        last = int(won[0]) - 1 if len(won) else len(margin) - 1
-        return float(self.curve.z[last]) if last >= 0 else 0.0
+        """Where the margin first comes down to what rounding may have done; its chords lie below it."""
+        if self.error is None or not self.is_trusted or not len(self.curve.z) or self.curve.z[0] != 0:
+            return 0.0
+        margin = self.curve.margin(self.label)
+        low = np.flatnonzero(~(margin > self.error))
+        if not len(low):
+            return float(self.curve.z[-1])
+        row = int(low[0])
+        if row == 0 or self.curve.bridged[row - 1]:
+            return float(self.curve.z[max(row - 1, 0)])
+        start, end, above, below = *self.curve.z[row - 1 : row + 1], *margin[row - 1 : row + 1]
+        reached = start + (above - self.error) / (above - below) * (end - start) * (1 - SLACK)
+        return float(reached if self.bracket is None else min(reached, self.bracket[0]))
 
     @property
     def critical(self) -> Bracket | None:
-        return self.bracket
+        """Not where rounding might explain all that was won before."""
+        if self.bracket is None or self.bracket[0] == 0 or self.error is None:
+            return self.bracket
+        won = float(self.curve.margin(self.label).max(initial=-math.inf))
+        return self.bracket if self.is_trusted and won > 2 * self.error else None
 
     @property
     def profile(self) -> tuple[Interval, ...]:
@@ -207,6 +230,13 @@ class BoundedCells(Proof):
     cells: SplitCells
 
     method = "bounds"
+
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        if isinstance(inputs, InputPath):
+            low, high = np.zeros(len(inputs.end)), np.array(inputs.end)
+        else:
+            low, high = (end.cpu().numpy() for end in inputs.as_path()[1:])
+        return np.array_equal(self.cells.low, low) and np.array_equal(self.cells.high, high)
 
     @cached_property
     def least(self) -> float:
@@ -267,6 +297,17 @@ class BoundedTree(Proof):
 
     method = "bounds"
 
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        if self.box.bounds is None:
+            return True
+        ends = (
+            zip(self.box.bounds.proving.box, (inputs.low, inputs.high), strict=True)
+            if isinstance(inputs, InputBox)
+            else ()
+        )
+        same = [np.array_equal(mine[0].cpu().numpy(), theirs.cpu().numpy()) for mine, theirs in ends]
+        return same == [True, True]
+
     @cached_property
     def least(self) -> float:
         return float(self.box.tree.least().min(initial=math.inf))
@@ -290,6 +331,9 @@ class Unproved(Proof):
     least = -math.inf
     pieces = 0
     is_finished = True
+
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        return True
 
     @property
     def critical(self) -> Bracket | None:

@@ -39,6 +39,16 @@ class Path:
 
         return torch.addcmul(self.base[which], self.slopes[0, which], z.view(-1, *(1,) * (self.base.dim() - 1)))
 
+    @property
+    def scale(self) -> Tensor:
+        """How large the numbers are that x(z) is made of, at most."""
+        return self.base.abs().max() + self.slopes.abs().flatten(1).amax(1).sum()
+
+    @property
+    def scales(self) -> Tensor:
+        """The same of each path of a stack with one strength: (paths)."""
+        return self.base.abs().flatten(1).amax(1) + self.slopes[0].abs().flatten(1).amax(1)
+
     def clipped(self, x: Tensor) -> Tensor:
         return x if self.clip is None else x.clamp(*self.clip)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Bracket, Interval, Proof, Regions, Swept, Witness
 from shakeproof.exact import Curve
 from shakeproof.query import Query
@@ -38,6 +38,16 @@ class Result:
     evidence: Evidence
     predicted: int | None
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Evidence is about the query, or there is no result."""
+        path, obligations = self.query.path, self.query.obligations
+        matches = self.evidence.needed == len(obligations) and all(
+            proof.is_about(obligation.inputs, obligation.property.label)
+            for proof, obligation in zip(self.evidence.proofs, obligations, strict=False)
+        )
+        if not matches or (path is not None and path.end != self.query.strengths):
+            raise ProofError("evidence was found for another query than this one")
 
     @cached_property
     def _verdict(self) -> tuple[Status, Reason | None]:

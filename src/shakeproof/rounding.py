@@ -19,11 +19,25 @@ import torch
 from torch import Tensor
 
 from shakeproof.network import Graph, Node
-from shakeproof.operators import Affine, Conv, Linear, MaxPool, Operator, PiecewiseLinear, Range
+from shakeproof.operators import (
+    Affine,
+    Conv,
+    Elementwise,
+    Itself,
+    Linear,
+    MaxPool,
+    Operator,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+)
 
 UNIT = 2.0**-53
-# What an input is off by, as a share of its size: its kernel's entries, two convolutions, x(z) itself.
-OF_INPUTS = 2.0**-50
+# What an input is off by, as a share of the numbers that it is made of: its kernel's entries, convolutions with kernels
+# of up to a thousand entries, x(z) itself.
+OF_INPUTS = 2.0**-42
+# What underflow may do to a result, and much more.
+TINY = 2.0**-1000
 # Spectral norms come from so many steps of power iteration, which approaches them from below: hence the allowance.
 NORM_STEPS, NORM_ALLOWANCE = 50, 1.01
 
@@ -41,14 +55,18 @@ def gamma(graph: Graph, node: Node) -> float:
     return count * UNIT / (1 - count * UNIT)
 
 
-def planes_share(shape: torch.Size) -> float:
-    """The relative rounding of a plane pulled through a value: no sum there has more terms than it has entries."""
-    return (shape.numel() + 4) * UNIT / (1 - (shape.numel() + 4) * UNIT)
+def planes_share(shape: torch.Size, nodes: int = 0) -> float:
+    """The relative rounding of a plane pulled through a value: no sum there has more terms than it has entries, and its
+    constant is added to as many times as there are nodes.
+    """
+    count = shape.numel() + nodes + 4
+    return count * UNIT / (1 - count * UNIT)
 
 
-def input_error(x: Tensor) -> Tensor:
-    """What inputs are off by, (rows, *input_shape)."""
-    return OF_INPUTS * x.abs()
+def input_error(x: Tensor, scale: Tensor | None) -> Tensor:
+    """What inputs (rows, *input_shape) are off by; `scale` (rows) is the size of the numbers they are made of."""
+    size = x.flatten(1).abs().amax(1) if scale is None else scale
+    return (OF_INPUTS * size).view(-1, *(1,) * (x.dim() - 1)).expand_as(x)
 
 
 def carried(operator: Operator, share: float, errors: Sequence[Tensor], sizes: Sequence[Tensor]) -> list[Tensor]:
@@ -60,6 +78,18 @@ def carried(operator: Operator, share: float, errors: Sequence[Tensor], sizes: S
     if isinstance(operator, PiecewiseLinear):
         return list(errors)
     return [torch.add(error, size, alpha=2 * share) for error, size in zip(errors, sizes, strict=True)]
+
+
+def widened(
+    image: Range, relaxation: Relaxation, share: float, sizes: Sequence[Tensor], constant: Tensor | float
+) -> Range:
+    """What an output lies between, computed from its inputs' ranges, with what rounding may have done to the ends."""
+    slack = share * torch.maximum(image.low.abs(), image.high.abs()) + TINY
+    if isinstance(relaxation, Itself):
+        slack = slack + share * (relaxation.spread(*sizes) + constant)
+    elif len(sizes) == 1 and sizes[0].shape == slack.shape:  # parts of a smooth function may cancel
+        slack = slack + share * sizes[0]
+    return Range(image.low - slack, image.high + slack)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +106,15 @@ class Rounding:
 
     graph: Graph
 
-    def evaluated(self, x: Tensor, by_norms: bool = False) -> Evaluation:
-        """Scores of inputs (rows, *input_shape), with their errors.
+    def evaluated(self, x: Tensor, by_norms: bool = False, scale: Tensor | None = None) -> Evaluation:
+        """Scores of inputs (rows, *input_shape), with their errors; `scale` (rows) is what the inputs are made of.
 
         Entry by entry, errors grow with the product of absolute values: beyond some ten layers that says little. With
         `by_norms`, the Euclidean norm of all of a value's errors is carried along too, by spectral norms; these are
         estimates.
         """
         graph = self.graph
-        found = {0: _Value(x, input_error(x), x.new_empty(0))}
+        found = {0: _Value(x, input_error(x, scale), x.new_empty(0))}
         if by_norms:
             found[0] = found[0].normed(_norm(found[0].error))
         for index, node in enumerate(graph.nodes):
@@ -108,7 +138,10 @@ class Rounding:
             # Inside its enclosure at both places, the operator's value moves by the slope times e, and twice the gap.
             lines = operator.relaxed(*(Range(v.x - e, v.x + e) for v, e in zip(given, errors, strict=True)))
             error = lines.spread(*errors) + lines.spread(*(torch.zeros_like(e) for e in errors))
-        return _Value(y, error + share * y.abs(), y.new_empty(0))
+        error = error + (share * y.abs() + TINY)
+        if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
+            error = error + share * given[0].x.abs()  # parts of a smooth function may cancel
+        return _Value(y, error, y.new_empty(0))
 
     def _norm_after(self, index: int, node: Node, given: Sequence[_Value], made: _Value) -> Tensor:
         """A bound on the Euclidean norm of the errors of a node's output."""
@@ -149,12 +182,15 @@ class _Value:
 
     def normed(self, norm: Tensor) -> _Value:
         """Each says something of the other: no entry is off by more than all, nor all by more than each."""
+        norm = norm + TINY * float(self.x[0].numel() ** 0.5)
         norm = torch.minimum(torch.where(norm.isnan(), torch.inf, norm), _norm(self.error))
         return _Value(self.x, torch.minimum(self.error, norm.view(-1, *(1,) * (self.x.dim() - 1))), norm)
 
 
 def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    flat = x.flatten(1)
+    largest = flat.abs().amax(1).clamp(min=TINY)  # squares of what is tiny would underflow
+    norm: Tensor = largest * torch.linalg.vector_norm(flat / largest.unsqueeze(1), dim=1)
     return norm
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from shakeproof.bounds.domain import Domain
 from shakeproof.budget import Budget
 from shakeproof.network import Graph
-from shakeproof.operators import Affine, Itself, PiecewiseLinear, Range, Relaxation
-from shakeproof.rounding import OF_INPUTS, UNIT, carried, gamma, planes_share
+from shakeproof.operators import Affine, Elementwise, Itself, PiecewiseLinear, Range, Relaxation
+from shakeproof.rounding import OF_INPUTS, TINY, UNIT, carried, gamma, input_error, planes_share, widened
 
 FLOAT_BYTES = 8
 
@@ -68,20 +68,22 @@ class Enclosed:
     noise: Tensor
 
 
-def enclose(graph: Graph, inputs: Tensor, domain: Domain) -> Enclosed:
+def enclose(graph: Graph, inputs: Tensor, domain: Domain, scale: Tensor | None = None) -> Enclosed:
     """Bounds on every neuron on each of the domain's cells.
 
-    The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points.
+    The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. `scale`
+    (cells) is how large the numbers are that they are made of; at least their own size.
     """
-    values = {0: Enclosure(domain, inputs, OF_INPUTS * _size(inputs))}
+    scale = _size(inputs).flatten(1).amax(1) if scale is None else scale
+    values = {0: Enclosure(domain, inputs, input_error(inputs[0], scale))}
     largest = {0: values[0].largest}
-    noise = [(OF_INPUTS + 4 * planes_share(graph.input_shape)) * largest[0]]
+    noise = [OF_INPUTS * scale + 4 * planes_share(graph.input_shape, len(graph.nodes)) * largest[0] + TINY]
     relaxations: list[Relaxation] = []
     for index, node in enumerate(graph.nodes):
         given, within = [values[i] for i in node.inputs], torch.stack([largest[i] for i in node.inputs]).amax(0)
         made, relaxation, terms = _step(graph, index, given, within)
         values[index + 1], largest[index + 1] = made, terms
-        noise.append(2 * planes_share(node.shape) * terms)
+        noise.append(2 * planes_share(node.shape, len(graph.nodes)) * terms + TINY)
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
@@ -102,7 +104,7 @@ def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) 
     elif isinstance(operator, Affine):
         relaxation = operator.itself([graph.shape(i) for i in node.inputs])
         radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in given))
-        radius = radius + share * constant
+        radius = radius + (share * constant + TINY)
         terms = graph.row_sums[index] * torch.stack([value.largest for value in given]).amax(0) + constant.max()
     else:
         relaxation = operator.relaxed(*(value.range for value in given))
@@ -111,10 +113,12 @@ def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) 
         terms = operator.steepest * within + constant.max() if isinstance(operator, PiecewiseLinear) else within
     points = relaxation.points(*(value.points for value in given))
     if not isinstance(operator, (Affine, PiecewiseLinear)) or index + 1 == len(graph.nodes):
-        radius = radius + (share + 4 * UNIT) * _size(points)
-    made = Enclosure(given[0].domain, points, radius, _image(relaxation, given))
+        radius = radius + ((share + 4 * UNIT) * _size(points) + TINY)
+    if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
+        radius = radius + share * given[0].size  # parts of a smooth function may cancel
+    made = Enclosure(given[0].domain, points, radius, _image(relaxation, given, share, constant))
     if not isinstance(operator, (Affine, PiecewiseLinear)):
-        terms = relaxation.spread(*(value.size for value in given)).flatten(1).amax(1) + made.largest
+        terms = relaxation.spread(*(value.size for value in given)).flatten(1).amax(1) + made.largest + within
     return made, relaxation, terms
 
 
@@ -126,10 +130,20 @@ def _size(points: Tensor) -> Tensor:
     return size.mul_(len(points))
 
 
-def _image(relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
+def _image(
+    relaxation: Relaxation, given: Sequence[Enclosure], share: float, constant: Tensor
+) -> Callable[[], Range | None]:
+    """What the output lies between by the ranges of its inputs, when somebody asks: with what rounding may do to it."""
     if isinstance(relaxation, Itself) and not relaxation.operator.passes_ranges:
         return lambda: None  # and holds on to nothing
-    return lambda: relaxation.image(*(value.range for value in given))
+
+    def found() -> Range | None:
+        image = relaxation.image(*(value.range for value in given))
+        if image is None or (isinstance(relaxation, Itself) and relaxation.operator.only_moves):
+            return image
+        return widened(image, relaxation, share, [value.size for value in given], constant)
+
+    return found
 
 
 def cells_within(graph: Graph, budget: Budget, parameters: int) -> int:

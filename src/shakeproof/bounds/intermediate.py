@@ -13,7 +13,7 @@ from shakeproof.bounds.optimise import ascend
 from shakeproof.budget import Budget, now
 from shakeproof.network import Graph
 from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
-from shakeproof.rounding import carried, gamma, planes_share
+from shakeproof.rounding import TINY, carried, gamma, planes_share, widened
 
 # How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
@@ -53,7 +53,7 @@ class _Walk:
         self.relaxations: list[Relaxation] = []
         self.ranges: list[tuple[Range, ...]] = []
         self.bends: list[Bend] = []
-        self.noise = [planes_share(graph.input_shape) * _size(box).max().view(1)]
+        self.noise = [planes_share(graph.input_shape, len(graph.nodes)) * _size(box).max().view(1) + TINY]
         self.tight = {0}
         self.left = min(LAYER_SECONDS, 0.2 * budget.seconds_left) if optimise else 0.0
 
@@ -71,7 +71,8 @@ class _Walk:
                 self.bends.append(bend)
             self.values[index + 1] = _interval(node.operator, gamma(self.graph, node), relaxation, given)
             terms = relaxation.spread(*map(_size, given)).max() + _size(self.values[index + 1]).max()
-            self.noise.append(planes_share(node.shape) * terms.view(1))
+            terms = terms + torch.stack([_size(r).max() for r in given]).max()
+            self.noise.append(2 * planes_share(node.shape, len(self.graph.nodes)) * terms.view(1) + TINY)
             for dead in self.graph.last_uses[index]:
                 del self.values[dead]
         proving = self.crown(len(self.graph.nodes))
@@ -153,10 +154,12 @@ def _size(within: Range) -> Tensor:
 
 def _interval(operator: Operator, share: float, relaxation: Relaxation, given: Sequence[Range]) -> Range:
     """What the output lies between, from the inputs' ranges alone."""
-    found = relaxation.image(*given)
+    if operator.only_moves:  # the ends themselves: a middle and a radius would round them
+        return Range(operator.apply(*(r.low for r in given)), operator.apply(*(r.high for r in given)))
+    found, sizes = relaxation.image(*given), [_size(r) for r in given]
     if found is None:
         centre = relaxation.points(*(r.centre.unsqueeze(0) for r in given))[0]
-        radius = relaxation.spread(*carried(operator, share, [r.radius for r in given], [_size(r) for r in given]))
+        radius = relaxation.spread(*carried(operator, share, [r.radius for r in given], sizes))
         found = Range(centre - radius, centre + radius)
-    slack = share * _size(found)
-    return Range(found.low - slack, found.high + slack)
+    constant = operator.apply(*(torch.zeros_like(r.low) for r in given)).abs() if isinstance(operator, Affine) else 0.0
+    return widened(found, relaxation, share, sizes, constant)

@@ -42,6 +42,11 @@ class Curve:
         """Whether the rows reach from `start` to `end`, both exactly."""
         return len(self.z) > 0 and bool(self.z[0] == start) and bool(self.z[-1] == end)
 
+    def up_to(self, end: float) -> Curve:
+        """The rows up to a strength; none beyond it."""
+        count = int(np.searchsorted(self.z, end, side="right"))
+        return Curve(self.z[:count], self.scores[:count], self.bridged[: max(count - 1, 0)])
+
     @property
     def pieces(self) -> int:
         """How many linear pieces were enumerated."""

@@ -36,8 +36,8 @@ DWARFED = 1e-9
 PROBES = 32
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
-# In the middle of how many pieces a curve is compared with direct evaluation; a shorter one in all of them.
-SPOTS = 32
+# In the middle of how many pieces a curve is compared with direct evaluation and its errors; a shorter one in all.
+SPOTS = 12
 # Lines that share a sweep: as many as this, and as their inputs fit into so many bytes; more gain nothing.
 LINES_AT_ONCE, LINE_BYTES = 1024, 64 * 2**20
 # Evaluating with errors takes about so many times the memory of a row of the sweep.
@@ -95,7 +95,7 @@ class Batch:
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
         brackets = {**probed, **self.brackets(curves, losses)}
         witnesses = self.witnesses(curves, losses)
-        trust = self.trust(curves, losses)
+        trust = {} if timed_out else self.trust(curves, losses)
         seconds = now() - self.started
         pieces = sum(curve.pieces + 1 for curve in curves)
         found = []
@@ -226,27 +226,26 @@ class Batch:
     # -- how far a curve can be trusted -------------------------------------------------------------------------------
 
     def trust(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, tuple[float, float]]:
-        """For each complete curve whose label never loses: what rounding may have done to its smallest margin, and how
-        far it is from direct evaluation, there and in the middle of pieces.
+        """For each curve, up to where its label loses: what rounding may have done to a margin, and how far it is from
+        direct evaluation; both the most at its smallest margin, at its end, and in the middle of pieces.
         """
-        numbers = [
-            number
-            for number, curve in enumerate(curves)
-            if losses[number] is None and number not in self.confirmed and curve.covers(0.0, self.path(number).end[0])
-        ]
-        if not numbers:
+        before = {
+            number: curve if loss is None else curve.up_to(loss)
+            for number, (curve, loss) in enumerate(zip(curves, losses, strict=True))
+        }
+        spots = {n: doubtful(curve, int(self.labels[n])) for n, curve in before.items() if len(curve.z)}
+        if not spots:
             return {}
-        lowest = {n: float(curves[n].z[curves[n].margin(int(self.labels[n])).argmin()]) for n in numbers}
-        rows = {n: doubtful(curves[n], int(self.labels[n])) for n in numbers}
-        errors = self.errors(rows, by_norms=False)
-        close = [n for n in numbers if errors[n] >= curves[n].margin(int(self.labels[n])).min()]
-        errors |= self.errors({n: rows[n] for n in close}, by_norms=True)
-        spots = {n: np.concatenate([[lowest[n]], middles(curves[n])]) for n in numbers}
-        owner = np.repeat(numbers, [len(z) for z in spots.values()])
+        errors = self.errors(spots, by_norms=False)
+        close = [n for n in spots if not errors[n] < before[n].margin(int(self.labels[n])).min()]
+        if close:
+            deep = self.errors({n: spots[n] for n in close}, by_norms=True)
+            errors |= {n: min(errors[n], error) for n, error in deep.items()}
+        owner = np.repeat([*spots], [len(z) for z in spots.values()])
         direct = self.margins(owner, np.concatenate(list(spots.values())))
-        expected = np.concatenate([margins(curves[n].at(z), [self.labels[n]] * len(z)) for n, z in spots.items()])
+        expected = np.concatenate([margins(before[n].at(z), [self.labels[n]] * len(z)) for n, z in spots.items()])
         apart = np.abs(direct - expected)
-        return {number: (errors[number], float(apart[owner == number].max())) for number in numbers}
+        return {number: (errors[number], float(apart[owner == number].max())) for number in spots}
 
     def errors(self, places: dict[int, NDArray[np.float64]], by_norms: bool) -> dict[int, float]:
         """What rounding may have done to each line's margin, at most, wherever it is asked for."""
@@ -257,10 +256,12 @@ class Batch:
         found = dict.fromkeys(places, 0.0)
         for start in range(0, len(every), step):
             some = owner[start : start + step]
-            error = rounding.evaluated(self.inputs(some, every[start : start + step]), by_norms).error.cpu().numpy()
-            rows, label = np.arange(len(some)), self.labels[some]
-            own = error[rows, label].copy()
-            error[rows, label] = 0.0
+            rows = self.inputs(some, every[start : start + step])
+            scale = self.lines.paths.scales[torch.from_numpy(some).to(rows.device)]
+            error = rounding.evaluated(rows, by_norms, scale).error.cpu().numpy()
+            place, label = np.arange(len(some)), self.labels[some]
+            own = error[place, label].copy()
+            error[place, label] = 0.0
             for number, off in zip(some.tolist(), (own + error.max(1)).tolist(), strict=True):
                 found[number] = max(found[number], off if off == off else np.inf)
         return found
@@ -295,12 +296,13 @@ def deepest(margin: NDArray[np.float64]) -> list[int]:
 
 
 def doubtful(curve: Curve, label: int) -> NDArray[np.float64]:
-    """Where rounding is looked at: at the smallest margin, at the end, and wherever scores dwarf the margin."""
+    """Where rounding is looked at: at the smallest margin, at the end, in the middle of pieces, and wherever scores
+    dwarf the margin.
+    """
     margin, own = curve.margin(label), curve.scores[:, label]
     size = np.maximum(np.abs(own), np.abs(own - margin))
-    rows = np.flatnonzero(margin <= DWARFED * size)
-    found: NDArray[np.float64] = curve.z[np.unique([margin.argmin(), len(margin) - 1, *rows])]
-    return found
+    rows = np.unique([margin.argmin(), len(margin) - 1, *np.flatnonzero(margin <= DWARFED * size)])
+    return np.concatenate([curve.z[rows], middles(curve)])
 
 
 def middles(curve: Curve) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,8 +203,9 @@ def _inputs(graph: Graph) -> NDArray[np.float32]:
     """
     generator = torch.Generator().manual_seed(0)
     shape = (1, *graph.input_shape)
-    inputs = [torch.rand(shape, generator=generator), torch.randn(shape, generator=generator), torch.zeros(shape)]
-    return torch.cat([*inputs, 255 * torch.rand(shape, generator=generator)]).numpy()
+    rand, randn = (partial(make, generator=generator, dtype=torch.float32) for make in (torch.rand, torch.randn))
+    inputs = [rand(shape), randn(shape), torch.zeros(shape, dtype=torch.float32), 255 * rand(shape)]
+    return torch.cat(inputs).numpy()
 
 
 def _tells(

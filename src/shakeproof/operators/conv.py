@@ -173,6 +173,9 @@ class Unrolled(Affine):
         rows = torch.addmm(self.bias, inputs[0].flatten(1), self.weight.t())
         return rows.view(-1, *self.shape)
 
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.weight.shape[1] + 1
+
     def magnitude(self) -> Operator:
         return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
 

@@ -44,11 +44,18 @@ class AnyKernel:
 
     def box(self, image: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """The least and the greatest of each pixel of an image (channels, height, width); outside it is nothing."""
+        import torch
         from torch.nn import functional
 
         def greatest(x: Tensor) -> Tensor:
             return functional.max_pool2d(x, self.size, stride=1, padding=self.size // 2)
 
         ends = (image * (1 - strength) + end * strength for end in (-greatest(-image), greatest(image)))
+        # rounded outwards: nothing of the box is left out
+        infinity = torch.full_like(image, torch.inf)
+        ends = (
+            torch.nextafter(torch.nextafter(end, side), side)
+            for end, side in zip(ends, (-infinity, infinity), strict=True)
+        )
         low, high = (end if self.clip is None else end.clamp(*self.clip) for end in ends)
         return low, high

@@ -176,7 +176,10 @@ class ActivationSplitting(Strategy[Stack]):
             if not len(rest) or self.witness is not None:
                 break
         self.steps = PART_STEPS
-        self.split(rest)
+        if budget.is_late():
+            self.open = rest
+        else:
+            self.split(rest)
 
     def rooted(self, optimise: bool) -> Stack:
         """Bound every claim on the whole box; those that stay open."""
@@ -329,6 +332,9 @@ class ActivationSplitting(Strategy[Stack]):
         crown = self.bounds.proving
         rows, coefficients = self.ranged(stack, torch.float64), self.coefficients(stack.part)
         for number in range(len(stack)):
+            if self.budget.is_late():
+                self.open = self.open.with_top(stack[number:])
+                return
             for penalty in PENALTIES:
                 one = slice(number, number + 1)
                 found = solved(crown, rows[one], coefficients[one], penalty)
@@ -363,8 +369,10 @@ class ActivationSplitting(Strategy[Stack]):
     def best(self, parts: Parts, coefficients: Tensor, tried: Tensor, at: Tensor) -> Tensor:
         """Of the tried neurons (rows, k), the one whose worse half has the best bound without ascent: (rows, 1)."""
         assert self.bounds is not None
-        worse = []
+        worse: list[Tensor] = []
         for neuron in tried.unbind(1):
+            if worse and self.budget.is_late():
+                break
             column = neuron.unsqueeze(1)
             cut = at.gather(1, column).float()
             below = replace(parts, high=parts.high.scatter(1, column, cut))

@@ -24,7 +24,7 @@ def starts(box: Range, count: int, seed: int) -> Tensor:
     """Places (count, *input_shape) of a box: its centre, random corners, and random points."""
     random = torch.Generator().manual_seed(seed)
     shape = (count, *box.low.shape)
-    shares = torch.rand(shape, generator=random)
+    shares = torch.rand(shape, generator=random, dtype=box.low.dtype)
     corners = torch.rand(count, generator=random) < 0.5
     shares = torch.where(corners.view(-1, *(1,) * box.low.dim()), shares.round(), shares)
     shares[:1] = 0.5

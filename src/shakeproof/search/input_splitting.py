@@ -154,7 +154,8 @@ class InputSplitting(Strategy[Leaves]):
     def grain(self) -> float:
         """What rounding may do to a claim, in the middle of the domain."""
         middle = ((self.problem.low + self.problem.high) / 2).unsqueeze(0)
-        error = Rounding(self.problem.graph).evaluated(self.problem.path.at(middle)).error
+        path = self.problem.path
+        error = Rounding(self.problem.graph).evaluated(path.at(middle), scale=path.scale.view(1)).error
         return float((error @ self.problem.claims.abs().t()).max())
 
     @property
@@ -319,7 +320,7 @@ class InputSplitting(Strategy[Leaves]):
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
         boxes = Boxes(batch.low, batch.high)
-        enclosed = enclose(graph, path.at(boxes.points), boxes)
+        enclosed = enclose(graph, path.at(boxes.points), boxes, path.scale.expand(len(batch)))
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
         least = boxes.extremes(points, radius).low
         least = torch.where(least.isnan(), -torch.inf, least)
