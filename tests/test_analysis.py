@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from models import random_module
+from models import narrow_flip_network, random_module
 from torch import nn
 
 import shakeproof as sp
@@ -282,29 +282,6 @@ def test_a_flip_between_probes_is_found_by_the_sweep():
     assert result.status is sp.Status.UNSAFE
     assert result.critical_strength[1] - result.critical_strength[0] <= 1e-9
     assert result.critical_strength[0] == pytest.approx(0.5 / 32 + 0.25 - 5e-4, abs=1e-5)
-
-
-def narrow_flip_network(centre: float, width: float) -> tuple[sp.Network, np.ndarray]:
-    """The label loses on an interval of strengths, and nowhere else: margin |z - centre| - width / 2."""
-    image = np.zeros((1, 3, 3))
-    image[0, 1, 1] = 1.0
-    pick, out = nn.Linear(9, 1), nn.Linear(1, 2)
-    with torch.no_grad():
-        pick.weight.zero_()
-        pick.weight[0, 4] = -9 / 8  # (1 - pixel) 9/8 is the strength
-        pick.bias.fill_(9 / 8 - centre)
-        out.weight.copy_(torch.tensor([[1.0], [0.0]]))
-        out.bias.copy_(torch.tensor([0.0, width / 2]))
-
-    class Narrow(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.pick, self.out = pick, out
-
-        def forward(self, x):
-            return self.out(torch.abs(self.pick(x.flatten(1))))
-
-    return sp.load(Narrow(), torch.zeros(1, 1, 3, 3)), image
 
 
 def test_many_queries_are_answered_in_order(demo_network):

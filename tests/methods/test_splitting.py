@@ -587,3 +587,23 @@ def test_networks_whose_outputs_are_not_finite_are_no_verdict():
     result = answer(network, row_case(low, high, [1.0, 0, 0], -1e300), timeout=3)
     assert result.status == "undecided"
     assert result.reason in ("not-finite", "runtime-disagrees")
+
+
+def test_every_box_is_compared_with_the_runtime(monkeypatch):
+    """Of two boxes that are both proved, one without a comparison is not safe, however the other one went."""
+    from shakeproof.evidence import Comparison
+    from shakeproof.methods import splitting
+
+    network = sp.load(nn.Linear(2, 2), torch.zeros(1, 2))
+    boxes = [(np.full(2, low), np.full(2, low + 0.1)) for low in (0.0, 0.5)]
+    case = Case(np.array([[0.0, 0.0]]), np.array([-1.0]), np.zeros(1, bool))  # 0 >= 1: never met
+    specification = by_boxes(2, 2, [(box, case) for box in boxes])
+    assert sp.verify_specification(network, specification).status is sp.Status.SAFE
+    asked = splitting.compared
+
+    def cut_off(*arguments):
+        first, *others = asked(*arguments)
+        return [first, *(Comparison(c.margin[:0], c.fails[:0], c.disagreement[:0]) for c in others)]
+
+    monkeypatch.setattr(splitting, "compared", cut_off)
+    assert sp.verify_specification(network, specification).status is sp.Status.UNDECIDED

@@ -92,7 +92,10 @@ class _Search:
             if witness is not None or not proof.is_finished:
                 break
             comparisons += self.at_lowest(obligation, proof)
-        return Evidence(count, tuple(proofs), witness, Comparison.joined(comparisons), start, finite)
+        # one box's comparison does not speak for another's, for which there was no time
+        asked = all(len(comparison.margin) for comparison in comparisons)
+        comparison = Comparison.joined(comparisons) if asked else None
+        return Evidence(count, tuple(proofs), witness, comparison, start, finite)
 
     def at_lowest(self, obligation: Obligation, proof: Proof) -> list[Comparison]:
         """The runtime beside the network on the cell of a path of which least was proved."""

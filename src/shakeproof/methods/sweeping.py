@@ -104,7 +104,7 @@ class Batch:
             complete = curve.covers(0.0, end)
             error, deviation = trust.get(number, (None, None))
             label = int(self.labels[number])
-            proof = Swept(curve, label, end, error, deviation, brackets.get(number), timed_out and not complete)
+            proof = Swept(curve, label, end, error, deviation, brackets.get(number), timed_out)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,
