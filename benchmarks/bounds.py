@@ -90,8 +90,9 @@ def cell_costs(network: sp.Network, images: Sequence[Image]) -> tuple[str, ...]:
     inputs = path.at(boxes.points)
     rows = path.at(torch.rand(2 * CELLS, 1, dtype=torch.float64))
     passes = best(lambda: graph.run(rows)) / len(rows)
-    forward = best(lambda: enclose(graph, inputs, boxes)) / CELLS
-    enclosed = enclose(graph, inputs, boxes)
+    error = path.error.expand(CELLS, *path.error.shape)
+    forward = best(lambda: enclose(graph, inputs, boxes, error)) / CELLS
+    enclosed = enclose(graph, inputs, boxes, error)
     claims = torch.from_numpy(query.obligations[0].property.claims[0][:, 0])
     cell = torch.arange(CELLS).repeat_interleave(len(claims))
 

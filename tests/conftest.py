@@ -36,3 +36,9 @@ def demo_network():
 @pytest.fixture(autouse=True)
 def _repeatable() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def float64_only(monkeypatch):
+    """No exact arithmetic, however small a network is."""
+    monkeypatch.setattr("shakeproof.exact.rational.MOST_TERMS", -1)

@@ -102,7 +102,7 @@ def test_a_record_reads_back_from_its_own_line(kind):
 def test_what_a_line_says(kind):
     said = json.loads(json.dumps(asked(kind).to_json()))
     assert said["version"] == 2
-    assert (said["rounding"], said["arithmetic"]) == ("nominal", "real")
+    assert (said["rounding"], said["arithmetic"]) == ("rigorous", "real")
     assert (said["reason"] is not None) == (said["status"] == "undecided")
     found = said["counterexample"]
     assert (found is not None) >= (said["status"] == "unsafe")

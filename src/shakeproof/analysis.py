@@ -15,7 +15,7 @@ from shakeproof.budget import nobody
 from shakeproof.errors import InputError
 from shakeproof.images import Image, as_picture, read_image
 from shakeproof.methods import answer_by_splitting, answer_by_sweep
-from shakeproof.network import Network
+from shakeproof.network import Graph, Network
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Query, Strength, perturbed, specified
 from shakeproof.result import Result
@@ -96,6 +96,12 @@ def analyse(
 ) -> list[Result]:
     """Answer all queries about one network, in their order."""
     settings = Settings() if settings is None else settings
+    if settings.arithmetic not in arithmetics(network.graph, network.dropped):
+        kinds = ", ".join((*network.graph.smooth_operators, *filter(None, [network.dropped])))
+        raise InputError(
+            f"{network.name}: float32 is certified for piecewise-linear networks only, and this one has {kinds}",
+            option="arithmetic",
+        )
     results: dict[int, Result] = {}
     sweeps: dict[tuple[float, float] | None, list[int]] = {}
     others: list[int] = []
@@ -117,6 +123,14 @@ def analyse(
         for number in others:
             results[number] = answer_by_splitting(network, queries[number], settings, part(1))
     return [results[number] for number in range(len(queries))]
+
+
+def arithmetics(graph: Graph, dropped: str | None) -> tuple[str, ...]:
+    """What proofs about a network may be about: how float32 libraries round a curve, none of them promises.
+
+    That goes for a final softmax as well, which is otherwise left out.
+    """
+    return ("real", "float32") if graph.is_piecewise_linear and dropped is None else ("real",)
 
 
 def method_for(network: Network, query: Query, wanted: Method) -> str:

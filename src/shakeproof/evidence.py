@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shakeproof.errors import ProofError
 from shakeproof.exact import Curve
 from shakeproof.inputs import InputBox, InputPath, InputSet
 from shakeproof.search import SplitBox, SplitCells
@@ -42,8 +43,9 @@ class Witness:
     """An input that may be a counterexample, as the runtime was given it: (*input_shape) before normalisation.
 
     On a path, it is what is there at some `strengths`. `outputs` are the runtime's; `margin` is how far the network in
-    float64 is from failing there: not positive. Not `replayed`: the runtime does not show it. Where a range holds no
-    float32 number, the input has the nearest one: the runtime takes no other.
+    float64 is from failing there: not positive. Not `replayed`: the runtime does not show it. `proved`: in real numbers
+    the property fails at the strengths, whatever rounding did. Where a range holds no float32 number, the input has the
+    nearest one: the runtime takes no other.
     """
 
     strengths: tuple[float, ...] | None
@@ -52,6 +54,7 @@ class Witness:
     winner: int
     margin: float
     replayed: bool
+    proved: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,37 +153,37 @@ class Proof(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Swept(Proof):
-    """A curve of the scores along a path from 0 to `end`, and how far it can be trusted.
+    """A curve of the scores along a path from 0 to `end`, and what is proved of the label's margin along it.
 
-    `error` is what rounding may have done to a margin, `deviation` how far the curve was from direct evaluation where
-    the two were compared; None where nothing was compared. In `bracket`, direct evaluation wins at the lower end and
-    does not at the upper.
+    `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
+    may have done (but for a `nominal` one); none where nobody looked. A curve of one row has one. Within a piece that
+    is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found.
     """
 
     curve: Curve
     label: int
     end: float
-    error: float | None
-    deviation: float | None
-    bracket: Bracket | None
+    lower: Floats
+    reached: float = 0.0
+    lost: float | None = None
     timed_out: bool = False
+    nominal: bool = False
 
     method = "exact"
+
+    def __post_init__(self) -> None:
+        if len(self.lower) not in (0, max(len(self.curve.z) - 1, 1)):
+            raise ProofError("the rows of a curve and what is proved between them do not fit together")
 
     def is_about(self, inputs: InputSet, label: int | None) -> bool:
         return isinstance(inputs, InputPath) and inputs.end == (self.end,) and label == self.label
 
     @property
-    def is_trusted(self) -> bool:
-        """Whether direct evaluation agrees with the curve, as far as rounding lets it."""
-        return self.error is not None and self.deviation is not None and self.deviation <= 2 * self.error
-
-    @property
     def least(self) -> float:
-        if self.error is None or not self.is_trusted or not self.curve.covers(0.0, self.end):
+        if not len(self.lower) or not self.curve.covers(0.0, self.end):
             return -math.inf
-        margin = float(self.curve.margin(self.label).min())
-        return margin if margin > self.error else -math.inf
+        least = float(min(self.lower.min(), self.curve.margin(self.label).min()))
+        return least if least > 0 else -math.inf
 
     @property
     def pieces(self) -> int:
@@ -196,27 +199,17 @@ class Swept(Proof):
 
     @property
     def certified(self) -> float:
-        """Where the margin first comes down to what rounding may have done; its chords lie below it."""
-        if self.error is None or not self.is_trusted or not len(self.curve.z) or self.curve.z[0] != 0:
+        """How far the pieces that are proved follow one another from 0, or what was proved beyond them."""
+        if not len(self.lower) or self.curve.z[0] != 0:
             return 0.0
-        margin = self.curve.margin(self.label)
-        low = np.flatnonzero(~(margin > self.error))
-        if not len(low):
-            return float(self.curve.z[-1])
-        row = int(low[0])
-        if row == 0 or self.curve.bridged[row - 1]:
-            return float(self.curve.z[max(row - 1, 0)])
-        start, end, above, below = *self.curve.z[row - 1 : row + 1], *margin[row - 1 : row + 1]
-        reached = start + (above - self.error) / (above - below) * (end - start) * (1 - SLACK)
-        return float(reached if self.bracket is None else min(reached, self.bracket[0]))
+        unproved = np.flatnonzero(~(self.lower > 0))
+        whole = float(self.curve.z[unproved[0]] if len(unproved) else self.curve.z[-1]) * (1 - SLACK)
+        return max(whole, self.reached)
 
     @property
     def critical(self) -> Bracket | None:
-        """Not where rounding might explain all that was won before."""
-        if self.bracket is None or self.bracket[0] == 0 or self.error is None:
-            return self.bracket
-        won = float(self.curve.margin(self.label).max(initial=-math.inf))
-        return self.bracket if self.is_trusted and won > 2 * self.error else None
+        """Proved up to the first, lost at the second."""
+        return None if self.lost is None else (min(self.certified, self.lost), self.lost)
 
     @property
     def profile(self) -> tuple[Interval, ...]:

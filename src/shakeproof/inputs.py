@@ -89,7 +89,8 @@ class InputBox:
             place = torch.zeros(1, dtype=torch.int64, device=self.low.device)  # one point: a path of no length
         flat = self.low.flatten()
         slopes = flat.new_zeros(len(place), len(flat)).scatter_(1, place.unsqueeze(1), 1.0)
-        path = Path(slopes.view(-1, *self.low.shape), flat.scatter(0, place, 0.0).view(self.low.shape))
+        slopes, base = slopes.view(-1, *self.low.shape), flat.scatter(0, place, 0.0).view(self.low.shape)
+        path = Path(slopes, base, error=torch.zeros_like(base))  # sums of one number and zeros are not rounded
         return path, flat[place], self.high.flatten()[place]
 
     def to(self, device: torch.device) -> InputBox:

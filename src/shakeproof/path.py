@@ -11,15 +11,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ClipRange = tuple[float, float]
+UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """x(z) = sum_i slopes[i] z_i + base, then clipped, if it is; slopes (m, *shape), base (*shape)."""
+    """x(z) = sum_i slopes[i] z_i + base, then clipped, if it is; slopes (m, *shape), base (*shape).
+
+    Before clipping, `at` is off by at most `error` (*shape) for strengths from 0 to 1: by its own rounding, unless
+    something else is said.
+    """
 
     slopes: Tensor
     base: Tensor
     clip: ClipRange | None = None
+    error: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.error is None:
+            size = self.slopes.abs().sum(0) + self.base.abs()
+            object.__setattr__(self, "error", (self.parameters + 2) * UNIT * size)
 
     @property
     def parameters(self) -> int:
@@ -39,16 +50,6 @@ class Path:
 
         return torch.addcmul(self.base[which], self.slopes[0, which], z.view(-1, *(1,) * (self.base.dim() - 1)))
 
-    @property
-    def scale(self) -> Tensor:
-        """How large the numbers are that x(z) is made of, at most."""
-        return self.base.abs().max() + self.slopes.abs().flatten(1).amax(1).sum()
-
-    @property
-    def scales(self) -> Tensor:
-        """The same of each path of a stack with one strength: (paths)."""
-        return self.base.abs().flatten(1).amax(1) + self.slopes[0].abs().flatten(1).amax(1)
-
     def clipped(self, x: Tensor) -> Tensor:
         return x if self.clip is None else x.clamp(*self.clip)
 
@@ -60,14 +61,14 @@ class Path:
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Path:
         """The path with its entries moved about, or to another device."""
-        return replace(self, slopes=move(self.slopes), base=move(self.base))
+        return replace(self, slopes=move(self.slopes), base=move(self.base), error=move(self.error))
 
     def to(self, device: torch.device) -> Path:
         return self.mapped(lambda x: x.to(device))
 
     def numbered(self, number: int) -> Path:
         """One path of a stack (m, paths, *shape)."""
-        return replace(self, slopes=self.slopes[:, number], base=self.base[number])
+        return replace(self, slopes=self.slopes[:, number], base=self.base[number], error=self.error[number])
 
     @staticmethod
     def stacked(paths: Sequence[Path]) -> Path:
@@ -75,5 +76,8 @@ class Path:
         import torch
 
         return replace(
-            paths[0], slopes=torch.stack([p.slopes for p in paths], 1), base=torch.stack([p.base for p in paths])
+            paths[0],
+            slopes=torch.stack([p.slopes for p in paths], 1),
+            base=torch.stack([p.base for p in paths]),
+            error=torch.stack([p.error for p in paths]),
         )

@@ -78,8 +78,16 @@ class Result:
     def method(self) -> str:
         return self.evidence.proofs[0].method if self.evidence.proofs else "bounds"
 
-    rounding = "nominal"
-    arithmetic = "real"
+    @property
+    def rounding(self) -> str:
+        """Whether every proof here has allowed for rounding, or a nominal one was asked for."""
+        nominal = any(isinstance(proof, Swept) and proof.nominal for proof in self.evidence.proofs)
+        return "nominal" if nominal else "rigorous"
+
+    @property
+    def arithmetic(self) -> str:
+        """What the proofs are about: the network in real numbers, or every float32 evaluation of it."""
+        return self.evidence.arithmetic
 
     @property
     def pieces(self) -> int:

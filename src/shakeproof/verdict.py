@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,6 +32,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout", "the time was up before everything was settled"
     NOT_REPLAYED = "not-replayed", "the label loses by so little that the float32 runtime does not show it"
     ROUNDING = "rounding", "the smallest margin is no larger than float64 rounding might explain"
+    FLOAT32 = "float32", "float32 rounding, in some order of summation, might explain the smallest margin"
     RUNTIME_DISAGREES = "runtime-disagrees", "the float32 runtime gives other outputs than the network as it was read"
     BOUNDS = "bounds", "the bounds are too loose somewhere, and nothing is left to split there"
     NOT_FINITE = (
@@ -47,6 +47,7 @@ class Evidence:
 
     `start` is the margin at the image itself, of a query about one: NaN where its scores are not finite. There is a
     proof for each of the obligations, `needed` of them, that was worked on; a `comparison` where nothing was found.
+    `arithmetic` is what the proofs are about.
     """
 
     needed: int
@@ -55,6 +56,7 @@ class Evidence:
     comparison: Comparison | None
     start: float | None = None
     finite: bool = True
+    arithmetic: str = "real"
 
     @property
     def is_proof(self) -> bool:
@@ -76,16 +78,19 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     if evidence.is_misclassified:
         return Status.MISCLASSIFIED, None
     if witness is not None:
-        return (Status.UNSAFE, None) if witness.replayed else (Status.UNDECIDED, Reason.NOT_REPLAYED)
+        shown = witness.replayed or witness.proved
+        return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, Reason.NOT_REPLAYED)
     if comparison is not None and not comparison.agrees:
         return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
     if evidence.is_proof:
         return Status.SAFE, None
-    return Status.UNDECIDED, _missing(evidence.proofs)
+    return Status.UNDECIDED, _missing(evidence)
 
 
-def _missing(proofs: Sequence[Proof]) -> Reason:
+def _missing(evidence: Evidence) -> Reason:
     """What the proofs lack."""
-    if not all(proof.is_finished for proof in proofs):
+    if not all(proof.is_finished for proof in evidence.proofs):
         return Reason.TIMEOUT
-    return Reason.ROUNDING if any(proof.is_doubtful for proof in proofs) else Reason.BOUNDS
+    if evidence.arithmetic == "float32":
+        return Reason.FLOAT32
+    return Reason.ROUNDING if any(proof.is_doubtful for proof in evidence.proofs) else Reason.BOUNDS

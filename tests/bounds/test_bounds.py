@@ -135,7 +135,7 @@ def test_bounds_of_networks_contain_samples(make, seed, parameters):
     graph = make(seed)
     path = random_path(graph.input_shape, parameters, seed)
     for domain in domains(parameters, seed):
-        enclosed = enclose(graph, path.at(domain.points), domain)
+        enclosed = enclose(graph, path.at(domain.points), domain, path.error.expand(len(domain), *path.error.shape))
         coefficients = torch.randn((6, graph.classes), dtype=torch.float64, generator=generator)
         cell = torch.tensor([0, 0, 1, 1, 2, 2])
         planes = planes_below(graph, enclosed, coefficients, cell)
@@ -159,7 +159,8 @@ def test_planes_get_tight_as_cells_shrink():
         low = torch.full((1, 2), 0.4, dtype=torch.float64)
         boxes = Boxes(low, low + size)
         coefficients = torch.tensor([[1.0, -1.0, 0.0]], dtype=torch.float64)
-        planes = planes_below(graph, enclose(graph, path.at(boxes.points), boxes), coefficients, torch.tensor([0]))
+        enclosed = enclose(graph, path.at(boxes.points), boxes, path.error.unsqueeze(0))
+        planes = planes_below(graph, enclosed, coefficients, torch.tensor([0]))
         centre = graph.run(path.at(boxes.centre))[0]
         gaps.append(float(centre[0] - centre[1] - planes.offset - planes.gradient[0] @ boxes.centre[0]))
     assert gaps[1] < gaps[0] / 20

@@ -33,7 +33,8 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
         assert other.min_margin == pytest.approx(one.min_margin, abs=1e-9)
         assert (one.critical_strength is None) == (other.critical_strength is None)
         if one.critical_strength is not None:
-            assert other.critical_strength == pytest.approx(one.critical_strength, abs=1e-9)
+            # how closely it can be proved depends on how long the last piece before it is
+            assert other.critical_strength == pytest.approx(one.critical_strength, abs=2e-8)
             assert other.counterexample.strengths == pytest.approx(one.counterexample.strengths, abs=1e-9)
         assert other.curve.covers(0.0, other.query.strengths[0])
     return sum(r.pieces for r in whole) - sum(r.pieces for r in bridged)
@@ -70,7 +71,7 @@ def test_early_answers_with_bridges(eager):
 
 def test_a_bridge_that_evaluation_contradicts_is_an_error(eager, monkeypatch):
     """Were every cell called settled, its ends would tell."""
-    monkeypatch.setattr(bridges, "_lead", lambda enclosed, leader: torch.full((len(leader),), torch.inf))
+    monkeypatch.setattr(bridges, "leads_below", lambda enclosed, leader: torch.full((len(leader), 1), torch.inf))
     noticed = 0
     for seed in range(12):
         network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))

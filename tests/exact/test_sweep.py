@@ -99,8 +99,7 @@ def test_a_lost_segment_is_noticed():
     graph, lines = graph_of(2), random_lines(1, 2)
     with torch.inference_mode():
         pieces = list(sweep(graph, lines, ROOMY))
-    line, z, scores = (torch.cat(column) for column in zip(*pieces, strict=True))
-    without_last = [type(pieces[0])(line[:-1], z[:-1], scores[:-1])]
+    without_last = [type(pieces[0])(*(torch.cat(column)[:-1] for column in zip(*pieces, strict=True)))]
     (curve,) = assemble(without_last, 1, graph.classes)
     assert not curve.covers(0.0, float(lines.end[0]))
 

@@ -82,7 +82,9 @@ def test_a_missing_flip_is_noticed(shared):
     check_against_onnxruntime(result, network, 2000)
     assert len(result.profile) > 1
     evidence, curve = result.evidence, result.curve
-    proof = dataclasses.replace(evidence.proofs[0], curve=Curve(curve.z[[0, -1]], curve.scores[[0, 0]]))
+    proof = dataclasses.replace(
+        evidence.proofs[0], curve=Curve(curve.z[[0, -1]], curve.scores[[0, 0]]), lower=np.ones(1)
+    )
     broken = dataclasses.replace(result, evidence=dataclasses.replace(evidence, proofs=(proof,)))
     assert broken.profile == (sp.Interval(0.0, 1.0, result.profile[0].winner),)
     with pytest.raises(AssertionError):

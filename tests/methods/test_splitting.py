@@ -184,7 +184,7 @@ def test_a_budget_that_is_too_small_is_an_error(demo_network):
     assert refused.value.option == "memory"
 
 
-def test_rounding_of_values_that_cancel_proves_nothing():
+def test_rounding_of_values_that_cancel_proves_nothing(float64_only):
     """Between two affine layers values are huge and cancel: what is left of the margin is rounding."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Identity(), nn.Linear(2, 2)).double()
     with torch.no_grad():
@@ -219,7 +219,7 @@ def amplifying_module() -> nn.Module:
 
 
 @pytest.mark.parametrize("method", ["exact", "bounds"])
-def test_amplified_rounding_proves_nothing_along_a_path(method):
+def test_amplified_rounding_proves_nothing_along_a_path(method, float64_only):
     network = sp.load(amplifying_module(), torch.zeros(1, 1, 3, 3, dtype=torch.float64))
     image = np.full((1, 3, 3), 0.5)
     result = sp.verify(network, image, "box-blur:size=3,padding=zeros", 1.0, label=0, method=method)

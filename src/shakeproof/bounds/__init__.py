@@ -5,6 +5,7 @@ from shakeproof.bounds.crown import Planes, gradients_at, planes_below, pulled_b
 from shakeproof.bounds.domain import Boxes, Domain, Hulls
 from shakeproof.bounds.forward import Enclosed, cells_within, enclose
 from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within
+from shakeproof.bounds.leads import leads_below, lowest_leads
 from shakeproof.bounds.optimise import ascend
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "enclose",
     "enclose_box",
     "gradients_at",
+    "leads_below",
+    "lowest_leads",
     "planes_below",
     "pulled_back",
     "rows_within",

@@ -2,13 +2,14 @@
 
 A value is enclosed as an affine function of z, known from its values at m + 1 points of each cell, give or take a
 radius, in which rounding is included. An affine operator costs m + 1 rows for the points and one, through its absolute
-values, for the radius: about m + 2 forward passes a cell.
+values, for the radius: about m + 2 forward passes a cell. Through many layers absolute values say little: there a bound
+on the Euclidean norm of all that is beside the affine functions goes along, and each tightens the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -17,15 +18,16 @@ from torch import Tensor
 from shakeproof.bounds.domain import Domain
 from shakeproof.budget import Budget
 from shakeproof.network import Graph
-from shakeproof.operators import Affine, Elementwise, Itself, PiecewiseLinear, Range, Relaxation
-from shakeproof.rounding import OF_INPUTS, TINY, UNIT, carried, gamma, input_error, planes_share, widened
+from shakeproof.operators import ABOVE, UNIT, Affine, Elementwise, Itself, PiecewiseLinear, Range, Relaxation, stretches
+from shakeproof.rounding import carried, gamma, noise_of, norm, planes_share, widened
 
 FLOAT_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Enclosure:
-    """A value on each cell: affine with values `points` (m + 1, cells, *shape), give or take `radius` (cells, *shape).
+    """A value on each cell: affine with values `points` (m + 1, cells, *shape), give or take `radius` (cells, *shape),
+    all of whose entries together, as a vector, are no longer than `norm` (cells), where that is known.
 
     What it lies between follows from that and from `image`, and is worked out when somebody asks.
     """
@@ -34,6 +36,13 @@ class Enclosure:
     points: Tensor
     radius: Tensor
     image: Callable[[], Range | None] = field(default=lambda: None)
+    norm: Tensor | None = None
+
+    def tightened(self, length: Tensor) -> Enclosure:
+        """With a bound (cells) on the norm: no entry is longer than all, and all are no longer than each together."""
+        length = torch.fmin(length, norm(self.radius))
+        radius = torch.fmin(self.radius, length.view(-1, *(1,) * (self.radius.dim() - 1)))
+        return replace(self, radius=radius, norm=length)
 
     @cached_property
     def range(self) -> Range:
@@ -68,26 +77,32 @@ class Enclosed:
     noise: Tensor
 
 
-def enclose(graph: Graph, inputs: Tensor, domain: Domain, scale: Tensor | None = None) -> Enclosed:
+def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Enclosed:
     """Bounds on every neuron on each of the domain's cells.
 
-    The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. `scale`
-    (cells) is how large the numbers are that they are made of; at least their own size.
+    The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. They are
+    off by at most `error` (cells, *input_shape).
     """
-    scale = _size(inputs).flatten(1).amax(1) if scale is None else scale
-    values = {0: Enclosure(domain, inputs, input_error(inputs[0], scale))}
+    read = (graph.unit - UNIT) * _size(inputs)  # by a network that takes no float64
+    start = Enclosure(domain, inputs, error + read + graph.tiny)
+    values = {0: start.tightened(norm(start.radius)) if graph.is_deep else start}
     largest = {0: values[0].largest}
-    noise = [OF_INPUTS * scale + 4 * planes_share(graph.input_shape, len(graph.nodes)) * largest[0] + TINY]
+    off = values[0].radius.flatten(1).amax(1)
+    noise = [off + 4 * planes_share(graph.input_shape, len(graph.nodes)) * largest[0]]
     relaxations: list[Relaxation] = []
     for index, node in enumerate(graph.nodes):
         given, within = [values[i] for i in node.inputs], torch.stack([largest[i] for i in node.inputs]).amax(0)
         made, relaxation, terms = _step(graph, index, given, within)
         values[index + 1], largest[index + 1] = made, terms
-        noise.append(2 * planes_share(node.shape, len(graph.nodes)) * terms + TINY)
+        noise.append(noise_of(graph, index, terms))
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    return Enclosed(domain, inputs, relaxations, values[len(graph.nodes)], torch.stack(noise))
+    scores, noises = values[len(graph.nodes)], torch.stack(noise)
+    if graph.unit > UNIT:  # what overflows on its way is not enclosed
+        overflows = noises.isinf().any(0).unsqueeze(1)
+        scores = replace(scores, radius=torch.where(overflows, torch.nan, scores.radius))
+    return Enclosed(domain, inputs, relaxations, scores, noises)
 
 
 def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
@@ -104,7 +119,8 @@ def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) 
     elif isinstance(operator, Affine):
         relaxation = operator.itself([graph.shape(i) for i in node.inputs])
         radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in given))
-        radius = radius + (share * constant + TINY)
+        corners = 2 * len(given[0].points) - 1  # a corner is extrapolated from the points, and so is their rounding
+        radius = radius + (corners * share * constant + graph.offs[index] + graph.tiny)
         terms = graph.row_sums[index] * torch.stack([value.largest for value in given]).amax(0) + constant.max()
     else:
         relaxation = operator.relaxed(*(value.range for value in given))
@@ -112,14 +128,35 @@ def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) 
         radius = relaxation.spread(*errors)
         terms = operator.steepest * within + constant.max() if isinstance(operator, PiecewiseLinear) else within
     points = relaxation.points(*(value.points for value in given))
-    if not isinstance(operator, (Affine, PiecewiseLinear)) or index + 1 == len(graph.nodes):
-        radius = radius + ((share + 4 * UNIT) * _size(points) + TINY)
+    if not isinstance(operator, Affine) or index + 1 == len(graph.nodes):
+        radius = radius + ((share + 4 * UNIT) * _size(points) + graph.tiny)
     if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
         radius = radius + share * given[0].size  # parts of a smooth function may cancel
-    made = Enclosure(given[0].domain, points, radius, _image(relaxation, given, share, constant))
+    made = Enclosure(given[0].domain, points, radius, _image(graph, index, relaxation, given))
+    if graph.is_deep:
+        made = made.tightened(_length(graph, index, relaxation, given, made))
     if not isinstance(operator, (Affine, PiecewiseLinear)):
         terms = relaxation.spread(*(value.size for value in given)).flatten(1).amax(1) + made.largest + within
     return made, relaxation, terms
+
+
+def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure], made: Enclosure) -> Tensor:
+    """A bound (cells) on the norm of all that is beside a node's affine functions; infinite if there is none."""
+    node, lengths = graph.nodes[index], [value.norm for value in given if value.norm is not None]
+    local = norm(
+        ((0 if isinstance(node.operator, Affine) else gamma(graph, node)) + 4 * UNIT) * _size(made.points)
+    ) + graph.tiny * float(node.shape.numel())
+    if isinstance(node.operator, Affine):
+        share = gamma(graph, node)
+        gains = stretches(node.operator, [graph.shape(i) for i in node.inputs])
+        local = local + float(share * norm(graph.constants[index]) + norm(graph.offs[index]))
+        for value, length, (gain, absolute) in zip(given, lengths, gains, strict=True):
+            local = local + gain * length + share * absolute * norm(value.size)
+        return ABOVE * local
+    if isinstance(node.operator, PiecewiseLinear):
+        reach = relaxation.spread(*(torch.zeros_like(value.radius) for value in given))
+        return ABOVE * (local + node.operator.stretch * lengths[0] + norm(reach))
+    return torch.full_like(local, torch.inf)
 
 
 def _size(points: Tensor) -> Tensor:
@@ -130,9 +167,7 @@ def _size(points: Tensor) -> Tensor:
     return size.mul_(len(points))
 
 
-def _image(
-    relaxation: Relaxation, given: Sequence[Enclosure], share: float, constant: Tensor
-) -> Callable[[], Range | None]:
+def _image(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
     """What the output lies between by the ranges of its inputs, when somebody asks: with what rounding may do to it."""
     if isinstance(relaxation, Itself) and not relaxation.operator.passes_ranges:
         return lambda: None  # and holds on to nothing
@@ -141,7 +176,7 @@ def _image(
         image = relaxation.image(*(value.range for value in given))
         if image is None or (isinstance(relaxation, Itself) and relaxation.operator.only_moves):
             return image
-        return widened(image, relaxation, share, [value.size for value in given], constant)
+        return widened(graph, index, image, relaxation, [value.size for value in given])
 
     return found
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Bend, bend_of
 from shakeproof.bounds.optimise import ascend
 from shakeproof.budget import Budget, now
+from shakeproof.errors import ProofError
 from shakeproof.network import Graph
 from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
-from shakeproof.rounding import TINY, carried, gamma, planes_share, widened
+from shakeproof.rounding import carried, gamma, noise_of, planes_share, widened
 
 # How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
@@ -53,7 +54,7 @@ class _Walk:
         self.relaxations: list[Relaxation] = []
         self.ranges: list[tuple[Range, ...]] = []
         self.bends: list[Bend] = []
-        self.noise = [planes_share(graph.input_shape, len(graph.nodes)) * _size(box).max().view(1) + TINY]
+        self.noise = [planes_share(graph.input_shape, len(graph.nodes)) * _size(box).max().view(1) + graph.tiny]
         self.tight = {0}
         self.left = min(LAYER_SECONDS, 0.2 * budget.seconds_left) if optimise else 0.0
 
@@ -69,10 +70,10 @@ class _Walk:
             bend = bend_of(self.graph, index, given[0])
             if bend is not None:
                 self.bends.append(bend)
-            self.values[index + 1] = _interval(node.operator, gamma(self.graph, node), relaxation, given)
+            self.values[index + 1] = _interval(self.graph, index, relaxation, given)
             terms = relaxation.spread(*map(_size, given)).max() + _size(self.values[index + 1]).max()
             terms = terms + torch.stack([_size(r).max() for r in given]).max()
-            self.noise.append(2 * planes_share(node.shape, len(self.graph.nodes)) * terms.view(1) + TINY)
+            self.noise.append(noise_of(self.graph, index, terms.view(1)))
             for dead in self.graph.last_uses[index]:
                 del self.values[dead]
         proving = self.crown(len(self.graph.nodes))
@@ -102,8 +103,8 @@ class _Walk:
             bound = self.bounded(crown, narrow, units, 0.0 if stops else torch.inf, len(some) / len(place))
             below, above = bound.chunk(2)
             low[some], high[some] = torch.maximum(low[some], below), torch.minimum(high[some], -above)
-        crossed = low > high  # by rounding alone
-        low, high = torch.where(crossed, high, low), torch.where(crossed, low, high)
+        if bool((low > high).any()):
+            raise ProofError("two bounds on a neuron contradict each other")
         self.values[value] = Range(low.view(1, *shape), high.view(1, *shape))
 
     def bounded(
@@ -152,8 +153,9 @@ def _size(within: Range) -> Tensor:
     return torch.maximum(within.low.abs(), within.high.abs())
 
 
-def _interval(operator: Operator, share: float, relaxation: Relaxation, given: Sequence[Range]) -> Range:
-    """What the output lies between, from the inputs' ranges alone."""
+def _interval(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Range]) -> Range:
+    """What a node's output lies between, from its inputs' ranges alone."""
+    operator, share = graph.nodes[index].operator, gamma(graph, graph.nodes[index])
     if operator.only_moves:  # the ends themselves: a middle and a radius would round them
         return Range(operator.apply(*(r.low for r in given)), operator.apply(*(r.high for r in given)))
     found, sizes = relaxation.image(*given), [_size(r) for r in given]
@@ -161,5 +163,4 @@ def _interval(operator: Operator, share: float, relaxation: Relaxation, given: S
         centre = relaxation.points(*(r.centre.unsqueeze(0) for r in given))[0]
         radius = relaxation.spread(*carried(operator, share, [r.radius for r in given], sizes))
         found = Range(centre - radius, centre + radius)
-    constant = operator.apply(*(torch.zeros_like(r.low) for r in given)).abs() if isinstance(operator, Affine) else 0.0
-    return widened(found, relaxation, share, sizes, constant)
+    return widened(graph, index, found, relaxation, sizes)

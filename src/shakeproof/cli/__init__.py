@@ -8,6 +8,7 @@ import click
 
 from shakeproof import __version__
 from shakeproof.cli.analysing import profile, verify
+from shakeproof.cli.certifying import check
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels, supports
 from shakeproof.errors import ShakeproofError
@@ -15,7 +16,12 @@ from shakeproof.memory import keep_freed_memory
 
 EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
 # How the arguments that errors speak of are typed here.
-FLAGS = {"memory": "--memory GIB", "image_shape": "--image-shape C,H,W", "method": "--method bounds"}
+FLAGS = {
+    "memory": "--memory GIB",
+    "image_shape": "--image-shape C,H,W",
+    "method": "--method bounds",
+    "arithmetic": "--arithmetic real",
+}
 
 
 def main() -> None:
@@ -57,5 +63,5 @@ def cli() -> None:
     """
 
 
-for command in (profile, verify, kernels, supports, export, demo):
+for command in (profile, verify, check, kernels, supports, export, demo):
     cli.add_command(command)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from shakeproof.cli.certifying import write_certificates
 from shakeproof.cli.options import analysis_options, numbers, settings_from
 from shakeproof.cli.pictures import check_outputs, write_pictures
 from shakeproof.cli.queries import answered, load_pictures, parsed, specified
@@ -98,15 +99,16 @@ def _run(
     image_shape: tuple[int, int, int] | None,
     plot: Path | None,
     counterexample: Path | None,
+    certificate: Path | None,
     as_json: bool,
     quiet: bool,
     results: Path | None = None,
     **how: Any,
 ) -> int:
     """Make queries, answer them, print the answers."""
-    check_outputs(plot, counterexample, results)
+    check_outputs(plot, counterexample, results, certificate)
     kernels = parsed(perturbations, strength, plot)
-    settings = settings_from(stop_early, whole_curve=plot is not None, **how)
+    settings = settings_from(stop_early, whole_curve=not (plot is certificate is None), **how)
     if perturbations:
         from shakeproof.query import perturbed
 
@@ -127,5 +129,8 @@ def _run(
     elif not quiet:
         print_results([network for network, _ in asked], found)
     about = [network for network, queries in asked for _ in queries]
-    write_pictures([*zip(about, found, strict=True)], plot, counterexample)
+    answers = [*zip(about, found, strict=True)]
+    write_pictures(answers, plot, counterexample)
+    if certificate is not None:
+        write_certificates(answers, certificate, profile=not stop_early)
     return exit_code(found)

@@ -84,11 +84,27 @@ def _entry(value: Any) -> str:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True)
-def supports(model: str, as_json: bool) -> int:
-    """Whether a network can be analysed, operator by operator, and by which method."""
-    from shakeproof.network import Graph, load, read
+def supports(model: str | None, as_json: bool) -> int:
+    """Whether a network can be analysed, operator by operator, and by which method; without one, what there is."""
+    from shakeproof.analysis import arithmetics
+    from shakeproof.network import OPERATORS, Graph, load, read
+
+    if model is None:
+        said: dict[str, Any] = {
+            "arithmetic": ["real", "float32"],
+            "methods": ["exact", "bounds"],
+            "formats": [".onnx", ".onnx.gz", ".pt2"],
+            "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
+            "operators": sorted(OPERATORS),
+        }
+        if as_json:
+            click.echo(json.dumps(said))
+        else:
+            for key, values in said.items():
+                click.echo(f"{key}: {', '.join(values)}")
+        return 0
 
     def method(graph: Graph) -> str:
         return "exact" if graph.is_piecewise_linear else "bounds"
@@ -99,6 +115,7 @@ def supports(model: str, as_json: bool) -> int:
         problems = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
         click.echo(json.dumps({"model": model, "supported": supported,
                                "method": method(reading.graph) if reading.graph else None,
+                               "arithmetic": arithmetics(reading.graph, reading.dropped) if reading.graph else [],
                                "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
         return 0 if supported else EXIT_NO
     from shakeproof.report import plain_table
@@ -120,7 +137,8 @@ def supports(model: str, as_json: bool) -> int:
         for note in network.notes:
             console.print(f"[dim]note: {note}[/]")
         why = f"{method(network.graph)} ({_bending(network)})"
-        console.print(f"{model}: [green]supported[/]; method: {why}; agrees with its runtime")
+        about = " and ".join(arithmetics(network.graph, network.dropped))
+        console.print(f"{model}: [green]supported[/]; method: {why}; proofs about {about}; agrees with its runtime")
     return 0 if supported else EXIT_NO
 
 

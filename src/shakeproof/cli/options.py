@@ -12,7 +12,7 @@ import click
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.settings import Method, Settings
+    from shakeproof.settings import Arithmetic, Method, Rounding, Settings
 
 PICTURES = (".png", ".svg")
 
@@ -63,9 +63,16 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Exact needs one strength and a piecewise-linear network; bounds take any."),
         click.option("--tolerance", type=float, default=1e-4, show_default=True,
                      help="How closely bounds pin down a critical strength."),
+        click.option("--rounding", type=click.Choice(["rigorous", "nominal"]), default="rigorous", show_default=True,
+                     help="Nominal answers of the exact method ignore float64 rounding, and are no proof."),
+        click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
+                     help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
+                     " of summation (but not by Winograd's method or in TF32)."),
         click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
         click.option("--counterexample", type=click.Path(path_type=Path),
                      help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
+        click.option("--certificate", type=click.Path(path_type=Path),
+                     help="Write what shakeproof check needs to find the answer again, a file for each query."),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
         click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
     )  # fmt: skip
@@ -83,10 +90,14 @@ def settings_from(
     device: str,
     method: Method,
     tolerance: float,
+    rounding: Rounding,
+    arithmetic: Arithmetic,
 ) -> Settings:
     from shakeproof.settings import Settings
 
-    settings = Settings(timeout, memory, stop_early, usable_device(device), method, tolerance, whole_curve)
+    settings = Settings(
+        timeout, memory, stop_early, usable_device(device), method, tolerance, whole_curve, rounding, arithmetic
+    )
     if threads:
         import torch
 

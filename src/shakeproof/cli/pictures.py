@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from shakeproof.result import Result
 
 
-def check_outputs(plot: Path | None, counterexample: Path | None, results: Path | None) -> None:
+def check_outputs(
+    plot: Path | None, counterexample: Path | None, results: Path | None, certificate: Path | None = None
+) -> None:
     """Find out before the work whether what is asked for can be written."""
-    for path, endings in ((plot, PICTURES), (counterexample, (*PICTURES, ".npy")), (results, ())):
+    asked = ((plot, PICTURES), (counterexample, (*PICTURES, ".npy")), (results, ()), (certificate, ()))
+    for path, endings in asked:
         if path is not None:
             check_writable(path, endings)
 
@@ -27,18 +30,18 @@ def write_pictures(answers: Sequence[tuple[Network, Result]], plot: Path | None,
     from shakeproof.report import counterexample_figure, result_figure, save
 
     if plot is not None:
-        for path, (_, result) in _numbered(plot, [own for own in answers if own[1].query.path is not None]):
+        for path, (_, result) in numbered(plot, [own for own in answers if own[1].query.path is not None]):
             save(result_figure(result), path)
     if counterexample is not None:
         shown = [own for own in answers if own[1].counterexample is not None]
-        for path, (network, result) in _numbered(counterexample, shown):
+        for path, (network, result) in numbered(counterexample, shown):
             if path.suffix == ".npy":
                 write_whole({path: _array(network, result)})
             else:
                 save(counterexample_figure(result), path)
 
 
-def _numbered(path: Path, answers: Sequence[tuple[Network, Result]]) -> Iterator[tuple[Path, tuple[Network, Result]]]:
+def numbered(path: Path, answers: Sequence[tuple[Network, Result]]) -> Iterator[tuple[Path, tuple[Network, Result]]]:
     for number, own in enumerate(answers, start=1):
         yield (path if len(answers) == 1 else path.with_stem(f"{path.stem}-{number}")), own
 

@@ -55,6 +55,8 @@ def answer_version2(query_file: str, networks: Sequence[str], label: int | None,
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
     shape, mean, std = (options.pop(key) for key in ("image_shape", "mean", "std"))
     plot, counterexample, _, quiet = (options.pop(key) for key in ("plot", "counterexample", "as_json", "quiet"))
+    if options.pop("certificate") is not None:
+        raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
     check_outputs(plot, counterexample, None)
     settings = settings_from(stop_early=True, whole_curve=False, **options)
     asked = specified(model, [query_file], label, plot, shape, mean, std)

@@ -3,13 +3,16 @@
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
+from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [
     "Bridge",
     "Curve",
+    "Least",
     "Lines",
     "Piece",
+    "RationalNetwork",
     "assemble",
     "find_bridges",
     "join",

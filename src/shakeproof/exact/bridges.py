@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import Boxes, Enclosed, cells_within, enclose
+from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sweep import Lines, count_breaks
@@ -147,18 +147,10 @@ def _leaders(
         ends = torch.tensor([(cell.low, cell.high) for cell in cells[part]], dtype=torch.float64, device=device)
         boxes = Boxes(ends[:, :1], ends[:, 1:])
         inputs = torch.stack([lines.at(line, z[:, 0]) for z in boxes.points])
-        enclosed = enclose(graph, inputs, boxes, lines.paths.scales[lines.path[line]])
+        enclosed = enclose(graph, inputs, boxes, lines.paths.error[lines.path[line]])
         leader = enclosed.scores.points[0].argmax(1)
         label = torch.from_numpy(labels)[line.cpu()].to(device)
-        settled = (_lead(enclosed, leader) > 0) & (_lead(enclosed, label) > lowest[part].to(device))
+        led, ahead = (leads_below(enclosed, who).amin(1) for who in (leader, label))
+        settled = (led > 0) & (ahead > lowest[part].to(device))
         found[part] = torch.where(settled, leader, -1).tolist()
     return found
-
-
-def _lead(enclosed: Enclosed, leader: Tensor) -> Tensor:
-    """A lower bound, on each cell, of the leader's lead over its best rival; NaN where there is none."""
-    points, radius = enclosed.scores.points, enclosed.scores.radius
-    own = leader.unsqueeze(1)
-    leads = points.gather(2, own.expand(len(points), -1, -1)) - points
-    least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
-    return least.scatter(1, own, torch.inf).amin(1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.exact.sweep import Piece
-from shakeproof.operators import envelope_breaks
+from shakeproof.operators import UNIT, envelope_breaks
 
 Floats = NDArray[np.float64]
 
@@ -24,15 +24,24 @@ class Curve:
 
     A bridge (`bridged`, for each two neighbouring rows) was not enumerated. It is proved that whoever leads at both of
     its ends leads on all of it, and that the label's smallest margin is at a row, not within a bridge.
+
+    `error`, for each two neighbouring rows too, bounds the norm of what is between the network's scores and the chord;
+    it is 0 over bridges, whose proof has allowed for it, and NaN where nobody looked.
     """
 
     z: Floats
     scores: Floats
+    error: Floats = field(default_factory=lambda: np.empty(0))
     bridged: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
+        segments = max(len(self.z) - 1, 0)
         if not len(self.bridged):
-            object.__setattr__(self, "bridged", np.zeros(max(len(self.z) - 1, 0), bool))
+            object.__setattr__(self, "bridged", np.zeros(segments, bool))
+        if not len(self.error):
+            object.__setattr__(self, "error", np.full(segments, np.nan))
+        if (len(self.error), len(self.bridged)) != (segments, segments):
+            raise ProofError("the rows of a curve and what is known between them do not fit together")
         if not np.isfinite(self.scores).all():
             raise NotFiniteError("the network's scores are not finite along this path; check its weights, mean and std")
         if not (np.diff(self.z) > 0).all() or not np.isfinite(self.z).all():
@@ -45,7 +54,8 @@ class Curve:
     def up_to(self, end: float) -> Curve:
         """The rows up to a strength; none beyond it."""
         count = int(np.searchsorted(self.z, end, side="right"))
-        return Curve(self.z[:count], self.scores[:count], self.bridged[: max(count - 1, 0)])
+        segments = max(count - 1, 0)
+        return Curve(self.z[:count], self.scores[:count], self.error[:segments], self.bridged[:segments])
 
     @property
     def pieces(self) -> int:
@@ -62,6 +72,13 @@ class Curve:
         """The label's lead over its best rival, at each row. Between rows it is never below the chord."""
         smallest: Floats = self.leads(label).min(1)
         return smallest
+
+    @property
+    def off(self) -> Floats:
+        """What a difference of scores is off by at most, for each two neighbouring rows; infinite if nobody looked."""
+        size = np.abs(self.scores).max(1, initial=0.0)
+        off = 2**0.5 * self.error + 4 * UNIT * np.maximum(size[:-1], size[1:])
+        return np.where(np.isnan(off), np.inf, off * (1 + 4 * UNIT))
 
     def first_loss(self, label: int) -> float | None:
         """The smallest z at which the label no longer leads; None if it leads everywhere."""
@@ -123,21 +140,21 @@ def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curv
             raise ProofError("a piece of a line is missing")
     if not parts:
         return [Curve(np.empty(0), np.empty((0, classes)))] * lines
-    line, z, scores = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-    fresh = np.ones(len(z), dtype=bool)
-    fresh[1:] = (z[1:] != z[:-1]) | (line[1:] != line[:-1])
-    line, z, scores = line[fresh], z[fresh], scores[fresh]
+    line, z, scores, error = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    last = np.ones(len(z), dtype=bool)  # of a row that two pieces share, the second's error is about what follows it
+    last[:-1] = (z[1:] != z[:-1]) | (line[1:] != line[:-1])
+    line, z, scores, error = line[last], z[last], scores[last], error[last]
     if (np.diff(line) < 0).any():
         raise ProofError("the pieces of a line are out of order")
     bounds = np.searchsorted(line, np.arange(lines + 1))
-    return [_finite(z[a:b], scores[a:b]) for a, b in pairwise(bounds)]
+    return [_finite(z[a:b], scores[a:b], error[a:b]) for a, b in pairwise(bounds)]
 
 
-def _finite(z: Floats, scores: Floats) -> Curve:
+def _finite(z: Floats, scores: Floats, error: Floats) -> Curve:
     """The curve as far as its scores are finite: what comes after is nobody else's trouble."""
     broken = np.flatnonzero(~np.isfinite(scores).all(1))
     end = int(broken[0]) if len(broken) else len(z)
-    return Curve(z[:end], scores[:end])
+    return Curve(z[:end], scores[:end], error[: max(end - 1, 0)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,22 +178,24 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
     """
     z: list[Floats] = []
     scores: list[Floats] = []
+    error: list[Floats] = []
     bridged: list[NDArray[np.bool_]] = []
     for start, end, part in parts:
         if z and z[-1][-1] != start:
             raise ProofError("a stretch of a line is missing")
         if isinstance(part, Bridge):
-            rows, values, flags = np.array([start, end]), part.scores, np.ones(1, bool)
+            rows, values, off, flags = np.array([start, end]), part.scores, np.zeros(1), np.ones(1, bool)
         else:
-            rows, values, flags = part.z, part.scores, part.bridged
+            rows, values, off, flags = part.z, part.scores, part.error, part.bridged
             if not len(rows) or rows[0] != start:
                 break
         shared = 1 if z else 0
         z.append(rows[shared:])
         scores.append(values[shared:])
+        error.append(off)
         bridged.append(flags)
         if rows[-1] != end:
             break
     if not z:
         return Curve(np.empty(0), np.empty((0, classes)))
-    return Curve(np.concatenate(z), np.concatenate(scores), np.concatenate(bridged))
+    return Curve(np.concatenate(z), np.concatenate(scores), np.concatenate(error), np.concatenate(bridged))

@@ -15,6 +15,7 @@ from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.sweep import Lines, Piece, sweep
 from shakeproof.network import Graph
+from shakeproof.rounding import Chords
 
 # The share of a timeout that may go into bridges; most is the sweep's.
 BRIDGE_SHARE = 0.25
@@ -27,12 +28,13 @@ def swept_curves(
     budget: Budget,
     closed: Sequence[int] = (),
     whole: bool = False,
+    chords: Chords | None = None,
     look: Callable[[Piece], Iterable[int]] | None = None,
 ) -> list[Curve]:
     """A curve for each line, from its start as far as the clock let it come.
 
     Nothing is done on lines that are `closed`. `look` is shown each finished piece, with its lines, and says on which
-    of them no more is wanted. With `whole`, every piece is enumerated.
+    of them no more is wanted. With `whole`, every piece is enumerated; without `chords`, errors are not looked at.
     """
     wanted = [n for n in range(len(lines)) if n not in set(closed) and float(lines.end[n]) > float(lines.start[n])]
     bridges: list[list[Bridge]] = [[]] * len(lines)
@@ -48,7 +50,7 @@ def swept_curves(
         end=torch.tensor(end, dtype=torch.float64, device=device),
         path=torch.tensor(owner, dtype=torch.int64, device=device),
     )
-    swept = iter(assemble(_pieces(graph, windows, budget, closed, look), len(windows), graph.classes))
+    swept = iter(assemble(_pieces(graph, windows, budget, closed, chords, look), len(windows), graph.classes))
     return [
         join([(start, end, bridge or next(swept)) for start, end, bridge in line], graph.classes) for line in stretches
     ]
@@ -71,6 +73,7 @@ def _pieces(
     windows: Lines,
     budget: Budget,
     closed: Sequence[int],
+    chords: Chords | None,
     look: Callable[[Piece], Iterable[int]] | None,
 ) -> Iterable[Piece]:
     """The sweep's pieces on parts of lines, as far as the clock and the wish to stop early let it go."""
@@ -88,7 +91,7 @@ def _pieces(
         return is_open
 
     close(closed)
-    for piece in sweep(graph, windows, budget, still_open):
+    for piece in sweep(graph, windows, budget, still_open, chords):
         yield piece
         joined = piece.line[1:] == piece.line[:-1]
         settled += float((piece.z[1:] - piece.z[:-1])[joined].sum())

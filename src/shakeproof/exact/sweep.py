@@ -24,6 +24,7 @@ from shakeproof.budget import Budget
 from shakeproof.network import Graph
 from shakeproof.operators import PATCH_BYTES, Breaks, PiecewiseLinear
 from shakeproof.path import Path
+from shakeproof.rounding import Chords, Reach, norm
 
 FLOAT_BYTES = 8
 FIXED_BYTES = 2 * PATCH_BYTES
@@ -52,23 +53,38 @@ class Lines:
 
 
 class Piece(NamedTuple):
-    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows)."""
+    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows).
+
+    `error` (rows) bounds the norm of what is between the scores and the chord from a row to the next.
+    """
 
     line: Tensor
     z: Tensor
     scores: Tensor
+    error: Tensor
 
 
 class Plan(NamedTuple):
-    """Rows to be made from the rows of a window: row k lies on segment source[k], at `fraction` of it, at z."""
+    """Rows to be made from the rows of a window: row k lies on segment source[k], at `fraction` of it, at z.
+
+    `gap` is what a bend that falls together with a row may add to the error of the segments on either side.
+    """
 
     line: Tensor
     z: Tensor
     source: Tensor
     fraction: Tensor
+    gap: Tensor
 
-    def cut(self, start: int, end: int) -> Plan:
+    def part(self, start: int, end: int) -> Plan:
         return Plan(*(column[start:end] for column in self))
+
+    @property
+    def cut(self) -> Tensor:
+        """Which rows are at the start or the end of a part of a segment that new rows cut: each one's own part."""
+        new = self.fraction > 0
+        new[:-1] |= new[1:].clone()
+        return new
 
     def of_lines(self, open_lines: Tensor) -> Plan:
         """Only the rows on lines that are still open (lines,)."""
@@ -77,24 +93,37 @@ class Plan(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Rows planned from `values` (by value number); node number `node` bends at none but these rows. -1: the input."""
+    """Rows planned from `values` (by value number); node number `node` bends at none but these rows. -1: the input.
+
+    `reaches` says how far from their chords the values may be, if that is asked.
+    """
 
     node: int
     plan: Plan
     values: Mapping[int, Tensor]
+    reaches: Mapping[int, Reach]
 
 
-def sweep(graph: Graph, lines: Lines, budget: Budget, is_open: Callable[[], Tensor] | None = None) -> Iterator[Piece]:
+def sweep(
+    graph: Graph,
+    lines: Lines,
+    budget: Budget,
+    is_open: Callable[[], Tensor] | None = None,
+    chords: Chords | None = None,
+) -> Iterator[Piece]:
     """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
 
     The budget bounds the working set. `is_open` is asked before each window for a mask of the lines that still matter;
-    what is left of the others is dropped.
+    what is left of the others is dropped. Without `chords`, errors are not looked at, and NaN.
     """
     longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
     z = torch.stack([lines.start, lines.end], 1).flatten()
-    ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z))
-    stack = list(cut_into_windows(-1, ends, {0: lines.at(line, z)}, longest))
+    ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z), torch.zeros_like(z))
+    rows = lines.at(line, z)
+    reaches = {} if chords is None else {0: chords.start(rows, norm(lines.paths.error)[lines.path][line])}
+    stack = list(cut_into_windows(-1, ends, {0: rows}, reaches, longest))
+    del rows
     while stack:
         window = stack.pop()
         if is_open is not None:
@@ -103,7 +132,7 @@ def sweep(graph: Graph, lines: Lines, budget: Budget, is_open: Callable[[], Tens
                 return
             window = window._replace(plan=window.plan.of_lines(wanted))
         if len(window.plan.z):
-            step = advance(graph, window)
+            step = advance(graph, window, chords)
             if isinstance(step, Piece):
                 yield step
             else:
@@ -130,18 +159,19 @@ def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
     return values[len(graph.nodes)], counts
 
 
-def advance(graph: Graph, window: Window) -> Piece | Window:
+def advance(graph: Graph, window: Window, chords: Chords | None) -> Piece | Window:
     """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it."""
     plan = window.plan
     values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
+    reaches = {number: reach.of(plan.source, plan.cut) for number, reach in window.reaches.items()}
     joined = plan.line[1:] == plan.line[:-1]
     for index in range(max(window.node, 0), len(graph.nodes)):
         node = graph.nodes[index]
         if isinstance(node.operator, PiecewiseLinear) and index != window.node:
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
             if len(breaks.segment):
-                return Window(index, insert(plan, breaks), values)
-        inputs = [values[i] for i in node.inputs]
+                return Window(index, insert(plan, breaks), values, reaches)
+        inputs, given = [values[i] for i in node.inputs], [reaches[i] for i in node.inputs if i in reaches]
         for dead in graph.last_uses[index]:
             del values[dead]
         if isinstance(node.operator, PiecewiseLinear) and index in graph.overwriting:
@@ -149,29 +179,35 @@ def advance(graph: Graph, window: Window) -> Piece | Window:
         else:
             values[index + 1] = node.operator.apply(*inputs)
         del inputs
-    return Piece(plan.line, plan.z, values[len(graph.nodes)])
+        if chords is not None:
+            gaps = plan.gap if index == window.node else None
+            reaches[index + 1] = chords.after(index, given, values[index + 1], gaps)
+    last = len(graph.nodes)
+    return Piece(
+        plan.line, plan.z, values[last], reaches[last].error if reaches else torch.full_like(plan.z, torch.nan)
+    )
 
 
 def insert(plan: Plan, breaks: Breaks) -> Plan:
     """The rows of a window together with its breaks, in order.
 
-    A break that falls on an end of its segment, or on another break, adds nothing: no segment of length zero.
+    A break that falls on an end of its segment, or on another break, adds nothing: no segment of length zero. By what
+    fraction it is missed says how much the output bends between rows, a gap.
     """
-    z, segment = plan.z, breaks.segment
-    at = z[segment] + breaks.fraction * (z[segment + 1] - z[segment])
-    inside = (at > z[segment]) & (at < z[segment + 1])
-    at, segment, fraction = at[inside], segment[inside], breaks.fraction[inside]
+    z, (segment, fraction, height) = plan.z, breaks
+    at = z[segment] + fraction * (z[segment + 1] - z[segment])
+    at = torch.minimum(torch.maximum(at, z[segment]), z[segment + 1])
     order = at.argsort()
     order = order[segment[order].argsort(stable=True)]
-    at, segment, fraction = at[order], segment[order], fraction[order]
-    fresh = torch.ones_like(inside[: len(at)])
-    fresh[1:] = (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
-    at, segment, fraction = at[fresh], segment[fresh], fraction[fresh]
+    at, segment, fraction, height = at[order], segment[order], fraction[order], height[order]
+    inside = (at > z[segment]) & (at < z[segment + 1])
+    fresh = inside.clone()
+    fresh[1:] &= (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
 
-    rows = torch.arange(len(z), device=z.device)
-    before = torch.bincount(segment, minlength=len(z)).cumsum(0).roll(1)
+    rows, kept = torch.arange(len(z), device=z.device), segment[fresh]
+    before = torch.bincount(kept, minlength=len(z)).cumsum(0).roll(1)
     before[0] = 0
-    old, new = rows + before, segment + 1 + torch.arange(len(at), device=z.device)
+    old, new = rows + before, kept + 1 + torch.arange(len(kept), device=z.device)
 
     def merged(of_old: Tensor, of_new: Tensor) -> Tensor:
         column = of_old.new_empty(len(of_old) + len(of_new))
@@ -179,12 +215,25 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
         column[new] = of_new
         return column
 
-    return Plan(
-        merged(plan.line, plan.line[segment]),
-        merged(z, at),
-        merged(rows, segment),
-        merged(torch.zeros_like(z), fraction),
+    made = Plan(
+        merged(plan.line, plan.line[kept]),
+        merged(z, at[fresh]),
+        merged(rows, kept),
+        merged(torch.zeros_like(z), fraction[fresh]),
+        z.new_zeros(len(z) + len(kept)),
     )
+    missed = ~fresh
+    if bool(missed.any()):
+        at_end = at == z[segment + 1]
+        number = fresh.cumsum(0) - 1  # of the break that an equal one was merged with
+        row = (
+            torch.where(inside, new[number], old[segment + at_end.long()]) if len(new) else old[segment + at_end.long()]
+        )
+        there = torch.where(inside, made.fraction[row], at_end.to(z.dtype))
+        gap = ((fraction - there).abs() * height)[missed]
+        for side in (row[missed], (row[missed] - 1).clamp(min=0)):
+            made.gap.index_add_(0, side, gap)
+    return made
 
 
 def make_rows(plan: Plan, rows: Tensor) -> Tensor:
@@ -206,7 +255,9 @@ def make_rows(plan: Plan, rows: Tensor) -> Tensor:
     return made.view(-1, *rows.shape[1:])
 
 
-def cut_into_windows(node: int, plan: Plan, values: Mapping[int, Tensor], longest: int) -> Iterator[Window]:
+def cut_into_windows(
+    node: int, plan: Plan, values: Mapping[int, Tensor], reaches: Mapping[int, Reach], longest: int
+) -> Iterator[Window]:
     """Windows of at most `longest` rows, from right to left (so that the leftmost ends on top of the stack).
 
     A window begins with the last row of the one before it, unless that row is the end of its line.
@@ -216,7 +267,7 @@ def cut_into_windows(node: int, plan: Plan, values: Mapping[int, Tensor], longes
     starts = [end * k // count for k in range(count)]
     for start in reversed(starts):
         shares = start > 0 and bool(plan.line[start - 1] == plan.line[start])
-        yield Window(node, plan.cut(start - shares, end), values)
+        yield Window(node, plan.part(start - shares, end), values, reaches)
         end = start
 
 

@@ -54,6 +54,11 @@ def between(start: Matrix, end: Matrix) -> ParameterisedKernel:
     return ParameterisedKernel((slope,), start)
 
 
+def absolute(matrix: Matrix) -> Matrix:
+    """The matrix of the entries' absolute values."""
+    return tuple(tuple(map(abs, row)) for row in matrix)
+
+
 def combined(changes: Sequence[Matrix]) -> ParameterisedKernel:
     """I + sum_i z_i C_i for changes C_i of any sizes, all odd or all even, with their centres on each other."""
     height, width = max(map(len, changes)), max(len(change[0]) for change in changes)

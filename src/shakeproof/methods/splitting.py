@@ -6,11 +6,13 @@ Strengths are split, and up to a few inputs that vary; of many inputs, the neuro
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, now
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.evidence import BoundedCells, BoundedTree, Comparison, Proof, Unproved, Witness
@@ -51,7 +53,7 @@ def answer_by_splitting(
     finite = bool(np.isfinite(scores).all())
     predicted = int(scores.argmax()) if finite else None
     start = float(query.obligations[0].property.margin(scores)[0]) if query.perturbation is not None else None
-    evidence = Evidence(len(query.obligations), (), None, None, start, finite)
+    evidence = Evidence(len(query.obligations), (), None, None, start, finite, settings.arithmetic)
     if finite and not evidence.is_misclassified:
         evidence = searching.evidence(start)
     progress(1.0)
@@ -65,6 +67,8 @@ class _Search:
         self.network, self.query, self.settings, self.budget = network, query, settings, budget
         self.device = torch.device(settings.device)
         self.graph = _graph_of(network, query).to(self.device)
+        if settings.arithmetic == "float32":
+            self.graph = self.graph.in_float32()
 
     def start(self) -> Tensor:
         """The image itself, or the middle of the first box, as an input."""
@@ -95,7 +99,7 @@ class _Search:
         # one box's comparison does not speak for another's, for which there was no time
         asked = all(len(comparison.margin) for comparison in comparisons)
         comparison = Comparison.joined(comparisons) if asked else None
-        return Evidence(count, tuple(proofs), witness, comparison, start, finite)
+        return Evidence(count, tuple(proofs), witness, comparison, start, finite, self.settings.arithmetic)
 
     def at_lowest(self, obligation: Obligation, proof: Proof) -> list[Comparison]:
         """The runtime beside the network on the cell of a path of which least was proved."""
@@ -150,7 +154,15 @@ class _Search:
         if not len(z):
             return None
         margin = (problem.graph.run(problem.path.at(z.to(self.device))) @ problem.claims.t()).amin(1)
-        return self.witness(obligation, z[int(margin.argmin())])
+        worst = z[int(margin.argmin())]
+        found = self.witness(obligation, worst)
+        if found.replayed or obligation.property.label is None or self.settings.arithmetic != "real":
+            return found
+        point = Boxes(worst.unsqueeze(0).to(self.device), worst.unsqueeze(0).to(self.device))
+        inputs = problem.path.at(point.points)
+        enclosed = enclose(problem.graph, inputs, point, problem.path.error.unsqueeze(0))
+        rival, label = (torch.tensor([c], device=self.device) for c in (found.winner, obligation.property.label))
+        return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, label)[0] > 0))
 
     def by_inputs(
         self, obligation: Obligation, box: InputBox, graph: Graph, budget: Budget

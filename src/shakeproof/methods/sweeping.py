@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,38 +14,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import Budget, now
-from shakeproof.evidence import Bracket, Comparison, Swept, Witness
-from shakeproof.exact import Curve, Lines, Piece, longest_window, swept_curves
+from shakeproof.evidence import SLACK, Comparison, Swept, Witness
+from shakeproof.exact import Curve, Least, Lines, Piece, RationalNetwork, longest_window, swept_curves
 from shakeproof.inputs import InputPath
 from shakeproof.network import Network
 from shakeproof.path import Path
+from shakeproof.perturbation import Perturbation
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, places, witnessed
+from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
-from shakeproof.rounding import Rounding
+from shakeproof.rounding import Chords
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
-# Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation. Where none
-# will do, halving between rows finds it: so many steps, or until it is known this closely.
-HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10)
-HALVINGS, NARROW = 60, 5e-10
-# A row wins for certain where its margin is above this share of its scores.
-CLEARLY = 1e-12
-# Rounding is looked at in every row whose margin is below this share of its scores.
-DWARFED = 1e-9
+# Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
+HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
+# A curve and direct evaluation may be so far apart, as a share of the scores, where rounding was not looked at.
+NOMINAL = 1e-9
 # How many strengths are tried in the reference runtime before an early answer is worked for.
 PROBES = 32
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
-# In the middle of how many pieces a curve is compared with direct evaluation and its errors; a shorter one in all.
-SPOTS = 12
+# In the middle of how many pieces, beside the one with the smallest margin, a curve is compared with direct evaluation.
+SPOTS = 3
 # Lines that share a sweep: as many as this, and as their inputs fit into so many bytes; more gain nothing.
 LINES_AT_ONCE, LINE_BYTES = 1024, 64 * 2**20
-# Evaluating with errors takes about so many times the memory of a row of the sweep.
-ERROR_ROWS = 6
+# A lead of nothing is enough for a rival.
+TIED, LARGEST = 2.0**-1074, Fraction(10**300)
+# So many terms of sums are added up without rounding for a query, at most: some seconds.
+EXACT_TERMS = 2 * 10**6
+# Planes for so many rivals are pulled back for a piece at once.
+CLOSE_ROWS = 8
 
 
 def answer_by_sweep(
@@ -68,6 +74,8 @@ class Batch:
         device = torch.device(settings.device)
         paths = [self.path(number) for number in range(len(queries))]
         self.graph = paths[0].within(network.graph).to(device)
+        # the network that proofs are about
+        self.meant = self.graph.in_float32() if settings.arithmetic == "float32" else self.graph
         self.lines = Lines(
             paths=Path.stacked([path.path for path in paths]).to(device),
             start=torch.zeros(len(paths), dtype=torch.float64, device=device),
@@ -78,6 +86,10 @@ class Batch:
         self.first = self.scores(np.arange(len(queries)), np.zeros(len(queries)))
         # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
         self.confirmed: dict[int, Witness] = {}
+        # Lines without rounding, as far as they were needed, and where on them the label turned out to lose.
+        self.known_exactly: dict[int, tuple[list[Fraction], list[Fraction]]] = {}
+        self.sunk: list[tuple[int, Least]] = []
+        self.exact_terms = np.full(len(queries), EXACT_TERMS)
 
     def path(self, number: int) -> InputPath:
         path = self.queries[number].path
@@ -89,30 +101,38 @@ class Batch:
         probed = self.probe(comparisons) if self.settings.stop_early else {}
         hopeless = np.flatnonzero(~np.isfinite(self.first).all(1)).tolist()
         look = self.confirm if self.settings.stop_early else None
-        closed, whole = [*self.confirmed, *hopeless], self.settings.whole_curve
-        curves = swept_curves(self.graph, self.lines, self.labels, self.budget, closed, whole, look)
+        # bounds that settle who leads are about real numbers
+        closed, whole = [*self.confirmed, *hopeless], self.settings.whole_curve or self.settings.arithmetic != "real"
+        chords = Chords(self.graph) if self.settings.rounding == "rigorous" else None
+        curves = swept_curves(self.graph, self.lines, self.labels, self.budget, closed, whole, chords, look)
         timed_out = self.budget.is_late()
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-        brackets = {**probed, **self.brackets(curves, losses)}
-        witnesses = self.witnesses(curves, losses)
-        trust = {} if timed_out else self.trust(curves, losses)
+        proved = self.proved(curves, losses)
+        wins, loses = self.edges(curves, losses, proved)
+        witnesses, contradicted = self.witnesses(curves, losses), self.contradicted(curves)
         seconds = now() - self.started
         pieces = sum(curve.pieces + 1 for curve in curves)
         found = []
         for number, curve in enumerate(curves):
             end = self.path(number).end[0]
             complete = curve.covers(0.0, end)
-            error, deviation = trust.get(number, (None, None))
             label = int(self.labels[number])
-            proof = Swept(curve, label, end, error, deviation, brackets.get(number), timed_out)
+            lower = np.empty(0) if number in contradicted else proved[number]
+            nominal = self.settings.rounding == "nominal"
+            lost = loses.get(number, probed.get(number))
+            witness = witnesses.get(number)
+            if lost is None and witness is not None and witness.proved and witness.strengths is not None:
+                (lost,) = witness.strengths
+            proof = Swept(curve, label, end, lower, wins.get(number, 0.0), lost, timed_out, nominal)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,
                 proofs=(proof,),
-                witness=witnesses.get(number),
+                witness=witness,
                 comparison=comparisons[number],
                 start=float(margins(self.first[[number]], [label])[0]),
                 finite=complete or (stopped and number not in hopeless),
+                arithmetic=self.settings.arithmetic,
             )
             predicted = None if number in hopeless else int(self.first[number].argmax())
             query, share = self.queries[number], seconds * (curve.pieces + 1) / pieces
@@ -128,27 +148,27 @@ class Batch:
         asked = [(own, places(own) if count is None else places(own, count)) for own in obligations]
         return compared(self.network, asked, self.budget)
 
-    def probe(self, comparisons: Sequence[Comparison]) -> dict[int, Bracket]:
+    def probe(self, comparisons: Sequence[Comparison]) -> dict[int, float]:
         """Counterexamples among the strengths that were compared, before the real work.
 
-        Confirms what it finds, and returns what that says of the critical strength: it is in (0, z].
+        Confirms what it finds, and returns the first strength at which the label loses.
         """
-        brackets = {}
+        lost = {}
         won = margins(self.first, self.labels) > 0
         for number in np.flatnonzero(won).tolist():
             comparison, tried = comparisons[number], places(self.queries[number].obligations[0], PROBES + 1)
-            lost = np.flatnonzero(comparison.fails & (comparison.margin < 0))
-            if len(lost):
-                worst = int(lost[comparison.margin[lost].argmin()])
+            failing = np.flatnonzero(comparison.fails & (comparison.margin < 0))
+            if len(failing):
+                worst = int(failing[comparison.margin[failing].argmin()])
                 witness = self.witness(number, float(tried[worst, 0]))
                 if witness.replayed and witness.margin < 0:
                     self.confirmed[number] = witness
-                    brackets[number] = (0.0, float(tried[lost[0], 0]))
-        return brackets
+                    lost[number] = float(tried[failing[0], 0])
+        return lost
 
     def confirm(self, piece: Piece) -> Iterator[int]:
         """The lines on which this piece holds a counterexample that the reference runtime confirms."""
-        line, z, scores = (column.cpu().numpy() for column in piece)
+        line, z, scores = (column.cpu().numpy() for column in piece[:3])
         margin = margins(scores, self.labels[line])
         for number in np.unique(line[margin < 0]).tolist():
             rows = np.flatnonzero(line == number)
@@ -161,7 +181,21 @@ class Batch:
     def witness(self, number: int, z: float) -> Witness:
         at = torch.tensor([z], dtype=torch.float64)
         obligation = self.queries[number].obligations[0]
-        return witnessed(self.network, self.network.graph, obligation, at)
+        found = witnessed(self.network, self.network.graph, obligation, at)
+        if found.replayed or not found.margin < 0 or self.settings.arithmetic != "real":
+            return found
+        ahead = self.leads(np.array([number]), [(z, z)], np.array([found.winner]))
+        return replace(found, proved=bool(ahead[0] > 0))
+
+    def sunken(self, number: int, least: Least) -> Witness:
+        """Where the label loses without rounding, though float64 does not show it: at the nearest number, if there."""
+        z, label = float(least.place), int(self.labels[number])
+        at = torch.tensor([z], dtype=torch.float64)
+        found = witnessed(self.network, self.network.graph, self.queries[number].obligations[0], at)
+        there = self.least(number, (z, z), label, least.rival)
+        if there is None or there.lead > 0 or found.replayed:
+            return found
+        return replace(found, margin=_float(there.lead), winner=least.rival, proved=True)
 
     def witnesses(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Witness]:
         """For each line whose label loses: where it does so most clearly, and the reference runtime shows it."""
@@ -170,101 +204,239 @@ class Batch:
             if loss is not None:
                 for row in deepest(curve.margin(int(self.labels[number]))):
                     witness = self.witness(number, float(curve.z[row]))
-                    if witness.replayed or number not in found:
+                    best = found.get(number)
+                    if best is None or witness.replayed or (witness.proved and not best.proved):
                         found[number] = witness
                     if witness.replayed:
                         break
+        for number, least in self.sunk:
+            best = found.get(number)
+            if best is None or not (best.replayed or best.proved):
+                witness = self.sunken(number, least)
+                if witness.proved or witness.replayed:
+                    found[number] = witness
         return found
+
+    # -- what is proved -----------------------------------------------------------------------------------------------
+
+    def proved(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> list[NDArray[np.float64]]:
+        """For each curve, lower bounds of the label's margin between its rows, as far as the label wins.
+
+        Where the sweep's own errors are too large, and what is deployed is float32, each piece is bounded on its own.
+        """
+        found = [self.by_chords(curve, int(label)) for curve, label in zip(curves, self.labels, strict=True)]
+        if self.settings.rounding == "nominal":
+            return found
+        weak: list[tuple[int, int]] = []
+        for number, (curve, lower, loss) in enumerate(zip(curves, found, losses, strict=True)):
+            ends = np.inf if loss is None else loss
+            last = len(curve.z) - 1
+            unproved = np.flatnonzero(~(lower > 0)).tolist()
+            weak += [(number, segment) for segment in unproved if curve.z[min(segment + 1, last)] < ends]
+        if weak:
+            cells = [self.cell(curves[number], number, segment) for number, segment in weak]
+            bounds = self.leads(np.array([number for number, _ in weak]), cells)
+            for (number, segment), bound in zip(weak, bounds.tolist(), strict=True):
+                found[number][segment] = bound
+        return found
+
+    def by_chords(self, curve: Curve, label: int) -> NDArray[np.float64]:
+        """Chords, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
+        margin = curve.margin(label)
+        least = np.minimum(margin[:-1], margin[1:]) if len(margin) > 1 else margin
+        if len(margin) > 1 and margin.min() > 0:  # on a bridge, it is known to be above the smallest of all
+            least = np.where(curve.bridged, margin.min(), least)
+        if self.settings.rounding == "nominal":
+            return least
+        if len(margin) < 2 or self.settings.arithmetic != "real":
+            return np.full(len(least), -np.inf)
+        lower: NDArray[np.float64] = least - curve.off
+        return lower
+
+    def cell(self, curve: Curve, number: int, segment: int) -> tuple[float, float]:
+        """The strengths between two rows, and a little around them: rows may be a little beside their strengths."""
+        low, high = curve.z[segment], curve.z[min(segment + 1, len(curve.z) - 1)]
+        return float(low * (1 - SLACK)), float(min(high * (1 + SLACK), self.path(number).end[0]))
+
+    def leads(
+        self,
+        numbers: NDArray[Any],
+        cells: Sequence[tuple[float, float]],
+        rivals: NDArray[Any] | None = None,
+        exact: bool = True,
+    ) -> NDArray[np.float64]:
+        """Lower bounds of the label's margin on cells of some lines; or of how far rivals are ahead of the label.
+
+        Where float64 does not suffice, without rounding, if that is possible and `exact` allows for the time.
+        """
+        device = self.lines.start.device
+        ends = torch.tensor(cells, dtype=torch.float64, device=device).view(-1, 2)
+        line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
+        label = torch.as_tensor(self.labels[numbers], device=device)
+        leader = label if rivals is None else torch.as_tensor(rivals, device=device)
+        found = np.full(len(cells), -np.inf)
+        step = max(1, cells_within(self.graph, self.budget, 1) // CLOSE_ROWS)
+        for part in self.budget.slices(len(cells), step):
+            boxes = Boxes(ends[part, :1], ends[part, 1:])
+            inputs = torch.stack([self.lines.at(line[part], z[:, 0]) for z in boxes.points])
+            enclosed = enclose(self.meant, inputs, boxes, self.lines.paths.error[self.lines.path[line[part]]])
+            rival = None if rivals is None else label[part]
+            found[part] = lowest_leads(self.meant, enclosed, leader[part], rival).cpu().numpy()
+        if exact and self.settings.arithmetic == "real" and self.rational.is_possible:
+            for i in np.flatnonzero(~(found > 0)).tolist():
+                least = self.least(int(numbers[i]), cells[i], int(leader[i]), None if rivals is None else int(label[i]))
+                if least is not None and rivals is None and least.lead <= 0:
+                    self.sunk.append((int(numbers[i]), least))
+                if least is not None:
+                    found[i] = _float(least.lead) if rivals is None or least.lead else TIED
+        return found
+
+    def least(self, number: int, cell: tuple[float, float], leader: int, rival: int | None) -> Least | None:
+        """The leader's least lead over a rival, or over any, without any rounding."""
+        rivals = [c for c in range(self.graph.classes) if c != leader] if rival is None else [rival]
+
+        def spend(terms: int) -> bool:
+            self.exact_terms[number] -= terms
+            return self.exact_terms[number] > 0 and not self.budget.is_late()
+
+        return self.rational.least_lead(self.exactly(number), cell, leader, rivals, spend)
+
+    @cached_property
+    def rational(self) -> RationalNetwork:
+        return RationalNetwork(self.graph)
+
+    def exactly(self, number: int) -> tuple[list[Fraction], list[Fraction]]:
+        """A line's slope and base, in the network's order of inputs, before any rounding."""
+        if number not in self.known_exactly:
+            query, layout = self.queries[number], self.path(number).layout
+            assert isinstance(query.perturbation, Perturbation)
+            assert query.image is not None
+            (slope,), base = query.perturbation.exactly(query.image.pixels)
+            order = layout.to_input(torch.arange(len(base)).view(layout.image_shape)).flatten().tolist()
+            self.known_exactly[number] = [slope[i] for i in order], [base[i] for i in order]
+        return self.known_exactly[number]
+
+    def contradicted(self, curves: Sequence[Curve]) -> set[int]:
+        """The lines on which direct evaluation, in the middle of some pieces, is farther from the curve than both may
+        be off: a bug, on which nothing may rest.
+        """
+        spots = [(number, piece) for number, curve in enumerate(curves) for piece in self.spots(number, curve)]
+        if not spots:
+            return set()
+        owner = np.array([number for number, _ in spots])
+        z = np.array([curves[number].z[piece : piece + 2].mean() for number, piece in spots])
+        direct, found = self.scores(owner, z), set()
+        for (number, piece), at, scores in zip(spots, z, direct, strict=True):
+            curve = curves[number]
+            off = 2 * np.nan_to_num(curve.error[piece]) + NOMINAL * np.abs(curve.scores).max()
+            if not np.abs(scores - curve.at(np.array([at]))[0]).max() <= off:
+                found.add(number)
+        return found
+
+    def spots(self, number: int, curve: Curve) -> list[int]:
+        """The pieces in which a curve is compared: the one with the smallest margin, and some spread over it."""
+        pieces = np.flatnonzero(~curve.bridged)
+        if not len(pieces):
+            return []
+        lowest = int(curve.margin(int(self.labels[number]))[pieces].argmin())
+        spread = np.linspace(0, len(pieces) - 1, SPOTS).astype(int)
+        return sorted({int(pieces[place]) for place in (lowest, *spread)})
 
     # -- where the label loses ----------------------------------------------------------------------------------------
 
-    def brackets(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Bracket]:
-        """For each line whose label loses: the loss between two strengths that direct evaluation confirms."""
-        found = {number: (0.0, 0.0) for number, z in enumerate(losses) if z == 0}
-        waiting = {number: z for number, z in enumerate(losses) if z}
-        for half_width in HALF_WIDTHS:
-            numbers = np.array(list(waiting), dtype=np.int64)
-            if not len(numbers):
-                break
-            z = np.array(list(waiting.values()))
-            limit = self.lines.end.cpu().numpy()[numbers]
-            low, high = np.maximum(z - half_width, 0.0), np.minimum(z + half_width, limit)
-            before, after = np.split(self.margins(np.tile(numbers, 2), np.concatenate([low, high])), 2)
-            for i in np.flatnonzero((before > 0) & (after <= 0)).tolist():
-                found[int(numbers[i])] = (float(low[i]), float(high[i]))
-                del waiting[int(numbers[i])]
-        for number in waiting:
-            bracket = self.halved(number, curves[number])
-            if bracket is not None:
-                found[number] = bracket
-        return found
-
-    def halved(self, number: int, curve: Curve) -> Bracket | None:
-        """The loss between two strengths, by halving from the last row that wins above rounding to the first that,
-        evaluated directly, loses: near a tie, rows and evaluations differ by rounding.
+    def edges(
+        self, curves: Sequence[Curve], losses: Sequence[float | None], proved: Sequence[NDArray[np.float64]]
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """For each line that is not proved as a whole: up to where its label provably wins, and where it loses; each as
+        close as can be to where the margin comes down to nothing.
         """
-        scale = CLEARLY * np.abs(curve.scores).max(1)
-        doubtful = np.flatnonzero(curve.margin(int(self.labels[number])) <= scale)
-        direct = self.margins(np.full(len(curve.z), number), curve.z)
-        winning = np.flatnonzero(direct[: doubtful[0]] > scale[: doubtful[0]])
-        losing = np.flatnonzero(direct[doubtful[0] :] <= 0) + doubtful[0]
-        if not len(winning) or not len(losing):
-            return None
-        low, high = float(curve.z[winning[-1]]), float(curve.z[losing[0]])
-        confirmed = high
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            if high - low <= NARROW or not low < middle < high:
-                break
-            (lead,) = self.margins(np.array([number]), np.array([middle]))
-            if lead > scale.max():
-                low = middle
-            else:
-                high, confirmed = middle, middle if lead <= 0 else confirmed
-        return low, confirmed
-
-    # -- how far a curve can be trusted -------------------------------------------------------------------------------
-
-    def trust(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, tuple[float, float]]:
-        """For each curve, up to where its label loses: what rounding may have done to a margin, and how far it is from
-        direct evaluation; both the most at its smallest margin, at its end, and in the middle of pieces.
-        """
-        before = {
-            number: curve if loss is None else curve.up_to(loss)
-            for number, (curve, loss) in enumerate(zip(curves, losses, strict=True))
+        turns = {
+            number: self.turn(number, curve, lower, loss)
+            for number, (curve, lower, loss) in enumerate(zip(curves, proved, losses, strict=True))
+            if len(curve.z) and not (lower > 0).all()
         }
-        spots = {n: doubtful(curve, int(self.labels[n])) for n, curve in before.items() if len(curve.z)}
-        if not spots:
-            return {}
-        errors = self.errors(spots, by_norms=False)
-        close = [n for n in spots if not errors[n] < before[n].margin(int(self.labels[n])).min()]
-        if close:
-            deep = self.errors({n: spots[n] for n in close}, by_norms=True)
-            errors |= {n: min(errors[n], error) for n, error in deep.items()}
-        owner = np.repeat([*spots], [len(z) for z in spots.values()])
-        direct = self.margins(owner, np.concatenate(list(spots.values())))
-        expected = np.concatenate([margins(before[n].at(z), [self.labels[n]] * len(z)) for n, z in spots.items()])
-        apart = np.abs(direct - expected)
-        return {number: (errors[number], float(apart[owner == number].max())) for number in spots}
+        wins = {number: 0.0 for number, z in turns.items() if z == 0}
+        loses = {number: 0.0 for number, z in enumerate(losses) if z == 0}
+        limit = self.lines.end.cpu().numpy()
+        # exact arithmetic takes its time: only where nothing else will do
+        for exact, half_width in product((False, True), HALF_WIDTHS):
+            numbers = np.array([number for number in turns if number not in wins], dtype=np.int64)
+            low = np.array([max(turns[number] - half_width, 0.0) for number in numbers.tolist()])
+            found = self.wins_up_to(numbers, low, curves, proved, exact)
+            wins |= dict(zip(numbers[found].tolist(), (low[found] * (1 - SLACK)).tolist(), strict=True))
+            numbers = np.array([n for n in turns if n not in loses and losses[n] is not None], dtype=np.int64)
+            high = np.array([min(turns[number] + half_width, limit[number]) for number in numbers.tolist()])
+            found = self.loses_at(numbers, high, curves, exact)
+            loses |= dict(zip(numbers[found].tolist(), high[found].tolist(), strict=True))
+        return wins, loses
 
-    def errors(self, places: dict[int, NDArray[np.float64]], by_norms: bool) -> dict[int, float]:
-        """What rounding may have done to each line's margin, at most, wherever it is asked for."""
-        rounding = Rounding(self.graph)
-        owner = np.repeat([*places], [len(z) for z in places.values()])
-        every = np.concatenate([np.empty(0), *places.values()])
-        step = max(1, longest_window(self.graph, self.budget) // ERROR_ROWS)
-        found = dict.fromkeys(places, 0.0)
-        for start in range(0, len(every), step):
-            some = owner[start : start + step]
-            rows = self.inputs(some, every[start : start + step])
-            scale = self.lines.paths.scales[torch.from_numpy(some).to(rows.device)]
-            error = rounding.evaluated(rows, by_norms, scale).error.cpu().numpy()
-            place, label = np.arange(len(some)), self.labels[some]
-            own = error[place, label].copy()
-            error[place, label] = 0.0
-            for number, off in zip(some.tolist(), (own + error.max(1)).tolist(), strict=True):
-                found[number] = max(found[number], off if off == off else np.inf)
-        return found
+    def turn(self, number: int, curve: Curve, lower: NDArray[np.float64], loss: float | None) -> float:
+        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
+        piece = int(np.flatnonzero(~(lower > 0))[0])
+        start, end = curve.z[piece], curve.z[min(piece + 1, len(curve.z) - 1)]
+        if loss is not None and start <= loss <= end:
+            return loss
+        margin = curve.margin(int(self.labels[number]))
+        return float(end if margin[piece] > margin[min(piece + 1, len(margin) - 1)] else start)
+
+    def wins_up_to(
+        self,
+        numbers: NDArray[Any],
+        low: NDArray[np.float64],
+        curves: Sequence[Curve],
+        proved: Sequence[NDArray[np.float64]],
+        exact: bool,
+    ) -> NDArray[np.bool_]:
+        """Whether the label wins on each line up to a strength: on the pieces before it, and on what is left of one."""
+        wins = np.zeros(len(numbers), bool)
+        left: list[tuple[int, tuple[float, float]]] = []
+        direct = self.margins(numbers, low)
+        for i, (number, z) in enumerate(zip(numbers.tolist(), low.tolist(), strict=True)):
+            curve, label = curves[number], int(self.labels[number])
+            piece = max(int(np.searchsorted(curve.z, z, side="left")) - 1, 0)
+            before, start = bool((proved[number][:piece] > 0).all()), float(curve.margin(label)[piece])
+            if not before or not min(direct[i], start) > 0:
+                continue
+            # the chord is within one error of the margin at either end, and so is the margin of the chord in between
+            if self.settings.rounding == "nominal" or min(direct[i], start) > 3 * self.off(curve, piece):
+                wins[i] = True
+            else:
+                left.append((i, (float(curve.z[piece] * (1 - SLACK)), z)))
+        if left:
+            rows = np.array([i for i, _ in left])
+            wins[rows] = self.leads(numbers[rows], [cell for _, cell in left], exact=exact) > 0
+        return wins
+
+    def loses_at(
+        self, numbers: NDArray[Any], high: NDArray[np.float64], curves: Sequence[Curve], exact: bool
+    ) -> NDArray[np.bool_]:
+        """Whether the label loses on each line at a strength: provably, or by a tie in float64 and in the runtime."""
+        scores = self.scores(numbers, high)
+        direct = margins(scores, self.labels[numbers])
+        loses = direct <= 0
+        if self.settings.rounding == "nominal":
+            return loses
+        pieces = [
+            int(np.searchsorted(curves[n].z, z)) - 1 for n, z in zip(numbers.tolist(), high.tolist(), strict=True)
+        ]
+        close = [
+            i
+            for i, (n, piece) in enumerate(zip(numbers.tolist(), pieces, strict=True))
+            if loses[i] and not direct[i] < -self.off(curves[n], piece)
+        ]
+        if close:
+            scores[np.arange(len(numbers)), self.labels[numbers]] = -np.inf
+            rivals = scores.argmax(1)[close]
+            loses[close] = self.leads(numbers[close], [(z, z) for z in high[close].tolist()], rivals, exact) > 0
+            for i in [i for i in close if not loses[i] and direct[i] == 0]:
+                at = torch.tensor([[high[i]]], dtype=torch.float64)
+                loses[i] = bool(fails(self.network, self.queries[int(numbers[i])].obligations[0], at)[0])
+        return loses
+
+    def off(self, curve: Curve, piece: int) -> float:
+        """What a margin, on a piece of a curve or evaluated there, is off by at most."""
+        known = 0 <= piece < len(curve.error) and self.settings.arithmetic == "real" and not curve.bridged[piece]
+        return float(curve.off[piece]) if known else np.inf
 
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
@@ -287,28 +459,14 @@ class Batch:
         return margins(self.scores(numbers, z), self.labels[numbers])
 
 
+def _float(lead: Fraction) -> float:
+    """The nearest number that is not too large for one, of the same sign."""
+    return float(min(max(lead, -LARGEST), LARGEST)) or float(lead > 0) * TIED
+
+
 def deepest(margin: NDArray[np.float64]) -> list[int]:
     """The row with the smallest margin in each stretch of rows that lose, the deepest first; a few at most."""
     losing = np.flatnonzero(margin <= 0)
     stretches = np.split(losing, np.flatnonzero(np.diff(losing) > 1) + 1)
     rows = [int(stretch[margin[stretch].argmin()]) for stretch in stretches]
     return sorted(rows, key=margin.__getitem__)[:REPLAYED]
-
-
-def doubtful(curve: Curve, label: int) -> NDArray[np.float64]:
-    """Where rounding is looked at: at the smallest margin, at the end, in the middle of pieces, and wherever scores
-    dwarf the margin.
-    """
-    margin, own = curve.margin(label), curve.scores[:, label]
-    size = np.maximum(np.abs(own), np.abs(own - margin))
-    rows = np.unique([margin.argmin(), len(margin) - 1, *np.flatnonzero(margin <= DWARFED * size)])
-    return np.concatenate([curve.z[rows], middles(curve)])
-
-
-def middles(curve: Curve) -> NDArray[np.float64]:
-    """The middles of a curve's enumerated pieces: of all, or of some that are spread over it."""
-    pieces = np.flatnonzero(~curve.bridged)
-    if len(pieces) > SPOTS:
-        pieces = pieces[np.linspace(0, len(pieces) - 1, SPOTS).astype(int)]
-    middle: NDArray[np.float64] = (curve.z[pieces] + curve.z[pieces + 1]) / 2
-    return middle

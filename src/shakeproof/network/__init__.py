@@ -5,10 +5,12 @@ from shakeproof.network.graph import Graph, Node, bending_neurons
 from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.loading import load, read, read_onnx
 from shakeproof.network.network import Network, Normalisation
+from shakeproof.network.onnx_rules import OPERATORS
 from shakeproof.network.reading import Reading, UnsupportedNode
 from shakeproof.network.runtimes import Reference
 
 __all__ = [
+    "OPERATORS",
     "Graph",
     "ImageLayout",
     "Network",

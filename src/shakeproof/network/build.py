@@ -18,6 +18,8 @@ from torch import Tensor
 from shakeproof.network.graph import Graph, Node
 from shakeproof.network.simplify import simplify
 from shakeproof.operators import (
+    CONSTANT_ROUNDINGS,
+    UNIT,
     AveragePool,
     Clip,
     Combine,
@@ -97,11 +99,12 @@ class Builder:
         self._nodes: list[Node] = []
         self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
         self.input = self._seen(0)
+        self.is_exact = True  # until a constant is computed from others
 
     def finish(self, output: Value) -> Graph:
         """The simplified graph, with `output`, flattened, as class scores."""
         self.reshape(output, (prod(output.shape),), keep=True)
-        graph = simplify(Graph(self._input_shape, tuple(self._nodes)))
+        graph = simplify(Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact))
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")
         return graph
@@ -116,13 +119,26 @@ class Builder:
         offset = zero if bias is None else zero + bias.reshape(-1)
         return self._add(Linear(weight.t().contiguous(), offset), x)
 
-    def scale(self, x: Value, factor: Tensor | float, offset: Tensor | float) -> Value:
-        """factor * x + offset with numpy's broadcasting; a wider constant widens the value."""
+    def scale(
+        self,
+        x: Value,
+        factor: Tensor | float,
+        offset: Tensor | float,
+        roundings: int = 0,
+        terms: Tensor | float | None = None,
+    ) -> Value:
+        """factor * x + offset with numpy's broadcasting; a wider constant widens the value.
+
+        Both were rounded so many times; where the offset was added up, `terms` is the sum of the absolute values of
+        what it was made of.
+        """
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
         x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
-        if bool((factor == 1).all()) and bool((offset == 0).all()):
+        if not roundings and terms is None and bool((factor == 1).all()) and bool((offset == 0).all()):
             return x
-        return self.elementwise(Scale(self._stored(factor, x), self._stored(offset, x)), x)
+        off = None if terms is None else self._stored(torch.as_tensor(CONSTANT_ROUNDINGS * UNIT * terms), x)
+        stored = (self._stored(constant, x) for constant in (factor, offset))
+        return self.elementwise(Scale(*stored, roundings=roundings, off=off), x)
 
     def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
         """first + sign * second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ def with_claims(graph: Graph, coefficients: Tensor, constants: Tensor) -> Graph:
     if rows > 1:
         parts = [Pad((tuple(range(start, start + cases)),), 0.0) for start in range(0, rows * cases, cases)]
         made.largest([made.add(part, values, shape=(cases,)) for part in parts])
-    return Graph(graph.input_shape, tuple(made.nodes))
+    return replace(graph, nodes=tuple(made.nodes))
 
 
 def without_max_pools(graph: Graph) -> Graph:
@@ -40,7 +41,7 @@ def without_max_pools(graph: Graph) -> Graph:
             renamed[index + 1] = made.largest(entries)
         else:
             renamed[index + 1] = made.add(node.operator, *inputs, shape=node.shape)
-    return Graph(graph.input_shape, tuple(made.nodes))
+    return replace(graph, nodes=tuple(made.nodes))
 
 
 class _Nodes:

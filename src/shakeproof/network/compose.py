@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.operators import Power
+from shakeproof.operators import CONSTANT_ROUNDINGS, Power
 
 # Computed by the network, or a constant.
 Operand = Value | Tensor
@@ -44,7 +44,9 @@ def multiply(b: Builder, first: Operand, second: Operand) -> Value:
 
 def divide(b: Builder, first: Operand, second: Operand) -> Value:
     """first / second."""
-    return multiply(b, first, 1.0 / second if isinstance(second, Tensor) else power(b, second, -1.0))
+    if isinstance(first, Value) and isinstance(second, Tensor):
+        return b.scale(first, 1.0 / second, 0.0, roundings=1)
+    return multiply(b, first, power(b, second, -1.0) if isinstance(second, Value) else 1.0 / second)
 
 
 def power(b: Builder, x: Value, exponent: float) -> Value:
@@ -98,6 +100,18 @@ def transposed(b: Builder, x: Operand) -> Operand:
 def total(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
     """The sum over some axes."""
     return b.scale(b.mean(x, axes, keep), float(prod(x.shape[axis] for axis in axes)), 0.0)
+
+
+def batch_norm(
+    b: Builder, x: Value, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
+) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias, by channel."""
+    factor = weight / torch.sqrt(variance + epsilon)
+    moved = mean * factor
+    along = (-1,) + (1,) * (len(x.shape) - 2)
+    constants = (factor, bias - moved, bias.abs() + moved.abs())
+    factor, offset, terms = (constant.reshape(along) for constant in constants)
+    return b.scale(x, factor, offset, CONSTANT_ROUNDINGS, terms)
 
 
 def layer_norm(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Affine, Operator, PiecewiseLinear
+from shakeproof.operators import UNIT, Affine, Conv, Linear, Operator, PiecewiseLinear, Unrolled
+
+FEW_LAYERS = 10
+# What underflow may do to a result, and much more.
+TINY = 2.0**-1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +28,18 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in an order in which they can run; the last one makes the class scores, (rows, classes)."""
+    """Nodes in an order in which they can run; the last one makes the class scores, (rows, classes).
+
+    In the arithmetic that is meant, any operation is off by a share `unit` of its result at most, and by `tiny`; both
+    are at least those of float64, in which it is run here. `is_exact`: no constant was computed from others, so that
+    all that is not noted as rounded is the file's.
+    """
 
     input_shape: torch.Size
     nodes: tuple[Node, ...]
+    unit: float = UNIT
+    tiny: float = TINY
+    is_exact: bool = False
 
     def run(self, x: Tensor) -> Tensor:
         """Class scores (rows, classes) of inputs (rows, *input_shape)."""
@@ -59,6 +71,11 @@ class Graph:
         return frozenset(i for i, node in enumerate(self.nodes) if len(node.inputs) == 1 and node.inputs[0] in alone)
 
     @cached_property
+    def is_deep(self) -> bool:
+        """Whether products of absolute values, from layer to layer, would say little about its outputs."""
+        return sum(isinstance(node.operator, (Linear, Conv, Unrolled)) for node in self.nodes) > FEW_LAYERS
+
+    @cached_property
     def row_sums(self) -> tuple[float, ...]:
         """For each affine node, the largest sum of an output's absolute coefficients; 0 for the others."""
         return tuple(
@@ -75,6 +92,15 @@ class Graph:
         return tuple(
             node.operator.apply(*(self._parameter.new_zeros(1, *self.shape(value)) for value in node.inputs)).abs()
             for node in self.nodes
+        )
+
+    @cached_property
+    def offs(self) -> tuple[Tensor, ...]:
+        """For each node, what its constant (1, *shape) is off by, beyond the rounding that its sums allow for."""
+        return tuple(
+            torch.zeros_like(constant) if off is None else (self.unit / UNIT * off).expand_as(constant)
+            for constant, node in zip(self.constants, self.nodes, strict=True)
+            for off in (getattr(node.operator, "off", None),)
         )
 
     @cached_property
@@ -111,17 +137,21 @@ class Graph:
         if where in (self._parameter.device, self._parameter.dtype):
             return self
         nodes = tuple(Node(n.operator.to(where), n.inputs, n.shape) for n in self.nodes)
-        return Graph(self.input_shape, nodes)
+        return replace(self, nodes=nodes)
+
+    def in_float32(self) -> Graph:
+        """The same network as any float32 evaluation gives it, in whatever order sums are added up."""
+        return replace(self, unit=UNIT + 2.0**-24, tiny=2.0**-100)
 
     def after(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""
         shifted = (Node(n.operator, tuple(i + 1 for i in n.inputs), n.shape) for n in self.nodes)
-        return Graph(self.input_shape, (Node(operator, (0,), self.input_shape), *shifted))
+        return replace(self, nodes=(Node(operator, (0,), self.input_shape), *shifted))
 
     def then(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the scores' shape put behind it."""
         last = len(self.nodes)
-        return Graph(self.input_shape, (*self.nodes, Node(operator, (last,), self.shape(last))))
+        return replace(self, nodes=(*self.nodes, Node(operator, (last,), self.shape(last))))
 
 
 def bending_neurons(graph: Graph) -> Mapping[str, int]:

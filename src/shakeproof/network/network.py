@@ -103,7 +103,7 @@ class Network:
         layout, normalisation = self.picture(), Normalisation(tuple(mean), tuple(std))
         normalisation.check(layout.image_shape[0])
         centre, spread = normalisation.as_inputs(layout)
-        graph = self.graph.after(Scale(1 / spread, -centre / spread))
+        graph = self.graph.after(Scale(1 / spread, -centre / spread, roundings=1))
         return replace(self, graph=graph, normalisation=normalisation)
 
     def scores(self, inputs: Tensor) -> Tensor:

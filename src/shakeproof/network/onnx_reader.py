@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.onnx_call import Array, Attributes, Call
-from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, IRRELEVANT, OPERATORS, softmax_axes
+from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
 from shakeproof.network.reading import Reading, UnsupportedNode
 
 STANDARD_DOMAINS = ("", "ai.onnx")
@@ -90,7 +90,10 @@ class _OnnxReader:
     def _folded(self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]) -> list[Array]:
         if node.domain not in STANDARD_DOMAINS:
             raise Unsupported("not supported")
-        return _evaluate(node, inputs, self.opset)
+        made = _evaluate(node, inputs, self.opset)
+        computed = any(array.dtype.kind == "f" for array in made) and node.op_type not in MOVES
+        self.builder.is_exact &= not computed
+        return made
 
     def _made(
         self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]

@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 import onnx
-import torch
 
 from shakeproof.network import compose, onnx_shapes
 from shakeproof.network.build import Builder, Pooling, Unsupported, Value
@@ -26,6 +25,11 @@ from shakeproof.operators import (
     Softplus,
     Tanh,
 )
+
+
+def _single(default: float) -> float:
+    """What an attribute is if it is not given: attributes are float32 numbers."""
+    return float(np.float32(default))
 
 
 def _same(call: Call) -> Value:
@@ -80,7 +84,9 @@ def _gemm(call: Call) -> Value:
     if len(call.inputs) < 3 or call.inputs[2] is None:
         return product
     bias = call.operand(2)
-    return compose.add(b, product, b.scale(bias, beta, 0.0) if isinstance(bias, Value) else beta * bias)
+    if isinstance(bias, Value):
+        return compose.add(b, product, b.scale(bias, beta, 0.0))
+    return b.scale(product, 1.0, beta * bias, roundings=int(beta != 1))
 
 
 def _binary(operation: Callable[..., Value], call: Call) -> Value:
@@ -104,11 +110,9 @@ def _batch_norm(call: Call) -> Value:
         raise Unsupported("training mode")
     if not call.attributes.get("spatial", 1):
         raise Unsupported("a mean and variance for each pixel")
-    x = call.value()
-    scale, offset, mean, variance = (tensor(call.constant(i)) for i in range(1, 5))
-    factor = scale / torch.sqrt(variance + call.attributes.get("epsilon", 1e-5))
-    along = (-1,) + (1,) * (len(x.shape) - 2)
-    return call.builder.scale(x, factor.reshape(along), (offset - mean * factor).reshape(along))
+    weight, bias, mean, variance = (tensor(call.constant(i)) for i in range(1, 5))
+    epsilon = call.attributes.get("epsilon", _single(1e-5))
+    return compose.batch_norm(call.builder, call.value(), weight, bias, mean, variance, epsilon)
 
 
 def _layer_norm(call: Call) -> Value:
@@ -121,7 +125,7 @@ def _layer_norm(call: Call) -> Value:
         call.builder,
         x,
         axes,
-        call.attributes.get("epsilon", 1e-5),
+        call.attributes.get("epsilon", _single(1e-5)),
         tensor(call.constant(1)),
         0.0 if bias is None else tensor(bias),
     )
@@ -149,7 +153,7 @@ def _log_softmax(call: Call) -> Value:
 
 
 def _leaky_relu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), call.attributes.get("alpha", 0.01))
+    return call.builder.leaky_relu(call.value(), call.attributes.get("alpha", _single(0.01)))
 
 
 def _prelu(call: Call) -> Value:
@@ -162,7 +166,7 @@ def _clip(call: Call) -> Value:
 
 
 def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = call.attributes.get("alpha", 0.2), call.attributes.get("beta", 0.5)
+    alpha, beta = call.attributes.get("alpha", _single(0.2)), call.attributes.get("beta", 0.5)
     return call.builder.clip(call.builder.scale(call.value(), alpha, beta), 0.0, 1.0)
 
 
@@ -347,3 +351,10 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
 CONSTANT_OPERATORS = frozenset(("Constant", "ConstantOfShape", "Range", "Floor", "Ceil", "Equal", "Where"))
+# Of these, what leaves numbers as they are.
+MOVES = frozenset(
+    (
+        *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape"),
+        *("Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+    )
+)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from shakeproof.network.graph import Graph, Node
 from shakeproof.operators import (
+    CONSTANT_ROUNDINGS,
+    UNIT,
+    Affine,
     Conv,
     Linear,
     MaxPool,
@@ -24,6 +29,9 @@ from shakeproof.operators import (
     unrolled,
 )
 
+# Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
+FOLDED = 2.0**-40, 2.0**40
+
 
 def simplify(graph: Graph) -> Graph:
     """Recognise functions, drop what the output does not need, fold scalings and ReLUs into neighbours, unroll."""
@@ -36,7 +44,7 @@ def recognise(graph: Graph) -> Graph:
     for node in graph.nodes:
         function = of_one(graph, node) if isinstance(node.operator, Multiply) else None
         nodes.append(Node(function[0], (function[1],), node.shape) if function else node)
-    return Graph(graph.input_shape, tuple(nodes))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def of_one(graph: Graph, product: Node) -> tuple[Operator, int] | None:
@@ -67,7 +75,7 @@ def fold(graph: Graph) -> Graph:
             nodes.append(Node(node.operator, inputs, node.shape))
             renamed[index + 1] = len(nodes)
         alone[renamed[index + 1]] = uses[index + 1] == 1
-    return Graph(graph.input_shape, tuple(nodes))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def merge(first: Operator, second: Operator) -> Operator | None:
@@ -108,19 +116,45 @@ def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
 
 def scaled(first: Operator, scale: Scale) -> Operator | None:
     """Linear, Conv or Scale followed by a scaling that is the same at every position: batch norm, mostly."""
-    factor, offset = scale.factor, scale.offset
-    if isinstance(first, Scale) and np.broadcast_shapes(first.factor.shape, first.offset.shape) == np.broadcast_shapes(
-        first.factor.shape, first.offset.shape, factor.shape, offset.shape
-    ):
-        return Scale(first.factor * factor, first.offset * factor + offset)
-    if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in (factor, offset)):
+    constants = (scale.factor, scale.offset, torch.zeros_like(scale.offset) if scale.off is None else scale.off)
+    size = scale.factor[scale.factor != 0].abs()
+    if bool(((size < FOLDED[0]) | (size > FOLDED[1])).any()):
         return None
-    outputs = first.bias.numel()
-    factor, offset = (c.reshape(-1).expand(outputs) for c in (factor, offset))
-    if isinstance(first, Linear):
-        return Linear(first.weight * factor.unsqueeze(1), first.bias * factor + offset)
-    by_group = factor.reshape(first.weight.shape[0], -1, 1)
-    return replace(first, weight=first.weight * by_group, bias=first.bias * factor + offset)
+    if isinstance(first, Scale):
+        shapes = [first.factor.shape, first.offset.shape]
+        if np.broadcast_shapes(*shapes) != np.broadcast_shapes(*shapes, *(c.shape for c in constants)):
+            return None
+        made = _folded(first, first.offset, *constants, scale.roundings)
+        return Scale(first.factor * scale.factor, made.constant, roundings=made.roundings, off=made.off)
+    if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in constants):
+        return None
+    factor, offset, off = (c.reshape(-1).expand(first.bias.numel()) for c in constants)
+    made = _folded(first, first.bias, factor, offset, off, scale.roundings)
+    by_output = factor.unsqueeze(1) if isinstance(first, Linear) else factor.reshape(first.weight.shape[0], -1, 1)
+    weight = first.weight * by_output
+    lost = int(bool((weight / by_output != first.weight).any()))  # by underflow, if not by rounding
+    return replace(first, weight=weight, bias=made.constant, roundings=max(made.roundings, lost), off=made.off)
+
+
+class _Folded(NamedTuple):
+    """A constant that two were made into, how often coefficients were rounded, and what the constant is off by."""
+
+    constant: Tensor
+    roundings: int
+    off: Tensor | None
+
+
+def _folded(first: Affine, constant: Tensor, factor: Tensor, offset: Tensor, off: Tensor, roundings: int) -> _Folded:
+    """constant * factor + offset: its terms may cancel, their roundings do not."""
+    moved = constant * factor
+    shifts = bool((factor.frexp().mantissa.abs() == 0.5).all())  # powers of two
+    adds = bool(((moved != 0) & (offset != 0)).any())
+    together = first.roundings + roundings + (not shifts) + adds
+    # a sum may begin with its constant, and be rounded at that size with every term
+    share = UNIT * (together + (first.terms() + CONSTANT_ROUNDINGS) * (adds or not shifts))
+    carried = 0.0 if first.off is None else factor.abs() * first.off
+    wrong = carried + off + share * (moved.abs() + offset.abs())
+    return _Folded(moved + offset, together, wrong if bool((wrong > 0).any()) else None)
 
 
 def unroll(graph: Graph) -> Graph:
@@ -129,7 +163,7 @@ def unroll(graph: Graph) -> Graph:
     for node in graph.nodes:
         small = unrolled(node.operator, graph.shape(node.inputs[0])) if isinstance(node.operator, Conv) else None
         nodes.append(replace(node, operator=small or node.operator))
-    return Graph(graph.input_shape, tuple(nodes))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _last(constant: torch.Tensor) -> int:
@@ -145,7 +179,4 @@ def without_dead_nodes(graph: Graph) -> Graph:
     kept = sorted(needed | {0})
     number = {old: new for new, old in enumerate(kept)}
     nodes = (graph.nodes[old - 1] for old in kept if old)
-    return Graph(
-        graph.input_shape,
-        tuple(Node(n.operator, tuple(number[i] for i in n.inputs), n.shape) for n in nodes),
-    )
+    return replace(graph, nodes=tuple(Node(n.operator, tuple(number[i] for i in n.inputs), n.shape) for n in nodes))

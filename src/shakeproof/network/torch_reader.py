@@ -83,6 +83,7 @@ class _TorchReader:
                 self.known[node.name] = self._made(node, arguments, options)
             else:
                 self.known[node.name] = _folded(node, arguments, options)
+                self.builder.is_exact = False
         except UNEXPECTED as problem:
             self.problems.append(UnsupportedNode(word, node.name, " ".join(str(problem).split())))
 

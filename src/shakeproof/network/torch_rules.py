@@ -93,10 +93,9 @@ def _batch_norm(
 ) -> Value:
     if training:
         raise Unsupported("training mode")
-    factor = (1.0 if weight is None else weight) / torch.sqrt(variance + epsilon)
-    along = (-1,) + (1,) * (len(x.shape) - 2)
-    offset = (0.0 if bias is None else bias) - mean * factor
-    return b.scale(x, factor.reshape(along), offset.reshape(along))
+    weight = torch.ones_like(mean) if weight is None else weight
+    bias = torch.zeros_like(mean) if bias is None else bias
+    return compose.batch_norm(b, x, weight, bias, mean, variance, epsilon)
 
 
 def _operand(x: Any) -> Operand:
@@ -105,6 +104,7 @@ def _operand(x: Any) -> Operand:
 
 def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Value:
     second, weight = _operand(y), abs(alpha)
+    b.is_exact &= alpha in (1, -1)
     weighted = b.scale(second, weight, 0.0) if isinstance(second, Value) else second * weight
     return compose.add(b, _operand(x), weighted, 1 if alpha > 0 else -1)
 
@@ -308,7 +308,7 @@ def _glu(b: Builder, x: Value, axis: int = -1) -> Value:
 def _softplus(b: Builder, x: Value, beta: float = 1.0, threshold: float = SOFTPLUS_THRESHOLD) -> Value:
     if threshold < SOFTPLUS_THRESHOLD:
         raise Unsupported(f"a softplus that is the identity above {threshold}")
-    return b.scale(b.elementwise(Softplus(), b.scale(x, beta, 0.0)), 1.0 / beta, 0.0)
+    return b.scale(b.elementwise(Softplus(), b.scale(x, beta, 0.0)), 1.0 / beta, 0.0, roundings=1)
 
 
 def softmax_axis(x: Value, axis: int, dtype: torch.dtype | bool | None = None) -> int:
@@ -405,7 +405,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "gelu": _gelu,
     "getitem": lambda b, values, index: values[index],
     "glu": _glu,
-    "hardsigmoid": lambda b, x: b.clip(b.scale(x, 1 / 6, 0.5), 0.0, 1.0),
+    "hardsigmoid": lambda b, x: b.clip(b.scale(x, 1 / 6, 0.5, roundings=1), 0.0, 1.0),
     "hardswish": _function(HardSwish()),
     "hardtanh": _clip,
     "index": _index,

@@ -4,9 +4,21 @@ Values carry a leading row axis: a tensor of shape (rows, *shape) holds one valu
 inside the network are stored with channels last, so that a convolution is one large matrix product.
 """
 
-from shakeproof.operators.activation import Abs, Clip, LeakyRelu, Relu
+from shakeproof.operators.activation import Abs, Bending, Clip, LeakyRelu, Relu
 from shakeproof.operators.affine import Combine, Linear, Mean, Scale
-from shakeproof.operators.base import Affine, Breaks, Cells, Itself, Operator, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.base import (
+    ABOVE,
+    CONSTANT_ROUNDINGS,
+    UNIT,
+    Affine,
+    Breaks,
+    Cells,
+    Itself,
+    Operator,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+)
 from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
 from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
 from shakeproof.operators.pool import MaxPool, envelope_breaks
@@ -25,12 +37,17 @@ from shakeproof.operators.smooth import (
     Softplus,
     Tanh,
 )
+from shakeproof.operators.stretch import stretches
 
 __all__ = [
+    "ABOVE",
+    "CONSTANT_ROUNDINGS",
     "PATCH_BYTES",
+    "UNIT",
     "Abs",
     "Affine",
     "AveragePool",
+    "Bending",
     "Between",
     "Breaks",
     "Cells",
@@ -72,5 +89,6 @@ __all__ = [
     "TwoLines",
     "Unrolled",
     "envelope_breaks",
+    "stretches",
     "unrolled",
 ]

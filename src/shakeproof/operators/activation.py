@@ -23,7 +23,8 @@ class Bending(Elementwise, PiecewiseLinear):
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
         rows = x.reshape(len(x), -1)
         found = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
-        return Breaks(torch.cat([b.segment for b in found]), torch.cat([b.fraction for b in found]))
+        segment, fraction, height = (torch.cat(column) for column in zip(*found, strict=True))
+        return Breaks(segment, fraction, 2 * self.steepest * height)
 
     def workspace(self, *inputs: torch.Size) -> int:
         return 3 * inputs[0].numel()  # masks, a byte a neuron
@@ -49,14 +50,15 @@ class Bending(Elementwise, PiecewiseLinear):
 
 
 def _crossings(x: Tensor, threshold: float, joined: Tensor) -> Breaks:
-    """Where a neuron passes the threshold between two rows; `x` is (rows, neurons)."""
+    """Where a neuron passes the threshold between two rows, and how far it goes; `x` is (rows, neurons)."""
     above = x > threshold
     changed = above[1:] ^ above[:-1]
     segment, neuron = changed.nonzero(as_tuple=True)
     start, end = x[segment, neuron] - threshold, x[segment + 1, neuron] - threshold
     strict = (start != 0) & (end != 0) & joined[segment]
     start, end = start[strict], end[strict]
-    return Breaks(segment[strict], start / (start - end))
+    way = start - end
+    return Breaks(segment[strict], start / way, way.abs())
 
 
 @dataclass(frozen=True, eq=False)

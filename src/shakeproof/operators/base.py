@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from shakeproof.path import UNIT as UNIT
+
+# Sums of a few positive numbers, and norms of up to 10^9 of them, come out too small by less than this.
+ABOVE = 1 + 2.0**-20
+# So often is a constant rounded, at most, while it is prepared: batch norm divides by a root, multiplies, subtracts.
+CONSTANT_ROUNDINGS = 8
+
 
 class Breaks(NamedTuple):
-    """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered."""
+    """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered.
+
+    The output bends by at most `height` for each unit by which the fraction is missed.
+    """
 
     segment: Tensor
     fraction: Tensor
+    height: Tensor
 
 
 class Range(NamedTuple):
@@ -92,9 +103,7 @@ class Operator(ABC):
     def to(self, where: torch.device | torch.dtype) -> Self:
         """The same operator with its parameters on a device, or of another type."""
         moved = {
-            field.name: value.to(where)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
+            own.name: value.to(where) for own in fields(self) if isinstance(value := getattr(self, own.name), Tensor)
         }
         return replace(self, **moved) if moved else self
 
@@ -107,8 +116,16 @@ class Operator(ABC):
         return 4
 
 
+@dataclass(frozen=True, eq=False)
 class Affine(Operator):
-    """Affine in its input(s) together: a chord stays a chord, nothing bends, and it is its own enclosure."""
+    """Affine in its input(s) together: a chord stays a chord, nothing bends, and it is its own enclosure.
+
+    Its coefficients were rounded `roundings` times on their way from the file, and its constant is off by at most `off`
+    beyond that, which broadcasts against the output.
+    """
+
+    roundings: int = field(default=0, kw_only=True)
+    off: Tensor | None = field(default=None, kw_only=True)
 
     passes_ranges: ClassVar[bool] = False
     """Whether its output's range is worth working out from its inputs' (which are kept for that)."""
@@ -131,6 +148,11 @@ class Affine(Operator):
     @cached_property
     def _magnitude(self) -> Operator:
         return self.magnitude()
+
+    @cached_property
+    def known_stretches(self) -> dict[tuple[torch.Size, ...], tuple[tuple[float, float], ...]]:
+        """What `stretches` has worked out, by the shapes of the inputs."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +201,11 @@ class PiecewiseLinear(Operator):
     def steepest(self) -> float:
         """How much farther apart two outputs may be than their inputs, entry by entry."""
         return 1.0
+
+    @property
+    def stretch(self) -> float:
+        """The same of the Euclidean norm of all entries."""
+        return self.steepest
 
     def overwrite(self, x: Tensor) -> Tensor:
         """The same as `apply`, for an input that nobody needs any more."""

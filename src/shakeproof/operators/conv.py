@@ -192,7 +192,13 @@ def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
     units = torch.eye(shape.numel(), dtype=conv.weight.dtype, device=conv.weight.device).view(-1, *shape)
     columns = replace(conv, bias=torch.zeros_like(conv.bias)).apply(units).reshape(-1, outputs)
     positions = outputs // conv.bias.numel()
-    return Unrolled(columns.t().contiguous(), conv.bias.repeat(positions), (shape[0], down, across, conv.bias.numel()))
+    return Unrolled(
+        columns.t().contiguous(),
+        conv.bias.repeat(positions),
+        (shape[0], down, across, conv.bias.numel()),
+        roundings=conv.roundings,
+        off=conv.off,
+    )
 
 
 @dataclass(frozen=True, eq=False)

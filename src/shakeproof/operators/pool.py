@@ -24,7 +24,7 @@ def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
     # The leader just after 0: the highest start and, among equals, the steepest.
     leads = left == left.amax(1, keepdim=True)
     leader = torch.where(leads, slope, -torch.inf).argmax(1, keepdim=True)
-    groups, fractions = [], []
+    groups, fractions, heights = [], [], []
     group = torch.arange(left.shape[0], device=left.device)
     reached = torch.zeros_like(left[:, :1])
     while group.numel():
@@ -35,16 +35,18 @@ def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
         meeting = torch.where(overtakes, behind / gain, torch.inf).maximum(reached)
         first = meeting.amin(1, keepdim=True)
         leader = torch.where(meeting == first, gain, -torch.inf).argmax(1, keepdim=True)
+        height = gain.gather(1, leader)
         inside = (first < 1).squeeze(1)
         group, reached, leader = group[inside], first[inside], leader[inside]
         left, slope = left[inside], slope[inside]
         groups.append(group)
         fractions.append(reached.squeeze(1))
+        heights.append(height[inside].squeeze(1))
     if not groups:
-        return Breaks(group, left.new_empty(0))
-    found, fraction = torch.cat(groups), torch.cat(fractions)
+        return Breaks(group, left.new_empty(0), left.new_empty(0))
+    found, fraction, height = torch.cat(groups), torch.cat(fractions), torch.cat(heights)
     strict = fraction > 0
-    return Breaks(found[strict], fraction[strict])
+    return Breaks(found[strict], fraction[strict], height[strict])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,12 @@ class MaxPool(PiecewiseLinear):
         # Padding has no chord: far below everything, at both ends.
         lowest = torch.finfo(left.dtype).min / 4
         found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
-        return Breaks(segment[found.segment], found.fraction)
+        return found._replace(segment=segment[found.segment])
+
+    @property
+    def stretch(self) -> float:
+        """An entry may be the largest in every window that it is in."""
+        return float((self.window.kernel[0] * self.window.kernel[1]) ** 0.5)
 
     def relaxed(self, *ranges: Range) -> Relaxation:
         """Each window's maximum as max(x, rest) of its entry x with the highest range, and the rest within its own."""

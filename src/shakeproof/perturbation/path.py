@@ -7,14 +7,15 @@ ordinary convolutions).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from shakeproof import kernels
 from shakeproof.errors import InputError
-from shakeproof.kernels import Matrix, ParameterisedKernel
-from shakeproof.path import ClipRange, Path
+from shakeproof.kernels import Matrix, ParameterisedKernel, absolute
+from shakeproof.path import UNIT, ClipRange, Path
 from shakeproof.perturbation.common import check_clip, clip_option, strengths
 
 if TYPE_CHECKING:
@@ -62,6 +63,20 @@ class Part:
         (change,) = self.effect.coefficients
         return self.convolved(images, change)
 
+    @property
+    def magnitude(self) -> Part:
+        """The part whose kernel, or gain and offset, are the absolute values of this one's."""
+        if isinstance(self.effect, Tone):
+            return replace(self, effect=Tone(abs(self.effect.gain), abs(self.effect.offset)))
+        return replace(self, effect=replace(self.effect, coefficients=tuple(map(absolute, self.effect.coefficients))))
+
+    @property
+    def taps(self) -> int:
+        """How many pixels, at most, one is made of."""
+        if isinstance(self.effect, Tone):
+            return 1
+        return max(sum(map(bool, chain(*matrix))) for matrix in (*self.effect.coefficients, self.effect.bias))
+
     def change(self, start: Matrix) -> Matrix:
         """What the full strength adds to `start`, the kernel at strength 0."""
         if isinstance(self.effect, Tone):
@@ -74,16 +89,34 @@ class Part:
         import torch
         from torch.nn import functional
 
+        entries = [[float(entry) for entry in row] for row in matrix]
+        weight = torch.tensor(entries, dtype=images.dtype, device=images.device)
+        return functional.conv2d(self._padded(images, matrix), weight[None, None]).reshape(images.shape)
+
+    def summed(self, shape: Sequence[int], pixels: Sequence[Fraction], matrix: Matrix) -> list[Fraction]:
+        """The same of one image's pixels, exactly."""
+        import torch
+
+        numbers = torch.arange(1, len(pixels) + 1, dtype=torch.float64).view(*shape)
+        padded = self._padded(numbers, matrix)[:, 0].long()
+        found, known = [Fraction(0)] * len(pixels), [Fraction(0), *pixels]  # padding with zeros is number 0
+        for row, column in product(range(len(matrix)), range(len(matrix[0]))):
+            if entry := matrix[row][column]:
+                under = padded[:, row : row + shape[-2], column : column + shape[-1]].flatten().tolist()
+                found = [so_far + entry * known[number] for so_far, number in zip(found, under, strict=True)]
+        return found
+
+    def _padded(self, images: Tensor, matrix: Matrix) -> Tensor:
+        """Images (..., height, width) with the border that the kernel reaches into: (n, 1, height, width)."""
+        from torch.nn import functional
+
         height, width = images.shape[-2:]
         before, after = self._pad_widths((len(matrix), len(matrix[0])), (height, width))
-        padded = functional.pad(
+        return functional.pad(
             images.reshape(-1, 1, height, width),
             (before[1], after[1], before[0], after[0]),
             mode=PADDINGS[self.padding],
         )
-        entries = [[float(entry) for entry in row] for row in matrix]
-        weight = torch.tensor(entries, dtype=images.dtype, device=images.device)
-        return functional.conv2d(padded, weight[None, None]).reshape(images.shape)
 
     def _pad_widths(self, kernel: tuple[int, int], image: tuple[int, int]) -> tuple[list[int], list[int]]:
         """Padding (top, left) and (bottom, right): output has the image's size, even kernels pad more at the end."""
@@ -158,9 +191,28 @@ class Perturbation:
         """The path of perturbed images; `images` (..., height, width), float64."""
         import torch
 
-        # any of the kernels would do: they all start from the same image
-        base = next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
-        return Path(torch.stack([part.slope(images, base) for part in self.parts]), base, self.clip)
+        base, size = self._base(images), self._base(images.abs())
+        slopes = torch.stack([part.slope(images, base) for part in self.parts])
+        # Each entry of a kernel, each product and each sum is rounded: those of the start, of the change, of x(z).
+        roundings = 2 * max(part.taps for part in self.parts) + len(self.parts) + 8
+        sizes = [size, *(part.magnitude.slope(images.abs(), size) for part in self.parts)]
+        return Path(slopes, base, self.clip, error=roundings * UNIT * torch.stack(sizes).sum(0))
+
+    def _base(self, images: Tensor) -> Tensor:
+        """The images at strength 0. Any of the kernels would do: they all start from the same image."""
+        return next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
+
+    def exactly(self, image: Tensor) -> tuple[list[list[Fraction]], list[Fraction]]:
+        """Slopes and base of the path of one image (channels, height, width), entry by entry, before any rounding."""
+        pixels = [Fraction(pixel) for pixel in image.flatten().tolist()]
+        base = next((part.summed(image.shape, pixels, self._start()) for part, _ in self._kernels()), pixels)
+        slopes = []
+        for part in self.parts:
+            if isinstance(part.effect, Tone):
+                slopes.append([part.effect.gain * pixel + part.effect.offset for pixel in base])
+            else:
+                slopes.append(part.summed(image.shape, pixels, part.effect.coefficients[0]))
+        return slopes, base
 
     @property
     def kernel(self) -> ParameterisedKernel:

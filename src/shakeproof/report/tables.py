@@ -9,6 +9,12 @@ from rich.table import Table
 
 from shakeproof.result import Result
 
+SENTENCES = {
+    "nominal": "what rounding does in float64 was not looked at, as was asked for: no answer here is a proof",
+    "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
+    "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
+    " or TF32",
+}
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
 
 
@@ -30,7 +36,7 @@ def results_table(results: Sequence[Result]) -> Table:
             _short(result.query.name),
             "-" if result.query.perturbation is None else str(result.query.perturbation),
             "-" if result.label is None else str(result.label),
-            status + (f" ({result.reason})" if result.reason else ""),
+            status + "".join(f" ({word})" for word in _qualified(result)),
             _critical(result),
             _journey(result),
             "-" if result.min_margin is None else f"{result.min_margin:.4g}",
@@ -38,6 +44,19 @@ def results_table(results: Sequence[Result]) -> Table:
             f"{result.seconds:.3f}",
         )
     return table
+
+
+def _qualified(result: Result) -> Iterator[str]:
+    """What must be said beside a verdict."""
+    if result.reason is not None:
+        yield result.reason
+    if result.rounding == "nominal":
+        yield "nominal"
+    if result.arithmetic != "real":
+        yield result.arithmetic
+    found = result.counterexample
+    if result.status == "unsafe" and found is not None and not found.replayed:
+        yield "not replayed"
 
 
 def _critical(result: Result) -> str:
@@ -75,6 +94,9 @@ def label_notes(results: Sequence[Result]) -> Iterator[str]:
 def explanations(results: Sequence[Result]) -> Iterator[str]:
     for reason in sorted({result.reason for result in results if result.reason is not None}):
         yield f"[yellow]{reason}[/]: {reason.sentence}"
+    said = {word for result in results for word in _qualified(result)}
+    for word in sorted(said & SENTENCES.keys()):
+        yield f"[yellow]{word}[/]: {SENTENCES[word]}"
 
 
 def demo_table(results: Sequence[Result]) -> Table:

@@ -21,7 +21,6 @@ from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.network import Graph
 from shakeproof.path import Path
-from shakeproof.rounding import Rounding
 from shakeproof.search.goal import FirstFailure, Goal, Map
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
@@ -154,9 +153,9 @@ class InputSplitting(Strategy[Leaves]):
     def grain(self) -> float:
         """What rounding may do to a claim, in the middle of the domain."""
         middle = ((self.problem.low + self.problem.high) / 2).unsqueeze(0)
-        path = self.problem.path
-        error = Rounding(self.problem.graph).evaluated(path.at(middle), scale=path.scale.view(1)).error
-        return float((error @ self.problem.claims.abs().t()).max())
+        graph, path, point = self.problem.graph, self.problem.path, Boxes(middle, middle)
+        scores = enclose(graph, path.at(point.points), point, path.error.unsqueeze(0)).scores
+        return float((scores.radius @ self.problem.claims.abs().t()).max())
 
     @property
     def none(self) -> Leaves:
@@ -320,7 +319,7 @@ class InputSplitting(Strategy[Leaves]):
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
         boxes = Boxes(batch.low, batch.high)
-        enclosed = enclose(graph, path.at(boxes.points), boxes, path.scale.expand(len(batch)))
+        enclosed = enclose(graph, path.at(boxes.points), boxes, path.error.expand(len(batch), *path.error.shape))
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
         least = boxes.extremes(points, radius).low
         least = torch.where(least.isnan(), -torch.inf, least)

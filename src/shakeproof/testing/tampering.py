@@ -94,18 +94,25 @@ def _last_negated(parts: tuple[Tensor, ...], *given: Any) -> tuple[Tensor, ...]:
 
 
 def _first_lost(found: Breaks, *given: Any) -> Breaks:
-    return Breaks(found.segment[1:], found.fraction[1:])
+    return Breaks(*(column[1:] for column in found))
 
 
 def _on_a_row(found: Breaks, *given: Any) -> Breaks:
-    return Breaks(found.segment, found.fraction.floor())
+    return found._replace(fraction=found.fraction.floor())
 
 
 def _across_lines(found: Breaks, x: Tensor, joined: Tensor) -> Breaks:
     apart = (~joined).nonzero().flatten()
-    return Breaks(
-        torch.cat([found.segment, apart]), torch.cat([found.fraction, torch.full_like(apart, 0.5, dtype=x.dtype)])
-    )
+    half = torch.full_like(apart, 0.5, dtype=x.dtype)
+    return Breaks(*(torch.cat(columns) for columns in zip(found, (apart, half, half), strict=True)))
+
+
+def _shorter(found: float, *given: Any) -> float:
+    return found / 16
+
+
+def _flat(found: Breaks, *given: Any) -> Breaks:
+    return found._replace(height=found.height / 8)
 
 
 def _wrapping(kind: type[Wrapped]) -> Alteration:
@@ -161,6 +168,8 @@ METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
     (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _on_a_row),
     (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _across_lines),
     (bending.breaks_are_complete, PiecewiseLinear, "breaks", _first_lost),
+    (bending.breaks_bend_no_more_than_they_say, PiecewiseLinear, "breaks", _flat),
+    (bending.differences_are_stretched_no_more_than_is_said, PiecewiseLinear, "stretch", _shorter),
     (bending.overwrite_is_apply, PiecewiseLinear, "overwrite", _scaled),
     (function.apply_treats_each_entry_alone, Elementwise, "apply", _mixing_entries),
     (function.strays_contains_the_distance_from_lines, Elementwise, "strays", _lower_part_lost(0.1)),

@@ -11,6 +11,8 @@ from shakeproof.testing.trial import Trial, require, uniform
 
 # Places between two breaks where the output is compared with the chord.
 BETWEEN_BREAKS = 5
+# Slopes are compared where breaks are farther apart than this share of a segment.
+APART = 1e-4
 
 
 def _bending(trial: Trial) -> PiecewiseLinear:
@@ -34,8 +36,8 @@ def _chain(trial: Trial) -> tuple[Tensor, Tensor]:
 def breaks_are_inside_joined_segments(trial: Trial) -> Tensor:
     """Fractions are strictly between 0 and 1, and no break is between the ends of different lines."""
     rows, joined = _chain(trial)
-    segment, fraction = _bending(trial).breaks(rows, joined)
-    require(segment.shape == fraction.shape, f"{len(segment)} segments, {len(fraction)} fractions")
+    segment, fraction, height = _bending(trial).breaks(rows, joined)
+    require(segment.shape == fraction.shape == height.shape, f"{len(segment)} segments, {len(fraction)} fractions")
     return verdict(bool(joined[segment].all() and (fraction > 0).all() and (fraction < 1).all()))
 
 
@@ -50,6 +52,42 @@ def breaks_are_complete(trial: Trial) -> Tensor:
         cuts = torch.cat([torch.tensor([0.0, 1.0], dtype=torch.float64), found.fraction[found.segment == segment]])
         gaps.append(_bend_between(trial.operator, rows[segment], rows[segment + 1], cuts.unique()))
     return worst_of(*gaps)
+
+
+@rule(PiecewiseLinear)
+def breaks_bend_no_more_than_they_say(trial: Trial) -> Tensor:
+    """Where a break is, all slopes together change by no more than the heights that are given for it."""
+    rows, joined = _chain(trial)
+    found = _bending(trial).breaks(rows, joined)
+    enough = True
+    for segment in joined.nonzero().flatten().tolist():
+        here = found.segment == segment
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        cuts = torch.cat([ends, found.fraction[here]]).unique()
+        heights = torch.zeros_like(cuts).index_add(
+            0, torch.searchsorted(cuts, found.fraction[here]), found.height[here]
+        )
+        values = trial.operator.apply(torch.lerp(rows[segment], rows[segment + 1], _along(cuts, rows)))
+        slopes = values.diff(dim=0) / _along(cuts.diff(), rows)
+        clear = torch.minimum(cuts.diff()[1:], cuts.diff()[:-1]) > APART  # else the slopes are made of rounding
+        bends = slopes.diff(dim=0).abs().flatten(1).sum(1)
+        noise = 1e-9 * (1 + slopes.abs().flatten(1).sum(1).amax()) / APART
+        enough &= bool((bends <= (1 + 1e-6) * heights[1:-1] + noise * 1e-3)[clear].all())
+    return verdict(enough)
+
+
+@rule(PiecewiseLinear)
+def differences_are_stretched_no_more_than_is_said(trial: Trial) -> Tensor:
+    """Entry by entry by `steepest`, and all together by `stretch`."""
+    bending, random = _bending(trial), trial.random
+    (one,), (other,) = trial.rows(random), trial.rows(random)
+    moved, given = (bending.apply(one) - bending.apply(other)).flatten(1), (one - other).flatten(1)
+    entries = moved.abs().amax(1) <= (1 + 1e-9) * bending.steepest * given.abs().amax(1)
+    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.stretch * given.norm(dim=1))).all()))
+
+
+def _along(numbers: Tensor, rows: Tensor) -> Tensor:
+    return numbers.view(-1, *(1,) * (rows.dim() - 1))
 
 
 @rule(PiecewiseLinear, 0.0)

@@ -1,0 +1,44 @@
+"""By how much one class leads others, at the least, on each of some cells."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shakeproof.bounds.crown import planes_below
+from shakeproof.bounds.forward import Enclosed
+from shakeproof.network import Graph
+
+
+def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
+    """Lower bounds (cells, classes) of each cell's leader's lead over each class; infinite over itself.
+
+    By the forward bounds alone. NaN where there is no bound.
+    """
+    points, radius = enclosed.scores.points, enclosed.scores.radius
+    own = leader.unsqueeze(1)
+    leads = points.gather(2, own.expand(len(points), -1, -1)) - points
+    least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
+    return least.scatter(1, own, torch.inf)
+
+
+def lowest_leads(graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor | None = None) -> Tensor:
+    """A lower bound (cells) of the leader's lead over its best rival, or over a given one; -inf where there is none.
+
+    Forward where that suffices, backward for the rivals that are left.
+    """
+    least = leads_below(enclosed, leader)
+    if rival is not None:
+        others = torch.full_like(least, torch.inf)
+        least = others.scatter(1, rival.unsqueeze(1), least.gather(1, rival.unsqueeze(1)))
+    cell, other = (~(least > 0)).nonzero(as_tuple=True)
+    if len(cell):
+        coefficients = least.new_zeros(len(cell), graph.classes)
+        row = torch.arange(len(cell), device=cell.device)
+        coefficients[row, leader[cell]] = 1.0
+        coefficients[row, other] = -1.0
+        planes = planes_below(graph, enclosed, coefficients, cell)
+        lowest = planes.lowest(enclosed.domain.low[cell], enclosed.domain.high[cell])
+        least[cell, other] = torch.fmax(least[cell, other], lowest)
+    found = least.amin(1)
+    return torch.where(found.isnan(), -torch.inf, found)

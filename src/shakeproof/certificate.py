@@ -1,0 +1,251 @@
+"""Certificates: an answer with all that the independent checker needs to find it again, and nothing it has to believe.
+
+The prover hands over where to look: the ends of the pieces of a sweep, the boxes of a search, a witness. Each leaf is
+shown to the checker before the certificate is handed out, and cut further where its simpler rule does not suffice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import shakeproof
+from shakeproof import checker
+from shakeproof.errors import InputError
+from shakeproof.evidence import BoundedCells
+from shakeproof.network import Network
+from shakeproof.perturbation import Part, Perturbation, Tone
+from shakeproof.result import Result
+from shakeproof.search import Tree
+from shakeproof.verdict import Status
+
+Floats = NDArray[np.float64]
+# A leaf that the checker cannot prove is halved, so many times at most, as long as it is wider than this share of the
+# domain; around a change of class, what is left then is a gap.
+HALVINGS, NARROWEST, MOST_LEAVES = 60, 1e-9, 10**6
+NEAR = (0.9e-9, 1e-7, 1e-5)
+TOO_SIMPLE = "the checker's simpler bounds do not prove this answer"
+
+
+class NoCertificateError(InputError):
+    """Why there is no certificate of an answer, in one sentence."""
+
+
+def certificate(network: Network, result: Result, profile: bool = False) -> bytes:
+    """The certificate of an answer, as the checker has accepted it.
+
+    With `profile`, of an exact answer: which class wins on every stretch, but for gaps around changes.
+    """
+    question, header, pixels = _question(network, result)
+    label = header["label"]
+    if profile and result.status in (Status.SAFE, Status.UNSAFE, Status.MISCLASSIFIED) and result.profile:
+        return _of_profile(question, header, pixels, result)
+    if result.status in (Status.UNSAFE, Status.MISCLASSIFIED):
+        return _of_witness(question, header, pixels, result)
+    if result.status is not Status.SAFE:
+        raise NoCertificateError(f"{result.query.name}: is {result.status}, and of that there is no certificate")
+    if len(result.query.strengths) == 1:
+        (end,) = result.query.strengths
+        (ends,) = _stretches(question, _ends(result), label, result.query.name)
+        interval = {"from": 0.0, "to": end, "class": label, "leaves": len(ends) - 1}
+        return checker.pack(header | {"claim": "safe", "intervals": [interval]}, {"pixels": pixels, "ends": ends})
+    root = _grown(result)
+    for _ in range(HALVINGS):
+        leaves = list(root.leaves())
+        low, high = (np.array([getattr(leaf, side) for leaf in leaves]) for side in ("low", "high"))
+        weak = np.flatnonzero(~(question.margins(low, high, label) > 0))
+        if not len(weak):
+            axes, cuts = root.written()
+            return checker.pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
+        if len(leaves) + len(weak) > MOST_LEAVES:
+            break
+        for number in weak.tolist():
+            leaves[number].halve()
+    raise NoCertificateError(f"{result.query.name}: {TOO_SIMPLE}")
+
+
+def _question(network: Network, result: Result) -> tuple[checker.Question, dict[str, Any], Floats]:
+    """What is asked, in the checker's words."""
+    query, path = result.query, Path(network.name)
+    if not isinstance(query.perturbation, Perturbation) or query.image is None:
+        raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
+    if path.suffix not in (".onnx", ".gz") or not path.is_file():
+        raise NoCertificateError(f"{network.name}: certificates are about ONNX files")
+    model = path.read_bytes()
+    if hashlib.sha256(model).hexdigest() != network.identity:
+        raise NoCertificateError(f"{network.name}: has weights in other files, or has changed since it was loaded")
+    pixels, file = query.image.pixels.numpy().astype("<f8"), Path(query.name)
+    said = network.normalisation
+    header = {
+        "tool": f"shakeproof {shakeproof.__version__}",
+        "model": {"name": path.name, "sha256": network.identity},
+        "image": {
+            "name": file.name,
+            "sha256": hashlib.sha256(pixels.tobytes()).hexdigest(),
+            "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None,
+            "shape": list(pixels.shape),
+        },
+        "channels_last": network.picture().channels_last,
+        "perturbation": str(query.perturbation),
+        "parts": [_written(part) for part in query.perturbation.parts],
+        "clip": None if query.perturbation.clip is None else [float(end) for end in query.perturbation.clip],
+        "mean": None if said is None else [float(x) for x in said.mean],
+        "std": None if said is None else [float(x) for x in said.std],
+        "label": result.label,
+        "classes": query.obligations[0].property.outputs,
+        "strength": [float(z) for z in query.strengths],
+        "arithmetic": result.arithmetic,
+        "intervals": [],
+        "witness": None,
+    }
+    try:
+        return checker.Question.of(header, pixels, model), header, pixels
+    except checker.Refused as problem:
+        raise NoCertificateError(f"{network.name}: {problem}") from problem
+
+
+def _written(part: Part) -> dict[str, Any]:
+    if isinstance(part.effect, Tone):
+        return {"gain": str(part.effect.gain), "offset": str(part.effect.offset)}
+    start, (change,) = part.effect.bias, part.effect.coefficients
+    words = ([[str(entry) for entry in row] for row in matrix] for matrix in (start, change))
+    return dict(zip(("padding", "start", "change"), (part.padding, *words), strict=True))
+
+
+def _of_witness(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+    found, label = result.counterexample, result.label
+    z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
+    rivals = [result.predicted] if found is None else [found.winner]
+    for rival in rivals:
+        if rival is not None and label is not None and rival != label and question.advantage(z, label, rival)[1] < 0:
+            witness = {"strength": [float(at) for at in z], "class": rival}
+            return checker.pack(header | {"claim": "unsafe", "witness": witness}, {"pixels": pixels})
+    raise NoCertificateError(f"{result.query.name}: the label loses by less than the checker can tell from rounding")
+
+
+def _of_profile(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+    """Each stretch of the profile, as much of it as can be proved: around a change of class there is a gap."""
+    (end,) = result.query.strengths
+    rows, intervals, every = _ends(result), [], []
+    for stretch in result.profile:
+        # close to a change of class, where most of it can still be proved
+        after = [stretch.start + near for near in NEAR if stretch.start > 0]
+        before = [stretch.end - near for near in NEAR if stretch.end < end]
+        inner = np.union1d(rows, [*after, *before])
+        inner = inner[(inner > stretch.start) & (inner < stretch.end)]
+        for ends in _stretches(question, np.array([stretch.start, *inner, stretch.end]), stretch.winner):
+            intervals.append(
+                {"from": float(ends[0]), "to": float(ends[-1]), "class": stretch.winner, "leaves": len(ends) - 1}
+            )
+            every.append(ends)
+    if not intervals or intervals[0]["from"] != 0 or intervals[-1]["to"] != end:
+        raise NoCertificateError(f"{result.query.name}: the class at an end of the path is not provable")
+    arrays = {"pixels": pixels, "ends": np.concatenate(every)}
+    return checker.pack(header | {"claim": "profile", "intervals": intervals}, arrays)
+
+
+def _ends(result: Result) -> Floats:
+    """Where the prover cut the only strength."""
+    if isinstance(result.proof, BoundedCells):
+        cells = result.proof.cells
+        return np.unique(cells.boxes(cells.safe))
+    return result.curve.z if len(result.curve.z) > 1 else np.repeat(result.curve.z, 2)
+
+
+def _stretches(question: checker.Question, ends: Floats, winner: int, whole: str | None = None) -> list[Floats]:
+    """The same ends and more, such that the checker proves every leaf, in stretches: slivers that it cannot prove are
+    left out. Of a query that is to be proved as a `whole`, whose name that is, nothing may be.
+    """
+    low, high = ends[:-1], ends[1:]
+    proved: list[tuple[Floats, Floats]] = []
+    narrow = NARROWEST * max(float(ends[-1]), NARROWEST)
+    for _ in range(HALVINGS):
+        holds = question.margins(low[:, None], high[:, None], winner) > 0
+        proved.append((low[holds], high[holds]))
+        low, high = low[~holds], high[~holds]
+        wide = high - low > narrow
+        if (whole is not None and not wide.all()) or len(low) > MOST_LEAVES:
+            raise NoCertificateError(f"{whole}: {TOO_SIMPLE}")
+        low, high = low[wide], high[wide]
+        if not len(low):
+            break
+        middle = low + (high - low) / 2
+        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+    starts, stops = (np.concatenate(side) for side in zip(*proved, strict=True))
+    order = starts.argsort()
+    starts, stops = starts[order], stops[order]
+    breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+    parts = zip(np.split(starts, breaks), np.split(stops, breaks), strict=True)
+    return [np.append(some, after[-1]) for some, after in parts if len(some)]
+
+
+@dataclass(eq=False)
+class _Box:
+    """A box of strengths, and the two that a cut made of it, if one did."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    axis: int = -1
+    at: float = 0.0
+    halves: list[_Box] = field(default_factory=list)
+
+    def cut(self, axis: int, at: float) -> None:
+        self.axis, self.at = axis, at
+        below, above = list(self.high), list(self.low)
+        below[axis] = above[axis] = at
+        self.halves = [_Box(self.low, tuple(below)), _Box(tuple(above), self.high)]
+
+    def halve(self) -> None:
+        """Across its longest side."""
+        sides = [high - low for low, high in zip(self.low, self.high, strict=True)]
+        axis = sides.index(max(sides))
+        middle = self.low[axis] + sides[axis] / 2
+        if not self.low[axis] < middle < self.high[axis]:
+            raise NoCertificateError(TOO_SIMPLE)
+        self.cut(axis, middle)
+
+    def in_order(self) -> Iterator[_Box]:
+        """Itself, what is below its cut, what is above."""
+        waiting = [self]
+        while waiting:
+            box = waiting.pop()
+            yield box
+            waiting += reversed(box.halves)
+
+    def leaves(self) -> Iterator[_Box]:
+        return (box for box in self.in_order() if not box.halves)
+
+    def written(self) -> tuple[NDArray[np.uint8], Floats]:
+        boxes = list(self.in_order())
+        axes = np.array([box.axis if box.halves else 255 for box in boxes], dtype=np.uint8)
+        return axes, np.array([box.at for box in boxes if box.halves])
+
+
+def _grown(result: Result) -> _Box:
+    """The boxes that the prover's search made, as far as it proved them."""
+    root = _Box((0.0,) * len(result.query.strengths), tuple(result.query.strengths))
+    if isinstance(result.proof, BoundedCells):
+        tree = result.proof.cells.tree
+        children = _children(tree)
+        waiting = [(0, root)]
+        while waiting:
+            part, box = waiting.pop()
+            if part in children and not tree.is_proved[part]:
+                below, above = children[part]
+                box.cut(int(tree.coordinate[below]), float(tree.at[below]))
+                waiting += zip((below, above), box.halves, strict=True)
+    return root
+
+
+def _children(tree: Tree) -> dict[int, tuple[int, int]]:
+    found: dict[int, Sequence[int]] = {}
+    for part in np.flatnonzero(tree.parent >= 0).tolist():
+        pair = found.setdefault(int(tree.parent[part]), [-1, -1])
+        pair[int(tree.above[part])] = part  # type: ignore[index]
+    return {parent: (pair[0], pair[1]) for parent, pair in found.items()}

@@ -1,0 +1,55 @@
+"""`check`, and the certificates that `profile` and `verify` write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shakeproof.cli.inspecting import EXIT_NO
+from shakeproof.cli.pictures import numbered
+from shakeproof.cli.terminal import progress_bar
+from shakeproof.files import write_whole
+
+if TYPE_CHECKING:
+    from shakeproof.network import Network
+    from shakeproof.result import Result
+
+
+@click.command()
+@click.argument("certificates", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--model", required=True, type=click.Path(path_type=Path), help="The .onnx or .onnx.gz file.")
+@click.option("--image", type=click.Path(path_type=Path),
+              help="Compare with this image: .npy and .npz@INDEX by pixels, others by the file's digest.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json: bool) -> int:
+    """Check certificates anew, from the model's own bytes, by a program that shares nothing with the prover.
+
+    The same as python -m shakeproof.checker, which needs numpy only. Exit code 0: all hold, 1: one does not.
+    """
+    from shakeproof import checker
+
+    accepted = True
+    with progress_bar("checking", as_json) as advance:
+        for number, path in enumerate(certificates):
+            outcome = checker.check(path.read_bytes(), model.read_bytes(), image)
+            accepted &= outcome.accepted
+            said = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
+            word = "holds" if outcome.accepted else "does not hold"
+            click.echo(json.dumps(said | outcome.details) if as_json else f"{path}: {word}: {outcome.sentence}")
+            advance((number + 1) / len(certificates))
+    return 0 if accepted else EXIT_NO
+
+
+def write_certificates(answers: Sequence[tuple[Network, Result]], path: Path, profile: bool) -> None:
+    """A file for each answer that has one, numbered if there are several; a line on stderr for each that has none."""
+    from shakeproof.certificate import NoCertificateError, certificate
+
+    for file, (network, result) in numbered(path, answers):
+        try:
+            write_whole({file: certificate(network, result, profile)})
+        except NoCertificateError as problem:
+            click.echo(f"no certificate: {problem}", err=True)

@@ -1,0 +1,307 @@
+"""Small networks without any rounding: what float64 cannot tell apart, whole numbers can.
+
+Weights and pixels are whole numbers over powers of two, kernels fractions. Along a line, on a stretch on which no
+neuron bends, each value of the network is a z + b; here a and b are whole numbers over a common scale. A stretch is cut
+wherever an operator bends, depth first, so the numbers grow with the layers and not with the cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from math import lcm
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shakeproof.network import Graph, Node
+from shakeproof.operators import (
+    Abs,
+    Affine,
+    AveragePool,
+    Clip,
+    Combine,
+    Concat,
+    Conv,
+    LeakyRelu,
+    Linear,
+    MaxPool,
+    Mean,
+    Operator,
+    Pad,
+    Relu,
+    Reshape,
+    Scale,
+    Transpose,
+    Unrolled,
+)
+
+# Networks whose sums have more terms than this, all layers together, take too long.
+MOST_TERMS = 300_000
+AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Reshape, Scale, Transpose, Unrolled)
+Form = tuple[int, int]
+Windows = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The entries (a z + b) / scale of a value on a stretch."""
+
+    entries: list[Form]
+    scale: int
+
+    def over(self, scale: int) -> list[Form]:
+        """The same entries over a multiple of the scale."""
+        factor = scale // self.scale
+        return self.entries if factor == 1 else [(a * factor, b * factor) for a, b in self.entries]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An affine operator: each output is a sum of coefficients times inputs, plus a constant, all over one scale.
+
+    Inputs are numbered one after another, those of the second value after those of the first.
+    """
+
+    terms: list[list[tuple[int, int]]]
+    constants: list[int]
+    scale: int
+
+    def apply(self, values: Sequence[Forms]) -> Forms:
+        common = lcm(*(value.scale for value in values))
+        given = [entry for value in values for entry in value.over(common)]
+        made = [
+            (sum(w * given[i][0] for i, w in row), sum(w * given[i][1] for i, w in row) + constant * common)
+            for row, constant in zip(self.terms, self.constants, strict=True)
+        ]
+        return Forms(made, common * self.scale)
+
+
+class Least(NamedTuple):
+    """A least lead, where it is, and over which rival."""
+
+    lead: Fraction
+    place: Fraction
+    rival: int
+
+
+@dataclass(frozen=True, eq=False)
+class RationalNetwork:
+    """A network whose coefficients are exactly the file's."""
+
+    graph: Graph
+
+    @cached_property
+    def is_possible(self) -> bool:
+        """Whether it is small, made of operators that are known here, and nothing in it was ever rounded."""
+        if not self.graph.is_exact or sum(self._terms) > MOST_TERMS:
+            return False
+        return all(_is_known(node.operator) for node in self.graph.nodes)
+
+    def least_lead(
+        self,
+        line: tuple[Sequence[Fraction], Sequence[Fraction]],
+        stretch: tuple[float, float],
+        label: int,
+        rivals: Sequence[int],
+        spend: Callable[[int], bool] = lambda terms: True,
+    ) -> Least | None:
+        """The least lead of the label over any of some rivals, on a stretch of a line slope z + base.
+
+        `spend` is told how many terms are to be added up next, and says whether there is time for them: else None.
+        """
+        scale = lcm(*(number.denominator for part in line for number in part))
+        start = Forms([(int(a * scale), int(b * scale)) for a, b in zip(*line, strict=True)], scale)
+        least: Least | None = None
+        low, high = map(Fraction, stretch)
+        waiting = [(low, high, 0, {0: start}, False)]
+        while waiting:
+            low, high, index, values, straight = waiting.pop()
+            for index in range(index, len(self.graph.nodes)):  # noqa: B020 - goes on from there
+                node = self.graph.nodes[index]
+                given = [values[i] for i in node.inputs]
+                if not isinstance(node.operator, Affine) and not straight:
+                    cuts = sorted(
+                        {
+                            low,
+                            high,
+                            *(
+                                cut
+                                for cut in _cuts(node.operator, self._windows[index], given[0], low)
+                                if low < cut < high
+                            ),
+                        }
+                    )
+                    if len(cuts) > 2:
+                        waiting += [(*ends, index, values, True) for ends in reversed(list(pairwise(cuts)))]
+                        break
+                straight = False
+                if not spend(self._terms[index]):
+                    return None
+                middle = (low + high) / 2
+                if index in self._rows:
+                    made = self._rows[index].apply(given)
+                else:
+                    made = _bent(node, self._windows[index], given[0], middle)
+                values = {**values, index + 1: made}
+                for dead in self.graph.last_uses[index]:
+                    del values[dead]
+            else:
+                scores = values[len(self.graph.nodes)]
+                for rival in rivals:
+                    a, b = (x - y for x, y in zip(scores.entries[label], scores.entries[rival], strict=True))
+                    place = low if a * low <= a * high else high
+                    found = Least((a * place + b) / scores.scale, place, rival)
+                    least = found if least is None else min(least, found)
+        return least
+
+    @cached_property
+    def _terms(self) -> list[int]:
+        return [_terms(node) for node in self.graph.nodes]
+
+    @cached_property
+    def _rows(self) -> dict[int, Rows]:
+        return {
+            index: _rows_of(self.graph, node)
+            for index, node in enumerate(self.graph.nodes)
+            if isinstance(node.operator, Affine)
+        }
+
+    @cached_property
+    def _windows(self) -> list[Windows]:
+        return [
+            _windows(node.operator, self.graph.shape(node.inputs[0]), (node.shape[1], node.shape[2]))
+            if isinstance(node.operator, MaxPool)
+            else []
+            for node in self.graph.nodes
+        ]
+
+
+def _is_known(operator: Operator) -> bool:
+    if isinstance(operator, Affine):
+        return isinstance(operator, AFFINE) and operator.roundings == 0 and operator.off is None
+    if isinstance(operator, MaxPool):
+        return operator.floor in (0, -torch.inf)
+    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu))
+
+
+def _terms(node: Node) -> int:
+    """How many terms its sums have, all together."""
+    operator = node.operator
+    if isinstance(operator, (Linear, Unrolled)):
+        return operator.weight.numel() * node.shape.numel() // operator.weight.shape[0]
+    depth = operator.weight.shape[2] if isinstance(operator, Conv) else 1
+    return depth * node.shape.numel()
+
+
+def _rows_of(graph: Graph, node: Node) -> Rows:
+    """From what the operator makes of each unit vector: one coefficient each, which nothing rounds."""
+    operator, shapes = node.operator, [graph.shape(value) for value in node.inputs]
+    bare, whole = operator, 1
+    divisors: list[int] = []
+    if isinstance(operator, (Linear, Conv, Unrolled)):
+        bare = replace(operator, bias=torch.zeros_like(operator.bias))
+    elif isinstance(operator, Scale):
+        bare = replace(operator, offset=torch.zeros_like(operator.offset))
+    elif isinstance(operator, Pad):
+        bare = replace(operator, value=0.0)
+    elif isinstance(operator, Mean):
+        whole = operator.terms(*shapes) - 1
+    elif isinstance(operator, AveragePool):
+        bare = replace(operator, divisor=torch.ones_like(operator.divisor))
+        divisors = operator.divisor.expand(node.shape).flatten().long().tolist()
+        whole = lcm(*divisors)
+    zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
+    constants = operator.apply(*zeros).flatten().tolist()
+    columns: list[list[tuple[int, float]]] = []
+    for place, shape in enumerate(shapes):
+        units = torch.eye(shape.numel(), dtype=torch.float64).view(-1, *shape)
+        given = [
+            units if other == place else zero.expand(len(units), *zero.shape[1:]) for other, zero in enumerate(zeros)
+        ]
+        response = bare.apply(*given).flatten(1)
+        if isinstance(operator, Mean):  # of so many: what is left after multiplying by their number is 1
+            response = (response * whole).round()
+        columns += [_sparse(column) for column in response]
+    scale = 1
+    for number in (*constants, *(number for column in columns for _, number in column)):
+        scale = max(scale, number.as_integer_ratio()[1])
+    terms: list[list[tuple[int, int]]] = [[] for _ in constants]
+    for number, column in enumerate(columns):
+        for output, weight in column:
+            share = whole // divisors[output] if divisors else 1
+            terms[output].append((number, int(Fraction(weight) * scale) * share))
+    return Rows(terms, [int(Fraction(constant) * scale * whole) for constant in constants], scale * whole)
+
+
+def _sparse(column: Tensor) -> list[tuple[int, float]]:
+    places = column.nonzero().squeeze(1)
+    return list(zip(places.tolist(), column[places].tolist(), strict=True))
+
+
+def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction) -> Iterator[Fraction]:
+    """Where the operator may bend."""
+    if isinstance(operator, MaxPool):
+        for window in windows:
+            yield from _envelope([_line(value, place) for place in window], low)
+        return
+    thresholds = operator.thresholds if isinstance(operator, (Abs, Clip, LeakyRelu, Relu)) else ()
+    for threshold in map(Fraction, thresholds):
+        level = threshold * value.scale
+        yield from ((level - b) / a for a, b in value.entries if a)
+
+
+def _envelope(lines: list[Form], low: Fraction) -> Iterator[Fraction]:
+    """Where the maximum of lines passes from one to another, from `low` on."""
+    a, b = max(lines, key=lambda line: (line[0] * low + line[1], line[0]))
+    while steeper := [(Fraction(b - d, c - a), c, d) for c, d in lines if c > a]:
+        first, a, b = min(steeper, key=lambda meeting: (meeting[0], -meeting[1]))
+        yield first
+
+
+def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms:
+    """The operator's output on a stretch on which it does not bend, by what it is in its middle."""
+    operator, scale = node.operator, value.scale
+    heights = [a * middle + b for a, b in value.entries]
+    if isinstance(operator, Relu):
+        return Forms([e if h > 0 else (0, 0) for e, h in zip(value.entries, heights, strict=True)], scale)
+    if isinstance(operator, Abs):
+        return Forms([e if h > 0 else (-e[0], -e[1]) for e, h in zip(value.entries, heights, strict=True)], scale)
+    if isinstance(operator, LeakyRelu):
+        slopes = operator.slope.double().expand(node.shape).flatten().tolist()
+        whole = max(slope.as_integer_ratio()[1] for slope in slopes)
+        factors = [whole if h > 0 else int(Fraction(s) * whole) for s, h in zip(slopes, heights, strict=True)]
+        return Forms([(f * a, f * b) for f, (a, b) in zip(factors, value.entries, strict=True)], scale * whole)
+    if isinstance(operator, Clip):
+        limits = [Fraction(limit) if abs(limit) < float("inf") else None for limit in (operator.low, operator.high)]
+        whole = max(1 if limit is None else limit.denominator for limit in limits)
+        low, high = (None if limit is None else (0, int(limit * whole) * scale) for limit in limits)
+        made = [
+            low
+            if low is not None and h * whole <= low[1]
+            else high
+            if high is not None and h * whole >= high[1]
+            else (a * whole, b * whole)
+            for (a, b), h in zip(value.entries, heights, strict=True)
+        ]
+        return Forms(made, scale * whole)
+    lines = ([_line(value, place) for place in window] for window in windows)
+    return Forms([max(some, key=lambda line: line[0] * middle + line[1]) for some in lines], scale)
+
+
+def _line(value: Forms, place: int) -> Form:
+    """An entry, or the 0 that takes part in every maximum."""
+    return value.entries[place] if place >= 0 else (0, 0)
+
+
+def _windows(pool: MaxPool, shape: torch.Size, size: tuple[int, int]) -> list[list[int]]:
+    """The entries under each position of the window on a value of `shape`; -1 is the floor."""
+    numbers = torch.arange(shape.numel(), dtype=torch.float64).view(shape)
+    views = pool.window.shifted(pool.window.padded(numbers, -1.0), size)
+    windows = torch.stack([view.flatten() for view in views], 1).long().tolist()
+    floor = [-1] if pool.floor == 0 else []
+    return [[place for place in window if place >= 0] + floor for window in windows]

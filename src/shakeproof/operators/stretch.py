@@ -1,0 +1,181 @@
+"""By how much an affine operator may stretch the Euclidean norm of what it is given: proved bounds, not estimates.
+
+A convolution with zero padding is a part of one on a torus large enough that nothing meets itself around it, and that
+one is, at each frequency, a matrix from channels to channels: no norm is larger than the largest of theirs. That a
+matrix M stretches nothing by more than s follows from a Cholesky factorisation of s^2 I - M^H M, which floating point
+can only find if that matrix is positive definite, up to an error that is known (S. M. Rump: Verification of positive
+definiteness. BIT 46, 2006).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from shakeproof.operators.affine import Linear
+from shakeproof.operators.base import ABOVE, UNIT, Affine
+from shakeproof.operators.conv import Conv, Unrolled
+
+POWER_STEPS = 20
+# A guess of a norm is raised by so much before it is tried, and again after each failure.
+RAISED, TRIALS = 1.02, 40
+# Matrices are put together for so many bytes at a time; those that take more multiplications are not worth it.
+BATCH_BYTES, MOST_WORK = 2**26, 2e12
+# Coefficients are squared: none may be so small that this is lost.
+SMALLEST = 2.0**-300
+
+
+def stretches(operator: Affine, shapes: Sequence[torch.Size]) -> tuple[tuple[float, float], ...]:
+    """For each input: by how much the operator may stretch it, and the same with all coefficients positive.
+
+    Worked out once for an operator, and kept.
+    """
+    known = operator.known_stretches
+    if tuple(shapes) not in known:
+        known[tuple(shapes)] = tuple(
+            (signed, absolute_stretch(operator, shapes, place) if signed < float("inf") else signed)
+            for place in range(len(shapes))
+            for signed in (stretch(operator, shapes, place),)
+        )
+    return known[tuple(shapes)]
+
+
+def stretch(operator: Affine, shapes: Sequence[torch.Size], place: int) -> float:
+    """No less than |operator(x) - operator(0)| / |x| for input number `place`, the others being 0."""
+    largest = max((float(t.abs().max()) for t in _coefficients(operator) if t.numel()), default=1.0)
+    if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
+        return float("inf")
+    bound = absolute_stretch(operator, shapes, place)
+    if isinstance(operator, (Linear, Unrolled)):
+        return min(bound, _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape))
+    if isinstance(operator, Conv):
+        return min(bound, _of_convolution(operator, shapes[0]))
+    return bound
+
+
+def _coefficients(operator: Affine) -> list[Tensor]:
+    return [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
+
+
+def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int) -> float:
+    """The same for the operator with the absolute values of its coefficients.
+
+    For a matrix A without negative entries, and any positive x, the norm of A^T A is at most the largest of
+    (A^T A x)_i / x_i (Collatz and Wielandt); a few steps of power iteration find a good x.
+    """
+    absolute = operator.magnitude()
+    assert isinstance(absolute, Affine)
+    like = next((t for t in vars(operator).values() if isinstance(t, Tensor)), torch.empty(0, dtype=torch.float64))
+    others = [like.new_zeros(1, *shape) for shape in shapes]
+
+    def twice(x: Tensor) -> Tensor:
+        y = absolute.apply(*(x if number == place else other for number, other in enumerate(others)))
+        return absolute.adjoint(y, shapes)[place]
+
+    x = like.new_ones(1, *shapes[place])
+    best = torch.inf
+    for _ in range(POWER_STEPS):
+        y = twice(x)
+        best = min(best, float((y / x).max()))
+        largest = float(y.max())
+        if largest == 0 or best == torch.inf:
+            break
+        x = torch.maximum(y / largest, torch.full_like(y, 1e-6))
+    return sqrt(best) * ABOVE
+
+
+def _of_convolution(conv: Conv, shape: torch.Size) -> float:
+    groups, outputs, _ = conv.weight.shape
+    kernel = conv.weight.view(groups, outputs, *conv.window.kernel, -1)
+    top, left, bottom, right = conv.window.pads
+    sides = [shape[1] + top + bottom, shape[2] + left + right]
+    if conv.window.dilations == (1, 1):
+        kernel, sides = _in_phases(kernel, conv.window.strides, sides)
+    sizes = [
+        1 if taps == 1 else side + dilation * (taps - 1)
+        for taps, side, dilation in zip(kernel.shape[2:4], sides, conv.window.dilations, strict=True)
+    ]
+    # Rounding of the matrices: of each entry, a share of the sum of the taps' absolute values.
+    taps = kernel.shape[2] * kernel.shape[3]
+    wrong = (taps + 48) * UNIT * float(kernel.abs().sum((2, 3)).flatten(1).norm(dim=1).max()) * 2
+    shape_of_one = torch.Size((outputs, kernel.shape[-1]))
+    count = groups * (sizes[0] // 2 + 1) * sizes[1]
+    matrices = _at_frequencies(kernel, conv.window.dilations, sizes)
+    return (_largest_singular_value(matrices, shape_of_one, count) + wrong) * ABOVE
+
+
+def _in_phases(kernel: Tensor, strides: tuple[int, int], sides: list[int]) -> tuple[Tensor, list[int]]:
+    """A convolution that takes steps as one that takes none, of each of the pictures that a step apart makes one."""
+    groups, outputs, height, width, channels = kernel.shape
+    down, across = (-(-size // step) for size, step in zip((height, width), strides, strict=True))
+    whole = kernel.new_zeros(groups, outputs, down * strides[0], across * strides[1], channels)
+    whole[:, :, :height, :width] = kernel
+    parts = whole.view(groups, outputs, down, strides[0], across, strides[1], channels).movedim(4, 3)
+    return parts.flatten(4), [-(-side // step) for side, step in zip(sides, strides, strict=True)]
+
+
+def _at_frequencies(kernel: Tensor, dilations: tuple[int, int], sizes: list[int]) -> Iterator[Tensor]:
+    """The matrices (some, outputs, inputs) of a convolution on a torus; those at opposite frequencies are conjugate."""
+    groups, outputs, height, width, channels = kernel.shape
+    rows, columns = (
+        _waves(taps, dilation, size, kernel.device)
+        for taps, dilation, size in zip((height, width), dilations, sizes, strict=True)
+    )
+    rows = rows[: sizes[0] // 2 + 1]
+    step = max(1, BATCH_BYTES // (16 * groups * outputs * channels * len(columns)))
+    across = torch.einsum("fw,gohwc->gfohc", columns, kernel.to(rows.dtype))
+    for some in rows.split(step):
+        yield torch.einsum("eh,gfohc->gefoc", some, across).reshape(-1, outputs, channels)
+
+
+def _waves(taps: int, dilation: int, size: int, device: torch.device) -> Tensor:
+    """exp(2 pi i f k dilation / size), (size, taps): the angle's multiple is reduced in whole numbers first."""
+    turns = torch.outer(torch.arange(size, device=device), torch.arange(taps, device=device) * dilation) % size
+    angle = turns.double() * (2 * torch.pi / size)
+    return torch.complex(angle.cos(), angle.sin())
+
+
+def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count: int = 1) -> float:
+    """A bound on the norms of all of the matrices (some, rows, columns)."""
+    small, large = min(shape), max(shape)
+    proved = 0.0
+    if 4.0 * count * small * small * large > MOST_WORK:
+        return float("inf")
+    for batch in matrices:
+        wide = batch if batch.shape[1] <= batch.shape[2] else batch.mH
+        frobenius = float(torch.linalg.vector_norm(wide.flatten(1), dim=1).max()) * ABOVE
+        if frobenius <= proved:
+            continue
+        if not frobenius < float("inf"):
+            return float("inf")
+        gram = wide @ wide.mH
+        guess = max(proved**2, RAISED * _power(gram))
+        unit = torch.eye(small, dtype=gram.dtype, device=gram.device)
+        for _ in range(TRIALS):
+            if guess >= frobenius**2:
+                break
+            # Rounding of the product above, of the factorisation, and of this difference: gamma times traces.
+            slack = 16 * (large + small + 8) * UNIT * (frobenius**2 + small * guess)
+            if not bool(torch.linalg.cholesky_ex(guess * unit - gram).info.any()):
+                guess += slack
+                break
+            guess *= RAISED
+        else:
+            guess = frobenius**2
+        proved = max(proved, min(sqrt(guess) * ABOVE, frobenius))
+    return proved
+
+
+def _power(gram: Tensor) -> float:
+    """The largest eigenvalue of any of the matrices, from below."""
+    x = torch.ones_like(gram[:, :, :1])
+    x[:, ::2] *= -0.5  # not orthogonal to what is likely
+    size = torch.zeros(())
+    for _ in range(POWER_STEPS):
+        x = gram @ x
+        size = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        x = x / size.clamp(min=1e-300)
+    return float(size.max())

@@ -1,0 +1,156 @@
+"""Certificates that the prover hands out: accepted by the checker, by exact arithmetic, and for nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from exact_checker import check_exactly
+from models import model
+from onnx import helper
+
+import shakeproof as sp
+from shakeproof import checker
+from shakeproof.certificate import NoCertificateError, certificate
+
+MNIST = "benchmarks/mnist_fc/onnx/mnist-net_256x{}.onnx"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A small network that the test made itself, and an image."""
+    random = np.random.default_rng(3)
+    weights = {"first": (16, 12), "second": (12, 3)}
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "first"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "second"], ["y"]),
+    ]
+    made = {name: random.normal(size=shape).astype(np.float32) for name, shape in weights.items()}
+    path = tmp_path_factory.mktemp("small") / "small.onnx"
+    onnx.save(model(nodes, [1, 1, 4, 4], made), path)
+    return sp.load(path), random.uniform(0, 1, (1, 4, 4)).astype(np.float32)
+
+
+def accepted(network: sp.Network, made: bytes) -> checker.Outcome:
+    with open(network.name, "rb") as file:
+        return checker.check(made, file.read())
+
+
+def answer(network, image, perturbation, **options):
+    return sp.profile(network, image, perturbation, whole_curve=True, **options)
+
+
+@pytest.mark.parametrize(
+    "perturbation", ["box-blur:size=3", "sharpen:size=3,padding=zeros", "brightness:max=0.2,clip=0..1"]
+)
+def test_what_is_safe_has_a_certificate(small, perturbation):
+    network, image = small
+    whole = answer(network, image, perturbation)
+    end = 1.0 if whole.status is sp.Status.SAFE else 0.9 * whole.certified_strength
+    result = sp.verify(network, image, perturbation, end, label=whole.label, whole_curve=True)
+    assert result.status is sp.Status.SAFE
+    made = certificate(network, result)
+    outcome = accepted(network, made)
+    assert outcome.accepted, outcome.sentence
+    header, arrays = checker.unpack(made)
+    assert header["claim"] == "safe"
+    assert len(arrays["ends"]) <= 2 * result.pieces + 2
+    assert arrays["ends"].dtype.itemsize <= 10
+
+
+def test_a_profile_and_a_loss_have_certificates(small):
+    network, image = small
+    result = answer(network, image, "box-blur:size=3,padding=zeros")
+    if result.status is sp.Status.SAFE:  # another label loses
+        result = answer(network, image, "box-blur:size=3,padding=zeros", label=(result.label + 1) % 3)
+    whole, loss = certificate(network, result, profile=True), certificate(network, result)
+    for made, claim in ((whole, "profile"), (loss, "unsafe")):
+        assert accepted(network, made).accepted
+        assert checker.unpack(made)[0]["claim"] == claim
+
+
+@pytest.mark.parametrize("arithmetic", ["real", "float32"])
+def test_several_strengths(small, arithmetic):
+    network, image = small
+    perturbation = sp.parse("box-blur:size=3+brightness:max=0.05")
+    result = sp.verify(network, image, perturbation, (0.05, 0.5), arithmetic=arithmetic)
+    assert result.status is sp.Status.SAFE
+    made = certificate(network, result)
+    assert accepted(network, made).accepted
+    header, arrays = checker.unpack(made)
+    assert header["arithmetic"] == arithmetic
+    assert len(arrays["axes"]) == 2 * len(arrays["cuts"]) + 1
+
+
+def test_what_has_none_says_why(small, tmp_path):
+    network, image = small
+    result = answer(network, image, "box-blur:size=3")
+    late = dataclasses.replace(result, evidence=dataclasses.replace(result.evidence, comparison=None))
+    assert late.status is sp.Status.UNDECIDED or result.status is not sp.Status.SAFE
+    if late.status is sp.Status.UNDECIDED:
+        with pytest.raises(NoCertificateError, match="undecided"):
+            certificate(network, late)
+    with pytest.raises(NoCertificateError, match="ONNX"):
+        certificate(dataclasses.replace(network, name="module"), result)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(b"another file")
+    with pytest.raises(NoCertificateError, match="changed"):
+        certificate(dataclasses.replace(network, name=str(other)), result)
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("Flatten", ["t"], ["y"]),
+    ]
+    onnx.save(model(nodes, [1, 1, 4, 4]), tmp_path / "smooth.onnx")
+    smooth = sp.load(tmp_path / "smooth.onnx")
+    image = np.linspace(0, 1, 16).reshape(1, 4, 4)
+    result = sp.verify(smooth, image, "box-blur:size=3", 0.001)
+    with pytest.raises(NoCertificateError, match=r"Sigmoid.*Tanh|Tanh.*Sigmoid"):
+        certificate(smooth, result)
+
+
+@pytest.mark.parametrize("layers", [2, 4, 6])
+def test_mnist_is_certified_and_exact_arithmetic_agrees(shared, layers):
+    network = sp.load(shared(MNIST.format(layers)))
+    image = f"{shared('data/mnist_test.npz')}@{layers}"
+    for perturbation in ("motion-blur:size=3,angle=45", "sharpen:size=3"):
+        result = sp.verify(network, image, perturbation, 0.2, whole_curve=True)
+        assert result.status is sp.Status.SAFE
+        made = certificate(network, result)
+        outcome = accepted(network, made)
+        assert outcome.accepted, outcome.sentence
+        truly, least = check_exactly(made, network.name)
+        assert truly
+        assert float(least) >= outcome.details["least_margin"] > 0
+
+
+def test_the_commands(small, tmp_path):
+    network, image = small
+    np.save(tmp_path / "image.npy", image)
+    files = [network.name, str(tmp_path / "image.npy")]
+    made = tmp_path / "answer.cert"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "shakeproof.cli", *words], capture_output=True, text=True)
+
+    done = run("verify", *files, "-p", "brightness:max=0.01", "--strength", "0.5", "--certificate", str(made))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run("check", str(made), "--model", files[0], "--image", files[1], "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["accepted"] is True
+    np.save(tmp_path / "image.npy", image / 2)
+    done = run("check", str(made), "--model", files[0], "--image", files[1])
+    assert done.returncode == 1
+    assert "does not hold: the image has other pixels" in done.stdout
+    done = run("check", str(tmp_path / "nothing"), "--model", files[0])
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    done = run("profile", *files, "-p", "box-blur:size=3", "--timeout", "1e-9", "--certificate", str(made))
+    assert "no certificate" in done.stderr

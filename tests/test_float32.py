@@ -1,0 +1,201 @@
+"""What is proved of float32 holds in every float32 evaluation: the runtime's, and sums added up in other orders."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import model
+from onnx import helper
+from torch import nn
+
+import shakeproof as sp
+from shakeproof.bounds import Boxes, enclose
+from shakeproof.network import Graph
+from shakeproof.operators import Linear, Relu
+
+
+def shuffled(graph: Graph, x: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The scores of a fully connected network in float32, each sum in an order of its own."""
+    x = x.astype(np.float32).reshape(-1)
+    for node in graph.nodes:
+        operator = node.operator
+        if isinstance(operator, Linear):
+            weight, bias = (part.numpy().astype(np.float32) for part in (operator.weight, operator.bias))
+            made = np.empty(len(bias), np.float32)
+            for row in range(len(bias)):
+                total = np.float32(0)
+                for term in random.permutation(np.append(weight[row] * x, bias[row])):
+                    total = np.float32(total + term)
+                made[row] = total
+            x = made
+        elif isinstance(operator, Relu):
+            x = np.maximum(x, 0)
+    return x
+
+
+class Dense(nn.Module):
+    def __init__(self, seed: int, layers: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        sizes = [9, *[12] * layers, 3]
+        parts: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            parts += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.parts = nn.Sequential(*parts[:-1])
+
+    def forward(self, x):
+        return self.parts(x)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_enclosures_hold_every_order_of_summation(seed):
+    network = sp.load(Dense(seed), torch.zeros(1, 1, 3, 3))
+    graph, random = network.graph.in_float32(), np.random.default_rng(seed)
+    path = sp.box_blur(3).apply(torch.from_numpy(random.uniform(0, 1, (1, 3, 3))))
+    ends = torch.tensor([[0.3, 0.3 + 1e-3]], dtype=torch.float64)
+    cell = Boxes(ends[:, :1], ends[:, 1:])
+    inputs = path.at(cell.points).view(2, 1, *graph.input_shape)
+    scores = enclose(graph, inputs, cell, path.error.view(1, *graph.input_shape)).scores
+    low, high = (end[0].numpy() for end in scores.range)
+    seen = []
+    for z in random.uniform(0.3, 0.3 + 1e-3, 8):
+        x = path.image(float(z)).numpy()
+        seen += [shuffled(graph, x, random), network.reference(x.astype(np.float32).reshape(1, *graph.input_shape))[0]]
+    assert (low <= np.min(seen, 0)).all()
+    assert (high >= np.max(seen, 0)).all()
+
+
+def test_real_numbers_would_not_be_enough():
+    """A negative control: enclosures about real numbers do not hold what float32 makes of them."""
+    outside = 0
+    for seed in range(10):
+        network = sp.load(Dense(seed), torch.zeros(1, 1, 3, 3))
+        random = np.random.default_rng(seed)
+        x = torch.from_numpy(random.uniform(0, 1, (1, *network.graph.input_shape)))
+        point = Boxes(*(torch.zeros(1, 1, dtype=torch.float64) for _ in range(2)))
+        scores = enclose(network.graph, torch.stack([x, x]), point, torch.zeros_like(x)).scores
+        theirs = shuffled(network.graph, x.numpy(), random)
+        outside += bool((np.abs(theirs - scores.points[0, 0].numpy()) > scores.radius[0].numpy()).any())
+    assert outside > 5
+
+
+@pytest.mark.parametrize("method", ["exact", "bounds"])
+def test_a_verdict_about_float32_is_harder_to_come_by(method):
+    """With a margin that real numbers make out and float32 does not: safe in the one, undecided in the other."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    with torch.no_grad():
+        module[1].weight.zero_()
+        module[1].weight[:, 4] = 1
+        module[1].bias.copy_(torch.tensor([1e-7, 0.0]))
+    network = sp.load(module, torch.zeros(1, 1, 3, 3))
+    image = np.full((1, 3, 3), 0.5, np.float32)
+    real = sp.profile(network, image, "box-blur:size=3", label=0, method=method)
+    single = sp.profile(network, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
+    assert (real.status, real.arithmetic) == (sp.Status.SAFE, "real")
+    assert (single.status, single.reason) == (sp.Status.UNDECIDED, sp.Reason.FLOAT32)
+    assert single.to_json()["arithmetic"] == "float32"
+    with torch.no_grad():
+        module[1].bias.copy_(torch.tensor([1e-3, 0.0]))
+    clear = sp.load(module, torch.zeros(1, 1, 3, 3))
+    found = sp.profile(clear, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
+    assert found.status is sp.Status.SAFE
+
+
+def test_curves_are_refused():
+    network = sp.load(nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Sigmoid()), torch.zeros(1, 1, 3, 3))
+    with pytest.raises(sp.ShakeproofError, match="float32 is certified for piecewise-linear networks only"):
+        sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", label=0, arithmetic="float32")
+
+
+def test_nominal_says_so():
+    network = sp.load(Dense(0), torch.zeros(1, 1, 3, 3))
+    result = sp.profile(network, np.full((1, 3, 3), 0.3), "box-blur:size=3", rounding="nominal")
+    assert result.rounding == result.to_json()["rounding"] == "nominal"
+    assert np.isnan(result.curve.error).all()
+    with pytest.raises(sp.ShakeproofError, match="nominal"):
+        sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", rounding="nominal", arithmetic="float32")
+
+
+# -- networks that a hostile reader built -----------------------------------------------------------------------------
+
+
+def asked(tmp_path, nodes, weights, shape, **options):
+    """What is said of all pixels getting brighter, or blurred, in float32."""
+    made = model(nodes, [1, *shape], {name: np.asarray(w, np.float32) for name, w in weights.items()})
+    onnx.save(made, tmp_path / "m.onnx")
+    network = sp.load(tmp_path / "m.onnx")
+    image = np.full(shape, options.pop("pixel", 0.5), np.float32)
+    return network, sp.verify(network, image, options.pop("by", "brightness:max=0.5"), 1.0, label=0, **options)
+
+
+def test_a_sum_may_begin_with_a_constant_that_cancels(tmp_path):
+    """16 + 1024 small terms - 16: whoever adds the 16 first loses the others."""
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["s"]),
+        helper.make_node("Add", ["s", "c"], ["y"]),
+    ]
+    weight = np.zeros((1024, 3))
+    weight[:, 0] = 5e-7
+    weights = {"w": weight, "b": [16, 0, 0], "c": [-16, 2.5e-4, -100]}
+    options = {"pixel": 1.0, "by": "box-blur:size=3"}
+    _, result = asked(tmp_path, nodes, weights, (1, 32, 32), arithmetic="float32", **options)
+    assert result.status is sp.Status.UNDECIDED
+    _, result = asked(tmp_path, nodes, weights, (1, 32, 32), **options)
+    assert result.status is sp.Status.SAFE
+
+
+SPIKE = 0.5 + 1.5 / 64
+HAT = {"first": [[1, 1, 1, 0], *[[0] * 4] * 3], "at": [-SPIKE + 1 / 256, -SPIKE, -SPIKE - 1 / 256, 1]}
+
+
+def hat():
+    """A hat over one pixel, between the strengths that are compared with the runtime; and a 1."""
+    return [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "first", "at"], ["t"]),
+        helper.make_node("Relu", ["t"], ["r"]),
+    ]
+
+
+def test_every_constant_that_is_added_is_a_rounding(tmp_path):
+    nodes = [*hat(), helper.make_node("MatMul", ["r", "second"], ["s0"])]
+    weights = {**HAT, "second": [[0.1, 0.1], [-0.2, -0.2], [0.1, 0.1], [0.9998, 0.9998]]}
+    for number in range(800):
+        weights[f"c{number}"] = [2.0**-23 * 0.49, 2.0**-23 * 20 if number == 0 else 0]
+        nodes.append(helper.make_node("Add", [f"s{number}", f"c{number}"], [f"s{number + 1}"]))
+    nodes[-1].output[0] = "y"
+    network, result = asked(tmp_path, nodes, weights, (1, 2, 2), arithmetic="float32")
+    (theirs,) = network.reference(np.full((1, *network.graph.input_shape), SPIKE, np.float32))
+    assert theirs[0] < theirs[1]  # the runtime itself loses there
+    assert result.status is not sp.Status.SAFE
+
+
+def test_what_overflows_on_its_way(tmp_path):
+    big = 2.0**70
+    nodes = [
+        *hat(),
+        helper.make_node("MatMul", ["r", "up"], ["a"]),
+        helper.make_node("MatMul", ["a", "further"], ["b"]),
+        helper.make_node("MatMul", ["b", "down"], ["c"]),
+        helper.make_node("Gemm", ["c", "last", "lead"], ["y"]),
+    ]
+    up = [[big], [-2 * big], [big], [0]]
+    weights = {**HAT, "up": up, "further": [[big]], "down": [[1 / big]], "last": [[0, 1 / big]], "lead": [1, 0]}
+    network, result = asked(tmp_path, nodes, weights, (1, 2, 2), arithmetic="float32")
+    assert not np.isfinite(network.reference(np.full((1, *network.graph.input_shape), SPIKE, np.float32))).all()
+    assert result.status is not sp.Status.SAFE
+
+
+def test_a_final_softmax_is_refused(tmp_path):
+    """It may make two different scores one share."""
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Softmax", ["f"], ["y"], axis=1)]
+    with pytest.raises(sp.ShakeproofError, match="Softmax"):
+        asked(tmp_path, nodes, {}, (1, 2, 2), arithmetic="float32")
