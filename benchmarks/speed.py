@@ -4,8 +4,9 @@
 
 For each network and perturbation: the number of linear pieces, seconds, peak memory, and two ratios measured in the
 same run. `ratio_f64` is seconds / (pieces x seconds of one row's forward pass in float64, by the fastest batch size),
-and `ratio_f32` the same against torch's float32 forward pass. Small networks are given many lines at once. See
-docs/speed.md.
+and `ratio_f32` the same against torch's float32 forward pass. `rounding` is what enclosing it adds to the sweep, in the
+same run, and `norms` the seconds that the norms of the layers take once. Small networks are given many lines at once.
+See docs/speed.md.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from shakeproof.memory import keep_freed_memory
 from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
 from shakeproof.path import Path as InputPath
+from shakeproof.rounding import Chords
 
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
 BATCHES = (16, 32, 64, 128, 256, 512)
@@ -84,6 +86,8 @@ class Row:
     peak_mib: float
     ratio_f64: float
     ratio_f32: float
+    rounding: float
+    norms_seconds: float
 
 
 def measure(name: str, data: Path, memory: float) -> list[Row]:
@@ -101,9 +105,12 @@ def measure(name: str, data: Path, memory: float) -> list[Row]:
             f64 = seconds_per_row(network.graph.run, inputs)
             f32 = seconds_per_row(float32_forward(network.graph), inputs.float())
             forget_peak()
-            pieces, seconds = timed_sweep(network.graph, lines, Budget(memory=memory * GIB))
-            ratios = (seconds / (pieces * f64), seconds / (pieces * f32))
-            rows.append(Row(name, text, len(pictures), pieces, seconds, peak_mib(), *ratios))
+            chords, started = Chords(network.graph), time.perf_counter()
+            assert chords.coefficients  # the norms of the layers, once for a network
+            norms = time.perf_counter() - started
+            (pieces, seconds), (_, bare) = timed_sweeps(network.graph, lines, Budget(memory=memory * GIB), chords)
+            ratios = (seconds / (pieces * f64), seconds / (pieces * f32), seconds / bare - 1)
+            rows.append(Row(name, text, len(pictures), pieces, seconds, peak_mib(), *ratios, norms))
     return rows
 
 
@@ -115,14 +122,19 @@ def lines_of(network: sp.Network, pictures: Sequence[Image], text: str) -> Lines
     return Lines(InputPath.stacked([query.path.path for query in queries]), *ends, torch.arange(count))
 
 
-def timed_sweep(graph: Graph, lines: Lines, budget: Budget) -> tuple[int, float]:
-    """Pieces and seconds; short sweeps are repeated and the best taken, as the forward passes' is."""
-    times: list[float] = []
-    while not times or (sum(times) < 2 and len(times) < 5):
-        started = time.perf_counter()
-        pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, budget))
-        times.append(time.perf_counter() - started)
-    return pieces, min(times)
+def timed_sweeps(graph: Graph, lines: Lines, budget: Budget, chords: Chords) -> list[tuple[int, float]]:
+    """Pieces and seconds, with errors and without, in turn; short sweeps are repeated and the best taken."""
+    found: list[tuple[int, float]] = [(0, float("inf"))] * 2
+    spent, tries = 0.0, 0
+    while not tries or (spent < 4 and tries < 7):
+        for number, errors in enumerate((chords, None)):
+            started = time.perf_counter()
+            pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, budget, chords=errors))
+            seconds = time.perf_counter() - started
+            found[number] = min(found[number], (pieces, seconds), key=lambda run: run[1])
+            spent += seconds
+        tries += 1
+    return found
 
 
 def count_segments(line: Tensor) -> int:
@@ -203,12 +215,14 @@ def peak_mib() -> float:
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
     table = Table(title=f"the exact sweep on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for heading in ("network", "perturbation", "lines", "pieces", "seconds", "peak MiB", "ratio f64", "ratio f32"):
+    for heading in ("network", "perturbation", "lines", "pieces", "seconds", "peak MiB", "ratio f64", "ratio f32",
+                    "rounding", "norms"):  # fmt: skip
         table.add_column(heading, justify="left" if heading in ("network", "perturbation") else "right")
     for row in rows:
         table.add_row(
             row.network, row.perturbation, str(row.lines), f"{row.pieces:,}", f"{row.seconds:.2f}",
-            f"{row.peak_mib:.0f}", f"{row.ratio_f64:.2f}", f"{row.ratio_f32:.2f}",
+            f"{row.peak_mib:.0f}", f"{row.ratio_f64:.2f}", f"{row.ratio_f32:.2f}", f"{row.rounding:+.0%}",
+            f"{row.norms_seconds:.1f}",
         )  # fmt: skip
     console.print(table)
 
