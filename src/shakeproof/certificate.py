@@ -40,14 +40,13 @@ class NoCertificateError(InputError):
 def certificate(network: Network, result: Result, profile: bool = False) -> bytes:
     """The certificate of an answer, as the checker has accepted it.
 
-    With `profile`, of an exact answer: which class wins on every stretch, but for gaps around changes.
+    With `profile`, of an exact answer that is not safe: which class wins on every stretch, but for gaps around changes.
     """
     question, header, pixels = _question(network, result)
     label = header["label"]
-    if profile and result.status in (Status.SAFE, Status.UNSAFE, Status.MISCLASSIFIED) and result.profile:
-        return _of_profile(question, header, pixels, result)
     if result.status in (Status.UNSAFE, Status.MISCLASSIFIED):
-        return _of_witness(question, header, pixels, result)
+        of = _of_profile if profile and result.profile else _of_witness
+        return of(question, header, pixels, result)
     if result.status is not Status.SAFE:
         raise NoCertificateError(f"{result.query.name}: is {result.status}, and of that there is no certificate")
     if len(result.query.strengths) == 1:

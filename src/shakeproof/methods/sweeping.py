@@ -31,7 +31,7 @@ from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
-HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-8, 1e-6, 1e-4)
+HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4)
 # A curve and direct evaluation may be so far apart, as a share of the scores, where rounding was not looked at.
 NOMINAL = 1e-9
 # How many strengths are tried in the reference runtime before an early answer is worked for.
