@@ -43,8 +43,6 @@ from shakeproof.operators import (
     stretches,
 )
 
-# Float32 overflows above, but for a factor that was folded into a layer's weights.
-LARGEST_FLOAT32 = 2.0**80
 # Squares of what is smaller than this may underflow.
 LOST = 2.0**-500
 # A row put between two others is off by so many units of their size; and where it was put because a neuron bends there,
@@ -84,7 +82,7 @@ def noise_of(graph: Graph, index: int, terms: Tensor) -> Tensor:
     roundings = node.operator.roundings if isinstance(node.operator, Affine) else 0
     share = 2 * planes_share(node.shape, len(graph.nodes), roundings) + gamma(graph, node)
     noise = share * terms + (float(graph.offs[index].max()) + graph.tiny)
-    return noise if graph.unit == UNIT else torch.where(terms < LARGEST_FLOAT32, noise, torch.inf)
+    return noise if graph.largest == torch.inf else torch.where(terms < graph.largest, noise, torch.inf)
 
 
 def carried(operator: Operator, share: float, errors: Sequence[Tensor], sizes: Sequence[Tensor]) -> list[Tensor]:

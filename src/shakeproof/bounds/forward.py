@@ -99,7 +99,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
         for dead in graph.last_uses[index]:
             del values[dead]
     scores, noises = values[len(graph.nodes)], torch.stack(noise)
-    if graph.unit > UNIT:  # what overflows on its way is not enclosed
+    if graph.largest < torch.inf:  # what overflows on its way is not enclosed
         overflows = noises.isinf().any(0).unsqueeze(1)
         scores = replace(scores, radius=torch.where(overflows, torch.nan, scores.radius))
     return Enclosed(domain, inputs, relaxations, scores, noises)

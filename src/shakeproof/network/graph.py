@@ -15,6 +15,8 @@ from shakeproof.operators import UNIT, Affine, Conv, Linear, Operator, Piecewise
 FEW_LAYERS = 10
 # What underflow may do to a result, and much more.
 TINY = 2.0**-1000
+# Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
+LARGEST_FLOAT32 = 2.0**80
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +33,15 @@ class Graph:
     """Nodes in an order in which they can run; the last one makes the class scores, (rows, classes).
 
     In the arithmetic that is meant, any operation is off by a share `unit` of its result at most, and by `tiny`; both
-    are at least those of float64, in which it is run here. `is_exact`: no constant was computed from others, so that
-    all that is not noted as rounded is the file's.
+    are at least those of float64, in which it is run here. Sums of terms up to `largest` do not overflow. `is_exact`:
+    no constant was computed from others, so that all that is not noted as rounded is the file's.
     """
 
     input_shape: torch.Size
     nodes: tuple[Node, ...]
     unit: float = UNIT
     tiny: float = TINY
+    largest: float = float("inf")
     is_exact: bool = False
 
     def run(self, x: Tensor) -> Tensor:
@@ -141,7 +144,7 @@ class Graph:
 
     def in_float32(self) -> Graph:
         """The same network as any float32 evaluation gives it, in whatever order sums are added up."""
-        return replace(self, unit=UNIT + 2.0**-24, tiny=2.0**-100)
+        return replace(self, unit=UNIT + 2.0**-24, tiny=2.0**-100, largest=LARGEST_FLOAT32)
 
     def after(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""
