@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from test_analysis import straight_line_network
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
+from shakeproof.report import demo_table, write_page
 from shakeproof.vnnlib import robustness
 
 # As the interface promises them.
@@ -210,3 +212,18 @@ def test_a_picture_of_every_counterexample():
         assert torch.equal(result.picture().flatten(), torch.from_numpy(result.counterexample.input).flatten())
         assert tuple(result.picture().shape) == (1, 3, 3)
     assert asked("exact safe").picture() is None
+
+
+def test_what_is_not_proved_is_nowhere_called_safe(tmp_path):
+    """In the table and on the page of the demo: a result without a critical strength need not be safe."""
+    network, image = straight_line_network(2.0, 1.0)
+    result = sp.profile(network, image, "box-blur:size=3", label=0)
+    undecided = replace(result, evidence=replace(result.evidence, comparison=None))
+    for shown, safe in ((result, True), (undecided, False)):
+        assert (shown.status is sp.Status.SAFE, shown.critical_strength) == (safe, None)
+        write_page(tmp_path / "page.html", [shown], ["one", "two"], "a title")
+        article = (tmp_path / "page.html").read_text().partition("<article>")[2]
+        assert ("stays <b>one</b>" in article) is safe
+        assert ("undecided" in article) is not safe
+        cells = [cell for column in demo_table([shown]).columns[1:] for cell in column.cells]
+        assert ["safe" in str(cell) for cell in cells] == [safe]

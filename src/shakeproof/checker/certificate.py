@@ -240,8 +240,7 @@ def _checked(certificate: bytes, model: bytes, image: Path | None, details: dict
     require(digests[0] == header["model"]["sha256"], "the certificate is about another model")
     require(list(pixels.shape) == header["image"]["shape"] and pixels.ndim == 3, "the pixels have another shape")
     require(digests[1] == header["image"]["sha256"], "the pixels are not those of the image")
-    if image is not None:
-        _compare(image, pixels, header)
+    seen = ["the image is the certificate's own pixels"] if image is None else _compared(image, pixels, header)
     claim, several = header["claim"], len(header["strength"]) > 1
     require(claim in ("safe", "unsafe") or (claim == "profile" and not several), f"the claim {claim!r} is not known")
     names = {"pixels"} if claim == "unsafe" else {"pixels", "axes", "cuts"} if several else {"pixels", "ends"}
@@ -249,7 +248,7 @@ def _checked(certificate: bytes, model: bytes, image: Path | None, details: dict
     require((header["witness"] is None) != (claim == "unsafe"), "a witness is for the claim unsafe, only and always")
     require(bool(header["intervals"]) == ("ends" in names), "intervals are missing or superfluous")
     question = Question.of(header, pixels, model)
-    details["remarks"] = question.remarks + ([] if image else ["the image is the certificate's own pixels"])
+    details["remarks"] = question.remarks + seen
     if claim == "unsafe":
         return "; ".join((_beaten(question, header, details), *details["remarks"]))
     low, high, winners, sentence = (_tree if several else _line)(header, arrays, details)
@@ -322,13 +321,17 @@ def _tree(header: Header, arrays: Mapping[str, Array], details: dict[str, Any]) 
     return lows, highs, np.full(len(leaves), header["label"]), sentence
 
 
-def _compare(image: Path, pixels: Array, header: Header) -> None:
-    """Refuse unless the image file is the one: .npy and .npz@INDEX pixel by pixel, others by the file's digest."""
+def _compared(image: Path, pixels: Array, header: Header) -> list[str]:
+    """Refuse unless the image file is the one: .npy and .npz@INDEX pixel by pixel, others by the file's digest.
+
+    Returns what should be said of it.
+    """
     name, _, index = str(image).partition(".npz@")
     try:
         if image.suffix != ".npy" and not index.isdigit():
             same = hashlib.sha256(image.read_bytes()).hexdigest() == header["image"]["file_sha256"]
-            return require(same, "the image file is not the one whose digest the certificate gives")
+            require(same, "the image file is not the one whose digest the certificate gives")
+            return ["the image file has the digest that the certificate gives; its pixels were not read"]
         file = np.load(name + ".npz" if index else image, allow_pickle=False)
         array = file["x"][int(index)] if index else file
         given = array.astype(np.float64) / (255.0 if array.dtype == np.uint8 else 1.0)
@@ -342,4 +345,5 @@ def _compare(image: Path, pixels: Array, header: Header) -> None:
     require(fits, "the image has another shape or type than the certificate's")
     given = np.moveaxis(given.reshape(layouts[1]), -1, 0) if order else given.reshape(pixels.shape)
     same = any((given.astype(kind) == pixels).all() for kind in (np.float64, np.float32))
-    return require(same, "the image has other pixels than the certificate")
+    require(same, "the image has other pixels than the certificate")
+    return []

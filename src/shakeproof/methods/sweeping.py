@@ -123,6 +123,8 @@ class Batch:
             witness = witnesses.get(number)
             if lost is None and witness is not None and witness.proved and witness.strengths is not None:
                 (lost,) = witness.strengths
+            elif lost is None and witness is not None and witness.replayed:
+                lost = end  # what the runtime shows need not be lost in real numbers just there
             proof = Swept(curve, label, end, lower, wins.get(number, 0.0), lost, timed_out, nominal)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(

@@ -105,8 +105,10 @@ def _article(result: Result, classes: Sequence[str]) -> str:
     (strength,) = query.strengths if witness is None or witness.strengths is None else witness.strengths
     winner = int(np.argmax(result.curve.at(np.array([strength]))[0]))
     pictures = "".join(_figures(result, strength, classes[result.label], classes[winner]))
-    if result.critical_strength is None:
+    if result.status is Status.SAFE:
         verdict = f"stays <b>{escape(classes[result.label])}</b> up to strength {query.strengths[0]:g}"
+    elif result.critical_strength is None:
+        verdict = f"is <b>{result.status}</b>" + (f": {escape(result.reason.sentence)}" if result.reason else "")
     else:
         verdict = (
             f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"

@@ -108,7 +108,7 @@ def demo_table(results: Sequence[Result]) -> Table:
     rows: dict[str, list[str]] = {}
     for result in results:
         critical = result.critical_strength
-        text = f"[{COLOURS[result.status]}]{'safe' if critical is None else f'{critical[0]:.4f}'}[/]"
+        text = f"[{COLOURS[result.status]}]{result.status if critical is None else f'{critical[0]:.4f}'}[/]"
         rows.setdefault(result.query.name, []).append(text)
     for name, cells in rows.items():
         table.add_row(name, *cells)
