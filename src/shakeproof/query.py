@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from shakeproof.errors import InputError
 from shakeproof.images import Image, RawImage
 from shakeproof.inputs import InputBox, InputPath, InputSet
-from shakeproof.network import Network
+from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import AnyKernel, Perturbation, parse
 from shakeproof.property import Property, wins
 from shakeproof.vnnlib import Specification
@@ -59,7 +60,7 @@ class Query:
 
 
 def perturbed(
-    network: Network,
+    network: Deployed,
     images: Sequence[Image],
     perturbation: Perturbation | AnyKernel | str,
     label: int | None = None,
@@ -89,7 +90,7 @@ def perturbed(
     wanted = [image.label if label is None else label for image in images]
     unlabelled = [number for number, own in enumerate(wanted) if own is None]
     labels = {**dict(enumerate(wanted)), **dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))}
-    properties = {own: wins(own, network.graph.classes) for own in set(labels.values()) if own is not None}
+    properties = {own: wins(own, network.classes) for own in set(labels.values()) if own is not None}
     return [
         Query(
             name=image.name,
@@ -105,11 +106,11 @@ def perturbed(
     ]
 
 
-def _predicted(network: Network, inputs: torch.Tensor) -> list[int]:
+def _predicted(network: Deployed, inputs: torch.Tensor) -> list[int]:
     if not len(inputs):
         return []
-    step = max(1, PREDICTED_AT_ONCE // network.graph.input_shape.numel())
-    return [int(winner) for some in inputs.split(step) for winner in network.scores(some).argmax(1)]
+    step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
+    return [winner for some in inputs.split(step) for winner in network.predicted(some)]
 
 
 def specified(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
@@ -154,11 +155,11 @@ def _with_directives(network: Network, name: str, specification: Specification) 
     return network, query
 
 
-def check_image(network: Network, image: Image, label: int | None) -> None:
+def check_image(network: Deployed, image: Image, label: int | None) -> None:
     """Refuse an image or a label that is none of the network's."""
     network.check_classifies()
-    if label is not None and label not in range(network.graph.classes):
-        raise InputError(f"label {label} is not one of the network's classes 0 to {network.graph.classes - 1}")
+    if label is not None and label not in range(network.classes):
+        raise InputError(f"label {label} is not one of the network's classes 0 to {network.classes - 1}")
     if tuple(image.pixels.shape) != network.picture().image_shape:
         raise InputError(f"{image.name}: not a picture of the network's shape {network.picture().image_shape}")
     if not bool(torch.isfinite(image.pixels).all()):

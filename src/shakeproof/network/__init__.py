@@ -4,13 +4,14 @@ from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.graph import Graph, Node, bending_neurons
 from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.loading import load, read, read_onnx
-from shakeproof.network.network import Network, Normalisation
+from shakeproof.network.network import Deployed, Network, Normalisation
 from shakeproof.network.onnx_rules import OPERATORS
 from shakeproof.network.reading import Reading, UnsupportedNode
 from shakeproof.network.runtimes import Reference
 
 __all__ = [
     "OPERATORS",
+    "Deployed",
     "Graph",
     "ImageLayout",
     "Network",

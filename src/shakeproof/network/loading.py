@@ -121,7 +121,15 @@ def _from_onnx(path: Path) -> Network:
     runtime = replace(runtime, in_batches=False) if mixes else runtime
     layout = image_layout(graph.input_shape)
     return Network(
-        str(path), graph, runtime, layout, reading.output_shape, stored.identity, reading.dropped, mixes_batches=mixes
+        name=str(path),
+        runtime=runtime,
+        input_shape=tuple(graph.input_shape),
+        output_shape=reading.output_shape,
+        layout=layout,
+        identity=stored.identity,
+        mixes_batches=mixes,
+        graph=graph,
+        dropped=reading.dropped,
     )
 
 
@@ -163,8 +171,16 @@ def _from_exported(exported: torch.export.ExportedProgram, name: str, identity: 
     reading = torch_reader.read(exported, name)
     graph = _analysable(reading, name)
     runtime = torch_runtime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype)
-    layout = image_layout(graph.input_shape)
-    return Network(name, graph, runtime, layout, reading.output_shape, identity, reading.dropped)
+    return Network(
+        name=name,
+        runtime=runtime,
+        input_shape=tuple(graph.input_shape),
+        output_shape=reading.output_shape,
+        layout=image_layout(graph.input_shape),
+        identity=identity,
+        graph=graph,
+        dropped=reading.dropped,
+    )
 
 
 def _analysable(reading: Reading, name: str) -> Graph:

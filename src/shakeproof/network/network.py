@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,7 +29,9 @@ class Normalisation:
     std: tuple[float, ...]
 
     def check(self, channels: int) -> None:
-        possible = all(map(isfinite, self.mean)) and all(isfinite(s) and s > 0 and isfinite(1 / s) for s in self.std)
+        possible = all(map(math.isfinite, self.mean)) and all(
+            math.isfinite(s) and s > 0 and math.isfinite(1 / s) for s in self.std
+        )
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels) or not possible:
             mean, std = list(self.mean), list(self.std)
             raise InputError(f"mean and std need 1 or {channels} finite numbers (std positive), not {mean} and {std}")
@@ -42,37 +45,38 @@ class Normalisation:
         return mean, std
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
-    """What `load` gives: everything an analysis needs to know of a model.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deployed:
+    """A model as it is deployed: the runtime that computes it, and how its input is a picture.
 
-    `graph` takes pictures, before their normalisation; `runtime` takes exactly what the model does. `identity` is a
+    `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `identity` is a
     digest of the model as it was given. `mixes_batches`: images must be run one at a time, and are.
     """
 
     name: str
-    graph: Graph
     runtime: Reference
-    layout: ImageLayout | None
+    input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
+    layout: ImageLayout | None
     identity: str
-    dropped: str | None = None
     normalisation: Normalisation | None = None
     mixes_batches: bool = False
-    usual: Usual = field(default_factory=Usual)
+
+    @property
+    def classes(self) -> int:
+        return math.prod(self.output_shape)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about how the network was read."""
-        softmax = f"the final {self.dropped} is left out: it does not change which class wins" if self.dropped else None
         alone = "the network mixes the images of a batch: they are run one at a time" if self.mixes_batches else None
-        return tuple(filter(None, (softmax, alone, self.layout.note if self.layout else None)))
+        return tuple(filter(None, (alone, self.layout.note if self.layout else None)))
 
     def picture(self) -> ImageLayout:
         """How the input is a picture; an error if it is flat and nothing has said so."""
         if self.layout is None:
             raise InputError(
-                f"{self.name}: the input has shape {list(self.graph.input_shape)};"
+                f"{self.name}: the input has shape {list(self.input_shape)};"
                 " say how it is a picture: how many channels, how high and how wide",
                 option="image_shape",
             )
@@ -80,36 +84,28 @@ class Network:
 
     def check_classifies(self) -> None:
         """Refuse a network whose outputs are not one score for each of several classes."""
-        classes = self.graph.classes
-        if max(self.output_shape, default=1) != classes or classes < 2:
+        if max(self.output_shape, default=1) != self.classes or self.classes < 2:
             shape = list(self.output_shape)
             raise InputError(f"{self.name}: the output has shape {shape}; a classifier gives one score per class")
 
-    def with_image_shape(self, shape: tuple[int, int, int]) -> Network:
+    def with_image_shape(self, shape: tuple[int, int, int]) -> Self:
         """The same network, its input read as a picture of (channels, height, width)."""
         try:
-            layout = image_layout(self.graph.input_shape, shape)
+            layout = image_layout(self.input_shape, shape)
         except InputError as error:
             raise InputError(f"{self.name}: {error}", option=error.option) from None
         if self.normalisation is not None and layout != self.layout:
             raise InputError(f"{self.name}: say how the input is a picture before it is normalised by channel")
         return replace(self, layout=layout)
 
-    def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Network:
+    def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
         if self.normalisation is not None:
             given = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
             raise InputError(f"{self.name}: is already normalised, with {given}; normalise it once")
-        layout, normalisation = self.picture(), Normalisation(tuple(mean), tuple(std))
-        normalisation.check(layout.image_shape[0])
-        centre, spread = normalisation.as_inputs(layout)
-        graph = self.graph.after(Scale(1 / spread, -centre / spread, roundings=1))
-        return replace(self, graph=graph, normalisation=normalisation)
-
-    def scores(self, inputs: Tensor) -> Tensor:
-        """Class scores in float64; inputs (n, *input_shape)."""
-        with torch.inference_mode():
-            return self.graph.run(inputs)
+        normalisation = Normalisation(tuple(mean), tuple(std))
+        normalisation.check(self.picture().image_shape[0])
+        return replace(self, normalisation=normalisation)
 
     def prepared(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Pictures (n, *input_shape) as the model itself takes them: normalised, in float32."""
@@ -121,6 +117,48 @@ class Network:
     def reference(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scores of pictures (n, *input_shape) as the deployed runtime computes them: (n, classes), float32."""
         return self.runtime(self.prepared(x))
+
+    def predicted(self, inputs: Tensor) -> list[int]:
+        """The class of each picture (n, *input_shape)."""
+        return [int(winner) for winner in self.reference(inputs.float().numpy()).argmax(1)]
+
+    @cached_property
+    def _normalising(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        if self.normalisation is None:
+            return None
+        mean, std = self.normalisation.as_inputs(self.picture())
+        return mean.float().numpy(), std.float().numpy()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Network(Deployed):
+    """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
+    their normalisation.
+    """
+
+    graph: Graph
+    dropped: str | None = None
+    usual: Usual = field(default_factory=Usual)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        softmax = f"the final {self.dropped} is left out: it does not change which class wins" if self.dropped else None
+        return tuple(filter(None, (softmax, *super().notes)))
+
+    def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
+        """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
+        made = super().normalised(mean, std)
+        assert made.normalisation is not None
+        centre, spread = made.normalisation.as_inputs(self.picture())
+        return replace(made, graph=self.graph.after(Scale(1 / spread, -centre / spread, roundings=1)))
+
+    def scores(self, inputs: Tensor) -> Tensor:
+        """Class scores in float64; inputs (n, *input_shape)."""
+        with torch.inference_mode():
+            return self.graph.run(inputs)
+
+    def predicted(self, inputs: Tensor) -> list[int]:
+        return [int(winner) for winner in self.scores(inputs).argmax(1)]
 
     def disagreement(self, scores: Tensor, theirs: NDArray[np.float32]) -> NDArray[np.float64]:
         """How far the runtime's outputs are from our scores, both (n, classes): 1 is as far as float32 explains.
@@ -136,10 +174,3 @@ class Network:
         if self.dropped is None:
             return scores
         return scores.softmax(1) if self.dropped == "Softmax" else scores.log_softmax(1)
-
-    @cached_property
-    def _normalising(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        if self.normalisation is None:
-            return None
-        mean, std = self.normalisation.as_inputs(self.picture())
-        return mean.float().numpy(), std.float().numpy()
