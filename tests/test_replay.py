@@ -19,6 +19,7 @@ import shakeproof as sp
 from shakeproof.analysis import fitting
 from shakeproof.budget import Budget
 from shakeproof.cli.pictures import write_pictures
+from shakeproof.cli.queries import Answer
 from shakeproof.replay import compared, places
 from shakeproof.vnnlib import robustness
 
@@ -92,7 +93,7 @@ def test_a_counterexample_is_what_the_model_was_given(tmp_path, kind, input_shap
     model, network, result = unsafe(kind, tmp_path, input_shape)
     file = tmp_path / "c.npy"
     found = result.counterexample
-    write_pictures([(network, result)], None, file)
+    write_pictures(Answer(0, network, result), None, file)
     outputs = fresh(model, np.load(file))
     assert np.array_equal(outputs, found.outputs)
     assert outputs.argmax() == found.winner != result.label

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shakeproof.analysis import analyse, profile, verify, verify_specification
+    from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
@@ -63,7 +63,7 @@ _HOMES = {
     "result": ("Record", "Result"),
     "settings": ("Settings",),
     "vnnlib": ("Specification", "read_specification"),
-    "analysis": ("analyse", "profile", "verify", "verify_specification"),
+    "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
 }
 
@@ -84,6 +84,7 @@ __all__ = [
     "Status",
     "Witness",
     "analyse",
+    "answers",
     "any_kernel",
     "box_blur",
     "brightness",

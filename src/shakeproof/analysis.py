@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from shakeproof.budget import nobody
 from shakeproof.errors import InputError
 from shakeproof.images import Image, as_picture, read_image
-from shakeproof.methods import answer_by_splitting, answer_by_sweep
+from shakeproof.methods import answer_by_splitting, answer_by_sweep, lines_at_once
 from shakeproof.network import Graph, Network
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Query, Strength, perturbed, specified
@@ -94,35 +95,66 @@ def analyse(
     settings: Settings | None = None,
     progress: Callable[[float], None] = nobody,
 ) -> list[Result]:
-    """Answer all queries about one network, in their order."""
+    """Answer all queries about one network, in their order; `progress` is told which share is done."""
+    return list(answers(network, queries, settings, lambda done: progress(done / len(queries))))
+
+
+def answers(
+    network: Network,
+    queries: Iterable[Query],
+    settings: Settings | None = None,
+    progress: Callable[[float], None] = nobody,
+) -> Iterator[Result]:
+    """Answer queries about one network, in their order, each as soon as it is known.
+
+    Queries are taken as they are needed, so many at a time that a sweep is worth its while. `progress` is told how many
+    are answered, those in work by their share.
+    """
     settings = Settings() if settings is None else settings
+    _check_arithmetic(network, settings)
+    waiting, done = iter(queries), 0
+    while some := list(islice(waiting, lines_at_once(network, settings))):
+        yield from _answered_together(network, some, settings, _part(progress, done, 1))
+        done += len(some)
+
+
+def _answered_together(
+    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
+) -> Iterator[Result]:
+    """Answer some queries in their order: those that can share a sweep in advance, the others as they come."""
+    sweeps: dict[tuple[float, float] | None, list[int]] = {}
+    for number, query in enumerate(queries):
+        if method_for(network, query, settings.method) == "exact" and query.path is not None:
+            sweeps.setdefault(query.path.path.clip, []).append(number)
+    swept: dict[int, Result] = {}
+    for numbers in sweeps.values():
+        with torch.inference_mode():
+            found = answer_by_sweep(
+                network, [queries[number] for number in numbers], settings, _part(progress, len(swept), len(numbers))
+            )
+        swept.update(zip(numbers, found, strict=True))
+    done = len(swept)
+    for number, query in enumerate(queries):
+        if number in swept:
+            yield swept.pop(number)
+        else:
+            with torch.inference_mode():
+                result = answer_by_splitting(network, query, settings, _part(progress, done, 1))
+            done += 1
+            yield result
+
+
+def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:
+    return lambda share: progress(done + share * count)
+
+
+def _check_arithmetic(network: Network, settings: Settings) -> None:
     if settings.arithmetic not in arithmetics(network.graph, network.dropped):
         kinds = ", ".join((*network.graph.smooth_operators, *filter(None, [network.dropped])))
         raise InputError(
             f"{network.name}: float32 is certified for piecewise-linear networks only, and this one has {kinds}",
             option="arithmetic",
         )
-    results: dict[int, Result] = {}
-    sweeps: dict[tuple[float, float] | None, list[int]] = {}
-    others: list[int] = []
-    for number, query in enumerate(queries):
-        if method_for(network, query, settings.method) == "exact" and query.path is not None:
-            sweeps.setdefault(query.path.path.clip, []).append(number)
-        else:
-            others.append(number)
-
-    def part(count: int) -> Callable[[float], None]:
-        done = len(results)
-        return lambda share: progress((done + share * count) / len(queries))
-
-    with torch.inference_mode():
-        for numbers in sweeps.values():
-            asked = [queries[number] for number in numbers]
-            answers = answer_by_sweep(network, asked, settings, part(len(numbers)))
-            results.update(zip(numbers, answers, strict=True))
-        for number in others:
-            results[number] = answer_by_splitting(network, queries[number], settings, part(1))
-    return [results[number] for number in range(len(queries))]
 
 
 def arithmetics(graph: Graph, dropped: str | None) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def perturbed(
     if not images:
         return []
     for image in images:
-        check_image(network, image, image.label if label is None else label)
+        check_image(network, image, label)
     sets: list[InputSet]
     if isinstance(perturbation, AnyKernel):
         layout = network.picture()
@@ -155,11 +155,17 @@ def _with_directives(network: Network, name: str, specification: Specification) 
     return network, query
 
 
-def check_image(network: Deployed, image: Image, label: int | None) -> None:
-    """Refuse an image or a label that is none of the network's."""
+def check_label(network: Deployed, label: int | None, name: str = "") -> None:
+    """Refuse a network that does not classify, and a label that is none of its classes."""
     network.check_classifies()
     if label is not None and label not in range(network.classes):
-        raise InputError(f"label {label} is not one of the network's classes 0 to {network.classes - 1}")
+        whose = f"{name}: " if name else ""
+        raise InputError(f"{whose}label {label} is not one of the network's classes 0 to {network.classes - 1}")
+
+
+def check_image(network: Deployed, image: Image, label: int | None) -> None:
+    """Refuse an image that is none of the network's, or whose own label is not, if no other is given."""
+    check_label(network, image.label if label is None else label, image.name)
     if tuple(image.pixels.shape) != network.picture().image_shape:
         raise InputError(f"{image.name}: not a picture of the network's shape {network.picture().image_shape}")
     if not bool(torch.isfinite(image.pixels).all()):

@@ -73,7 +73,7 @@ def test_queries_as_they_stand(tmp_path, model):
     assert rows[0]["min_margin"] > 0
     assert rows[0]["perturbation"] is rows[0]["strength"] is None
     assert rows[1]["counterexample"]["replayed"] is True
-    x = np.load(tmp_path / "c.npy")
+    x = np.load(tmp_path / "c-2.npy")  # of the second query
     assert np.abs(x).max() <= 10
     scores = scores_of(model, x)
     assert scores.argmax() == rows[1]["counterexample"]["class"] != rows[1]["label"]

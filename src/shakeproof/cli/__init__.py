@@ -11,17 +11,9 @@ from shakeproof.cli.analysing import profile, verify
 from shakeproof.cli.certifying import check
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels, supports
+from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain
 from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory
-
-EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
-# How the arguments that errors speak of are typed here.
-FLAGS = {
-    "memory": "--memory GIB",
-    "image_shape": "--image-shape C,H,W",
-    "method": "--method bounds",
-    "arithmetic": "--arithmetic real",
-}
 
 
 def main() -> None:
@@ -34,24 +26,19 @@ def main() -> None:
         click.echo(error.format_message())
         code = EXIT_BAD_INPUT
     except click.ClickException as error:
-        code = _complain(error.format_message())
+        code = complain(error.format_message())
     except ShakeproofError as error:
-        code = _complain(f"{error} ({FLAGS[error.option]})" if error.option in FLAGS else str(error))
+        code = complain(error)
     except BrokenPipeError:
         sys.stderr.close()
         code = EXIT_BAD_INPUT
     except OSError as error:
-        code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        code = complain(f"{error.filename or 'output'}: {error.strerror or error}")
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
     except Exception as error:  # a traceback's exit code, 1, would read as a verdict
-        code = _complain(f"internal error, please report it: {type(error).__name__}: {error}")
+        code = complain(f"internal error, please report it: {type(error).__name__}: {error}")
     sys.exit(code)
-
-
-def _complain(message: str) -> int:
-    click.echo(f"shakeproof: {' '.join(message.split())}", err=True)
-    return EXIT_BAD_INPUT
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

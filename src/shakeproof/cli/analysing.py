@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shakeproof.cli.certifying import write_certificates
+from shakeproof.cli.certifying import write_certificate
 from shakeproof.cli.options import analysis_options, numbers, settings_from
-from shakeproof.cli.pictures import check_outputs, write_pictures
-from shakeproof.cli.queries import answered, load_pictures, parsed, specified
+from shakeproof.cli.pictures import check_outputs, numbered, write_pictures
+from shakeproof.cli.queries import answered, parsed, perturbed_pictures, specified
 from shakeproof.cli.satisfiability import answer_version2, check_plain, write_results
-from shakeproof.cli.terminal import exit_code, print_results, progress_bar
+from shakeproof.cli.terminal import Screen
 from shakeproof.errors import InputError
 
 
@@ -102,35 +102,34 @@ def _run(
     certificate: Path | None,
     as_json: bool,
     quiet: bool,
+    strict: bool,
     results: Path | None = None,
     **how: Any,
 ) -> int:
-    """Make queries, answer them, print the answers."""
+    """Make queries, answer them, and show each answer as soon as it is known."""
     check_outputs(plot, counterexample, results, certificate)
     kernels = parsed(perturbations, strength, plot)
     settings = settings_from(stop_early, whole_curve=not (plot is certificate is None), **how)
     if perturbations:
-        from shakeproof.query import perturbed
-
-        network, pictures = load_pictures(model, images, image_shape, mean, std)
-        by_kernel = [perturbed(network, pictures, kernel, label, tuple(strength)) for kernel in kernels]
-        asked = [(network, [query for of_picture in zip(*by_kernel, strict=True) for query in of_picture])]
+        asked = perturbed_pictures(model, images, kernels, label, strength, image_shape, mean, std)
     else:
         asked = specified(model, images, label, plot, image_shape, mean, std)
-        if results is not None:
-            check_plain(asked[0][1][0])
-    with progress_bar("certifying", quiet or as_json) as advance:
-        found = answered(asked, settings, advance)
+    if strict or results is not None:
+        asked = asked.strictly()
     if results is not None:
-        write_results(results, found[0])
-    if as_json:
-        for result in found:
-            click.echo(json.dumps(result.to_json()))
-    elif not quiet:
-        print_results([network for network, _ in asked], found)
-    about = [network for network, queries in asked for _ in queries]
-    answers = [*zip(about, found, strict=True)]
-    write_pictures(answers, plot, counterexample)
-    if certificate is not None:
-        write_certificates(answers, certificate, profile=not stop_early)
-    return exit_code(found)
+        check_plain(asked)
+    screen = Screen(asked.names, as_json, quiet)
+    try:
+        with screen.progress() as advance:
+            for answer in answered(asked, settings, screen.refuse, advance):
+                screen.show(answer)
+                own = partial(numbered, number=answer.number, count=len(asked.names))
+                write_pictures(answer, own(plot), own(counterexample))
+                write_certificate(answer, own(certificate), profile=not stop_early)
+                if results is not None:
+                    write_results(results, answer.result)
+    except KeyboardInterrupt:
+        return screen.interrupted()
+    finally:
+        screen.close()
+    return screen.exit_code()

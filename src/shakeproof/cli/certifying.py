@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from shakeproof.cli.inspecting import EXIT_NO
-from shakeproof.cli.pictures import numbered
 from shakeproof.cli.terminal import progress_bar
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
-    from shakeproof.network import Network
-    from shakeproof.result import Result
+    from shakeproof.cli.queries import Answer
 
 
 @click.command()
@@ -44,12 +42,13 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
     return 0 if accepted else EXIT_NO
 
 
-def write_certificates(answers: Sequence[tuple[Network, Result]], path: Path, profile: bool) -> None:
-    """A file for each answer that has one, numbered if there are several; a line on stderr for each that has none."""
+def write_certificate(answer: Answer, path: Path | None, profile: bool) -> None:
+    """What can be checked of an answer, if it is wanted; a line on stderr if that is nothing."""
     from shakeproof.certificate import NoCertificateError, certificate
 
-    for file, (network, result) in numbered(path, answers):
-        try:
-            write_whole({file: certificate(network, result, profile)})
-        except NoCertificateError as problem:
-            click.echo(f"no certificate: {problem}", err=True)
+    if path is None:
+        return
+    try:
+        write_whole({path: certificate(answer.network, answer.result, profile)})
+    except NoCertificateError as problem:
+        click.echo(f"no certificate: {problem}", err=True)

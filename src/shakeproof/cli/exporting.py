@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shakeproof.cli.options import check_writable, input_options, numbers
-from shakeproof.cli.queries import load_pictures
+from shakeproof.cli.queries import load_pictures, strictly
 from shakeproof.cli.terminal import progress_bar, terminal
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def export(
 
     refuse_torch(model, form)
     network, pictures = load_pictures(model, [image], image_shape, mean, std)
-    (query,) = perturbed(network, pictures, parsed, label, tuple(strength))
+    (query,) = perturbed(network, [*strictly(pictures)], parsed, label, tuple(strength))
     written = write_query(model, network, query, folder, form)
     if as_json:
         click.echo(json.dumps(written.to_json()))

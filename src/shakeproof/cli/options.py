@@ -57,7 +57,7 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         input_options,
         click.option("--timeout", type=float, help="Seconds for each query."),
         click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
-        click.option("--threads", type=click.IntRange(1), help="Threads for matrix products [all cores]."),
+        click.option("--threads", type=click.IntRange(1, 1024), help="Threads for matrix products [all cores]."),
         click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
         click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
                      help="Exact needs one strength and a piecewise-linear network; bounds take any."),
@@ -73,6 +73,8 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
         click.option("--certificate", type=click.Path(path_type=Path),
                      help="Write what shakeproof check needs to find the answer again, a file for each query."),
+        click.option("--strict", is_flag=True,
+                     help="Refuse everything if an image cannot be used [say so, and do the others]."),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
         click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
     )  # fmt: skip

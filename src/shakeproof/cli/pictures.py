@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from shakeproof.cli.options import PICTURES, check_writable
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
+    from shakeproof.cli.queries import Answer
     from shakeproof.network import Network
     from shakeproof.result import Result
 
@@ -25,25 +25,23 @@ def check_outputs(
             check_writable(path, endings)
 
 
-def write_pictures(answers: Sequence[tuple[Network, Result]], plot: Path | None, counterexample: Path | None) -> None:
-    """A file for each result that has something to show, numbered if there are several; each with its network."""
+def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> None:
+    """What an answer has to show, as far as it is wanted."""
     from shakeproof.report import counterexample_figure, result_figure, save
 
-    if plot is not None:
-        for path, (_, result) in numbered(plot, [own for own in answers if own[1].query.path is not None]):
-            save(result_figure(result), path)
-    if counterexample is not None:
-        shown = [own for own in answers if own[1].counterexample is not None]
-        for path, (network, result) in numbered(counterexample, shown):
-            if path.suffix == ".npy":
-                write_whole({path: _array(network, result)})
-            else:
-                save(counterexample_figure(result), path)
+    _, network, result = answer
+    if plot is not None and result.query.path is not None:
+        save(result_figure(result), plot)
+    if counterexample is not None and result.counterexample is not None:
+        if counterexample.suffix == ".npy":
+            write_whole({counterexample: _array(network, result)})
+        else:
+            save(counterexample_figure(result), counterexample)
 
 
-def numbered(path: Path, answers: Sequence[tuple[Network, Result]]) -> Iterator[tuple[Path, tuple[Network, Result]]]:
-    for number, own in enumerate(answers, start=1):
-        yield (path if len(answers) == 1 else path.with_stem(f"{path.stem}-{number}")), own
+def numbered(path: Path | None, number: int, count: int) -> Path | None:
+    """The file for a query: its number, from 1, is part of the name if there are several."""
+    return path if path is None or count == 1 else path.with_stem(f"{path.stem}-{number + 1}")
 
 
 def _array(network: Network, result: Result) -> bytes:

@@ -1,21 +1,71 @@
-"""From words on the command line to queries, and from queries to answers."""
+"""From words on the command line to queries, and from queries to answers: both as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.images import Image
+    from shakeproof.images import Image, RawImage
     from shakeproof.network import Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.query import Query
     from shakeproof.result import Result
     from shakeproof.settings import Settings
+
+# Queries are made for as many pictures at once as their paths fit into so many bytes.
+PATHS_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What is wrong with one of several images or files: the others can be asked about all the same."""
+
+    name: str
+    error: InputError
+
+
+class Answer(NamedTuple):
+    """A result, its network, and which of all queries it answers."""
+
+    number: int
+    network: Network
+    result: Result
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked: `names` has an image and a perturbation for each query, before any is made.
+
+    Queries come with their networks, in the order of their names; a refusal stands for all those about one image, of
+    which there are `of_each`.
+    """
+
+    names: Sequence[tuple[str, str]]
+    queries: Iterable[tuple[Network, Query] | Refusal]
+    of_each: int = 1
+
+    def strictly(self) -> Asked:
+        """The same, all made at once, if nothing is wrong with any."""
+        return replace(self, queries=list(strictly(self.queries)))
+
+
+T = TypeVar("T")
+
+
+def strictly(found: Iterable[T | Refusal]) -> Iterator[T]:
+    """The same; the first refusal is an error."""
+    for own in found:
+        if isinstance(own, Refusal):
+            raise own.error
+        yield own
 
 
 def parsed(
@@ -32,6 +82,53 @@ def parsed(
     return found
 
 
+def perturbed_pictures(
+    model: str,
+    images: Sequence[str],
+    kernels: Sequence[Perturbation | AnyKernel],
+    label: int | None,
+    strength: Sequence[float],
+    image_shape: tuple[int, int, int] | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> Asked:
+    """Every image under every perturbation."""
+    from shakeproof.query import check_label
+
+    network, pictures = load_pictures(model, images, image_shape, mean, std)
+    check_label(network, label)
+    names = [(image, str(kernel)) for image in images for kernel in kernels]
+    return Asked(names, _perturbed_queries(network, pictures, kernels, label, tuple(strength)), len(kernels))
+
+
+def _perturbed_queries(
+    network: Network,
+    pictures: Iterator[Image | Refusal],
+    kernels: Sequence[Perturbation | AnyKernel],
+    label: int | None,
+    strength: tuple[float, ...],
+) -> Iterator[tuple[Network, Query] | Refusal]:
+    """Pictures that share a perturbation are convolved together, some at a time."""
+    from shakeproof.query import check_image, perturbed
+
+    def checked(picture: Image | Refusal) -> Image | Refusal:
+        if isinstance(picture, Refusal):
+            return picture
+        try:
+            check_image(network, picture, label)
+        except InputError as error:
+            return Refusal(picture.name, error)
+        return picture
+
+    at_once = max(1, PATHS_AT_ONCE // (16 * network.graph.input_shape.numel() * len(kernels)))
+    while some := [*map(checked, islice(pictures, at_once))]:
+        good = [own for own in some if not isinstance(own, Refusal)]
+        by_kernel = [perturbed(network, good, kernel, label, strength) for kernel in kernels]
+        made = zip(*by_kernel, strict=True)
+        for own in some:
+            yield from [own] if isinstance(own, Refusal) else ((network, query) for query in next(made))
+
+
 def specified(
     model: str,
     files: Sequence[str],
@@ -40,29 +137,46 @@ def specified(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-) -> list[tuple[Network, list[Query]]]:
+) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
     from shakeproof.network import load
-    from shakeproof.query import specified as query_of
-    from shakeproof.vnnlib import read_specification
 
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
     if label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    specifications = [read_specification(Path(file)) for file in files]
-    for file, specification in zip(files, specifications, strict=True):
-        if specification.directives and (mean is not None or std is not None):
-            raise InputError(f"{file}: says itself how its image is normalised; leave out --mean and --std")
     network = load(model, image_shape=image_shape, mean=mean, std=std)
-    asked = []
-    for file, specification in zip(files, specifications, strict=True):
-        about, query = query_of(network, file, specification)
+    normalised = mean is not None or std is not None
+    return Asked([(file, "-") for file in files], (_specified_query(network, file, plot, normalised) for file in files))
+
+
+def _specified_query(
+    network: Network, file: str, plot: Path | None, normalised: bool
+) -> tuple[Network, Query] | Refusal:
+    from shakeproof.query import specified
+    from shakeproof.vnnlib import read_specification
+
+    try:
+        specification = read_specification(Path(file))
+        if specification.directives and normalised:
+            raise InputError(f"{file}: says itself how its image is normalised; leave out --mean and --std")
         if plot is not None and not specification.directives:
             raise InputError(f"{file}: --plot draws strengths, and this query has none; leave it out")
-        asked.append((about, [query]))
-    return asked
+        return specified(network, file, specification)
+    except InputError as error:
+        return Refusal(file, error)
+
+
+def raw_images(words: Iterable[str]) -> Iterator[RawImage | Refusal]:
+    """What words on the command line name, each read when its turn comes."""
+    from shakeproof.images import read_image
+
+    for word in words:
+        try:
+            yield read_image(word)
+        except InputError as error:
+            yield Refusal(word, error)
 
 
 def load_pictures(
@@ -71,41 +185,79 @@ def load_pictures(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-) -> tuple[Network, list[Image]]:
-    """The network and the images as its pictures; a flat input is explained by the first image that can."""
-    from shakeproof.images import read_image
+) -> tuple[Network, Iterator[Image | Refusal]]:
+    """The network, and the images as its pictures when their turn comes; a flat input is explained by the first image
+    that can.
+    """
     from shakeproof.network import load
+
+    network, raw = load(model, image_shape=image_shape), raw_images(images)
+    if image_shape is None and (network.layout is None or network.layout.note is not None):
+        network, raw = _explained(network, raw)
+    normalised = mean is not None or std is not None
+    if normalised:
+        network = network.normalised(mean or [0.0], std or [1.0])
+    network.picture()
+    return network, (_fitted(network, own, normalised) for own in raw)
+
+
+def _explained(network: Network, raw: Iterator[RawImage | Refusal]) -> tuple[Network, Iterator[RawImage | Refusal]]:
+    """The network with its flat input read as a picture, and the images again."""
+    seen: list[RawImage | Refusal] = []
+    own = None
+    while own is None and (more := next(raw, None)) is not None:
+        seen.append(more)
+        own = None if isinstance(more, Refusal) else more.own_shape()
+    if own is None and all(isinstance(image, Refusal) for image in seen):
+        list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
+    if own is not None and prod(own) == network.graph.input_shape.numel():
+        network = network.with_image_shape(own)
+    return network, chain(seen, raw)
+
+
+def _fitted(network: Network, raw: RawImage | Refusal, normalised: bool) -> Image | Refusal:
     from shakeproof.vnnlib import Specification
 
-    raw = [read_image(name) for name in images]
-    for image in raw:
-        said = image.array.directives if isinstance(image.array, Specification) else {}
-        if mean is None and std is None and ("mean" in said or "std" in said):
+    if isinstance(raw, Refusal):
+        return raw
+    said = raw.array.directives if isinstance(raw.array, Specification) else {}
+    try:
+        if not normalised and ("mean" in said or "std" in said):
             given = " ".join(f"--{key} {said[key]}" for key in ("mean", "std") if key in said)
-            raise InputError(f"{image.name}: holds the image before it is normalised; with -p, add {given}")
-    network = load(model, image_shape=image_shape)
-    flat = network.layout is None or network.layout.note is not None
-    own = next((shape for shape in (image.own_shape() for image in raw) if shape), None)
-    if image_shape is None and flat and own and prod(own) == network.graph.input_shape.numel():
-        network = network.with_image_shape(own)
-    if mean is not None or std is not None:
-        network = network.normalised(mean or [0.0], std or [1.0])
-    layout = network.picture()
-    return network, [image.fitted(layout) for image in raw]
+            raise InputError(f"{raw.name}: holds the image before it is normalised; with -p, add {given}")
+        return raw.fitted(network.picture())
+    except InputError as error:
+        return Refusal(raw.name, error)
 
 
 def answered(
-    asked: Sequence[tuple[Network, Sequence[Query]]], settings: Settings, advance: Callable[[float], None]
-) -> list[Result]:
-    """All answers, in order; whoever asks is told how far it got."""
-    from shakeproof.analysis import analyse
+    asked: Asked, settings: Settings, refuse: Callable[[range, Refusal], None], advance: Callable[[float], None]
+) -> Iterator[Answer]:
+    """Answers as they come, in order; whoever asks is told which are refused, and how many queries are done with."""
+    from shakeproof.analysis import answers
 
-    found: list[Result] = []
-    count = sum(len(queries) for _, queries in asked)
-    for network, queries in asked:
+    waiting: deque[int] = deque()
+    refused = 0
 
-        def progress(share: float, done: int = len(found), size: int = len(queries)) -> None:
-            advance((done + share * size) / count)
+    def questions() -> Iterator[tuple[Network, Query]]:
+        nonlocal refused
+        number = 0
+        for own in asked.queries:
+            if isinstance(own, Refusal):
+                refuse(range(number, number + asked.of_each), own)
+                refused += asked.of_each
+                number += asked.of_each
+            else:
+                waiting.append(number)
+                number += 1
+                yield own
 
-        found.extend(analyse(network, queries, settings, progress))
-    return found
+    done = 0
+    for network, same in groupby(questions(), key=lambda question: question[0]):
+
+        def progress(own: float, before: int = done) -> None:
+            advance(before + refused + own)
+
+        for result in answers(network, (query for _, query in same), settings, progress):
+            done += 1
+            yield Answer(waiting.popleft(), network, result)

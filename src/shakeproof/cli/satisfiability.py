@@ -10,18 +10,19 @@ import click
 
 from shakeproof.cli.options import settings_from
 from shakeproof.cli.pictures import check_outputs, write_pictures
-from shakeproof.cli.queries import answered, specified
-from shakeproof.cli.terminal import exit_code, progress_bar
+from shakeproof.cli.queries import answered, specified, strictly
+from shakeproof.cli.terminal import Screen, exit_code
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
-    from shakeproof.query import Query
+    from shakeproof.cli.queries import Asked
     from shakeproof.result import Result
 
 
-def check_plain(query: Query) -> None:
+def check_plain(asked: Asked) -> None:
     """Refuse a query with a perturbation: its answer is not about the box in its file."""
+    ((_, query),) = strictly(asked.queries)
     if query.perturbation is not None:
         raise InputError(f"{query.name}: carries a perturbation; verify it without --results and --network")
 
@@ -54,20 +55,23 @@ def answer_version2(query_file: str, networks: Sequence[str], label: int | None,
     if specification.network not in (None, name):
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
     shape, mean, std = (options.pop(key) for key in ("image_shape", "mean", "std"))
-    plot, counterexample, _, quiet = (options.pop(key) for key in ("plot", "counterexample", "as_json", "quiet"))
+    plot, counterexample, quiet = (options.pop(key) for key in ("plot", "counterexample", "quiet"))
+    del options["as_json"], options["strict"]
     if options.pop("certificate") is not None:
         raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
     check_outputs(plot, counterexample, None)
     settings = settings_from(stop_early=True, whole_curve=False, **options)
-    asked = specified(model, [query_file], label, plot, shape, mean, std)
-    check_plain(asked[0][1][0])
-    with progress_bar("certifying", quiet) as advance:
-        (result,) = answered(asked, settings, advance)
+    asked = specified(model, [query_file], label, plot, shape, mean, std).strictly()
+    check_plain(asked)
+    screen = Screen(asked.names, as_json=False, quiet=quiet)
+    with screen.progress() as advance:
+        (answer,) = answered(asked, settings, screen.refuse, advance)
+    result = answer.result
     click.echo(_verdict(result, "timed-out"))
     if result.status == "unsafe" and result.counterexample is not None:
         found = result.counterexample
         sizes = f"X real [{found.input.size}]", f"Y real [{found.outputs.size}]"
         for declared, side in zip(specification.tensors or sizes, (found.input, found.outputs), strict=True):
             click.echo("\n".join((declared, *(repr(float(value)) for value in side.flatten()))))
-    write_pictures([(asked[0][0], result)], plot, counterexample)
-    return exit_code([result])
+    write_pictures(answer, plot, counterexample)
+    return exit_code([result.status])

@@ -1,18 +1,40 @@
-"""What is shown in the terminal: progress, tables, and the exit code."""
+"""What is shown while answers come: rows or JSON lines, progress, what is refused or missing; and the exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
+
+from shakeproof.errors import ShakeproofError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shakeproof.network import Network
-    from shakeproof.result import Result
+    from shakeproof.cli.queries import Answer, Refusal
 
-EXIT_UNSAFE, EXIT_UNDECIDED = 1, 3
+EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
+# How the arguments that errors speak of are typed here.
+FLAGS = {
+    "memory": "--memory GIB",
+    "image_shape": "--image-shape C,H,W",
+    "method": "--method bounds",
+    "arithmetic": "--arithmetic real",
+}
+
+
+def complain(problem: str | ShakeproofError) -> int:
+    """One line on stderr, and the exit code of a mistake."""
+    flag = FLAGS.get(problem.option or "") if isinstance(problem, ShakeproofError) else None
+    message = f"{problem} ({flag})" if flag else str(problem)
+    click.echo(f"shakeproof: {' '.join(message.split())}", err=True)
+    return EXIT_BAD_INPUT
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -20,12 +42,14 @@ def terminal(stderr: bool = False) -> Console:
 
     console = Console(stderr=stderr, highlight=False)
     # A table squeezed into a pipe's assumed 80 columns is no use to anyone.
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    return console
 
 
 @contextmanager
-def progress_bar(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
-    """A live bar on stderr, where that is a terminal."""
+def progress_bar(title: str, silent: bool, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    """A live bar below what is printed, where that or stderr is a terminal."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -35,34 +59,89 @@ def progress_bar(title: str, silent: bool) -> Iterator[Callable[[float], None]]:
         TimeRemainingColumn,
     )
 
-    console = terminal(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    here = terminal().is_terminal
+    console = terminal(stderr=not here)
+    bar = Progress(
+        *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
+        *(TimeElapsedColumn(), TimeRemainingColumn()),
+        console=console,
+        transient=True,
+        redirect_stdout=here,
+        redirect_stderr=sys.stderr.isatty(),
+        disable=silent or not console.is_terminal,
     )
-    with Progress(*columns, console=console, transient=True, disable=silent or not console.is_terminal) as bar:
-        task = bar.add_task(title, total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
-def print_results(networks: Sequence[Network], results: Sequence[Result]) -> None:
-    from shakeproof.report import explanations, label_notes, results_table
+class Screen:
+    """Shows answers as they come, and keeps count; `names` has the image and the perturbation of each query."""
 
-    console = terminal()
-    notes = dict.fromkeys(note for network in networks for note in network.notes)
-    for note in (*notes, *label_notes(results)):
-        console.print(f"[dim]note: {note}[/]")
-    console.print(results_table(results))
-    for explanation in explanations(results):
-        console.print(explanation)
+    def __init__(self, names: Sequence[tuple[str, str]], as_json: bool, quiet: bool) -> None:
+        from shakeproof.report import ResultRows
+
+        self.names, self.as_json, self.quiet = names, as_json, quiet
+        self.console = terminal()
+        self.rows = ResultRows(names, self.console.width)
+        self.missing = dict.fromkeys(range(len(names)))
+        self.statuses: Counter[str] = Counter()
+        self.refused = 0
+        self.notes: set[str] = set()
+        self.remarks: dict[str, str] = {}
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[float], None]]:
+        """Takes how many queries are done with; below the answers, unless these are for programs."""
+        silent = self.quiet or (self.as_json and self.console.is_terminal)
+        with progress_bar("certifying", silent, len(self.names)) as advance:
+            yield advance
+
+    def show(self, answer: Answer) -> None:
+        from shakeproof.report import remarks
+
+        number, network, result = answer
+        del self.missing[number]
+        self.statuses[result.status.value] += 1
+        if self.as_json:
+            click.echo(json.dumps(result.to_json()))
+        elif not self.quiet:
+            for note in {*network.notes} - self.notes:
+                self.console.print(f"note: {note}", style="dim", markup=False)
+            self.notes.update(network.notes)
+            self.console.print(self.rows.drawn(result))
+            self.remarks |= remarks(result)
+
+    def refuse(self, numbers: range, refusal: Refusal) -> None:
+        """Say what is wrong with an image; the others go on."""
+        self.refused += 1
+        for number in numbers:
+            del self.missing[number]
+        complain(refusal.error)
+
+    def close(self) -> None:
+        """What the words beside answers mean and, of several, how many there are of each kind."""
+        for word, sentence in sorted(self.remarks.items()):
+            self.console.print(f"[yellow]{word}[/]: {sentence}")
+        if self.statuses.total() > 1 and not (self.as_json or self.quiet):
+            counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+            self.console.print(f"{self.statuses.total()} answers: {counts}")
+
+    def interrupted(self) -> int:
+        """Say what is missing."""
+        if self.missing:
+            first = " ".join(part for part in self.names[next(iter(self.missing))] if part != "-")
+            missing = f"{len(self.missing)} of {len(self.names)} queries"
+            complain(f"interrupted; {missing} are not answered, the first is {first}")
+        return EXIT_INTERRUPTED
+
+    def exit_code(self) -> int:
+        """2 where something was refused; else what the answers say."""
+        return EXIT_BAD_INPUT if self.refused else exit_code(self.statuses)
 
 
-def exit_code(results: Sequence[Result]) -> int:
+def exit_code(statuses: Collection[str]) -> int:
     """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe."""
-    statuses = {result.status.value for result in results}
-    if statuses & {"unsafe", "misclassified"}:
+    if {"unsafe", "misclassified"} & {*statuses}:
         return EXIT_UNSAFE
     return EXIT_UNDECIDED if "undecided" in statuses else 0

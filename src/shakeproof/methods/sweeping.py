@@ -40,8 +40,9 @@ PROBES = 32
 REPLAYED = 8
 # In the middle of how many pieces, beside the one with the smallest margin, a curve is compared with direct evaluation.
 SPOTS = 3
-# Lines that share a sweep: as many as this, and as their inputs fit into so many bytes; more gain nothing.
-LINES_AT_ONCE, LINE_BYTES = 1024, 64 * 2**20
+# Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
+# values in all. More gain nothing; and the answers to some come before the others are worked on.
+LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 # A lead of nothing is enough for a rival.
 TIED, LARGEST = 2.0**-1074, Fraction(10**300)
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
@@ -50,19 +51,20 @@ EXACT_TERMS = 2 * 10**6
 CLOSE_ROWS = 8
 
 
+def lines_at_once(network: Network, settings: Settings) -> int:
+    """How many queries should share a sweep; counted, not timed, so that the same queries give the same pieces."""
+    if settings.timeout is not None:  # a clock for each query
+        return 1
+    inputs = network.graph.input_shape.numel()
+    values = inputs + sum(node.shape.numel() for node in network.graph.nodes)
+    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * inputs), VALUES_AT_ONCE // values))
+
+
 def answer_by_sweep(
     network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
 ) -> list[Result]:
-    """Answer queries about paths of one strength, with the same clipping, many to a sweep."""
-    fitting = max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * network.graph.input_shape.numel())))
-    at_once = fitting if settings.timeout is None else 1  # a clock for each query
-    results: list[Result] = []
-    for start in range(0, len(queries), at_once):
-        end = min(start + at_once, len(queries))
-        budget = Budget.starting(settings.timeout, settings.memory, progress)
-        batch = Batch(network, queries[start:end], settings, budget.part(start / len(queries), end / len(queries)))
-        results.extend(batch.results())
-    return results
+    """Answer queries about paths of one strength, with the same clipping, in one sweep."""
+    return Batch(network, queries, settings, Budget.starting(settings.timeout, settings.memory, progress)).results()
 
 
 class Batch:

@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.report.page import write_page
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.tables import demo_table, explanations, label_notes, plain_table, results_table
+    from shakeproof.report.tables import ResultRows, demo_table, plain_table, remarks
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
     "page": ("write_page",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("demo_table", "explanations", "label_notes", "plain_table", "results_table"),
+    "tables": ("ResultRows", "demo_table", "plain_table", "remarks"),
 }
 
 __all__ = [
+    "ResultRows",
     "counterexample_figure",
     "demo_table",
-    "explanations",
     "kernel_figure",
-    "label_notes",
     "margin_figure",
     "plain_table",
+    "remarks",
     "result_figure",
-    "results_table",
     "save",
     "write_page",
 ]

@@ -1,12 +1,19 @@
-"""Tables for the terminal."""
+"""Tables for the terminal. Answers are drawn as they come, in columns where these fit, else one under another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
+from typing import Literal, NamedTuple
 
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
+from shakeproof.evidence import Swept
+from shakeproof.report.names import class_name
 from shakeproof.result import Result
 
 SENTENCES = {
@@ -14,42 +21,111 @@ SENTENCES = {
     "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
     "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
     " or TF32",
+    "*": "no label came with the image; the prediction at strength 0 is taken",
 }
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
+# What follows image and perturbation, and how many characters it takes. The last column has what is left, but this.
+COLUMNS = {"label": 6, "status": 13, "critical strength": 20, "min margin": 10, "pieces": 7, "seconds": 8}
+LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
 
 
 def plain_table(*headings: str) -> Table:
     """An empty table in the house style."""
     table = Table(header_style="bold", pad_edge=False)
     for heading in headings:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     return table
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    table = plain_table("image", "perturbation", "label", "status")
-    for heading in ("critical strength", "classes over strength", "min margin", "pieces", "seconds"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        status = f"[{COLOURS[result.status]}]{result.status}[/]"
-        table.add_row(
-            _short(result.query.name),
-            "-" if result.query.perturbation is None else str(result.query.perturbation),
-            "-" if result.label is None else str(result.label),
-            status + "".join(f" ({word})" for word in _qualified(result)),
-            _critical(result),
-            _journey(result),
-            "-" if result.min_margin is None else f"{result.min_margin:.4g}",
-            str(result.pieces),
-            f"{result.seconds:.3f}",
+class Cells(NamedTuple):
+    """A result in words; "-" where there is nothing to say."""
+
+    image: str
+    perturbation: str
+    label: str
+    status: Text
+    critical: str
+    margin: str
+    pieces: str
+    seconds: str
+    classes: str
+
+    @staticmethod
+    def of(result: Result) -> Cells:
+        return Cells(
+            image=result.query.name,
+            perturbation="-" if result.query.perturbation is None else str(result.query.perturbation),
+            label=class_name(result, result.label) + "*" * result.query.label_predicted,
+            status=Text(str(result.status), style=COLOURS[result.status]),
+            critical=_critical(result),
+            margin=margin_text(result),
+            pieces=str(result.pieces),
+            seconds=f"{result.seconds:.3f}",
+            classes=" ".join([*filter(None, [_journey(result)]), *(f"({word})" for word in _qualified(result))]),
         )
-    return table
+
+
+class ResultRows:
+    """Draws results one by one; `names` has the image and the perturbation of each, `width` is the terminal's."""
+
+    def __init__(self, names: Sequence[tuple[str, str]], width: int) -> None:
+        image, perturbation = (max((cell_len(name[part]) for name in names), default=0) for part in (0, 1))
+        self.widths = {"image": max(image, 5), "perturbation": max(perturbation, 12), **COLUMNS}
+        self.widths[LAST] = width - sum(self.widths.values()) - GAP * len(self.widths)
+        self.width, self.is_stacked = width, self.widths[LAST] < LAST_WIDTH
+        self.image: str | None = None
+
+    def drawn(self, result: Result) -> RenderableType:
+        """What is to be printed of a result, below those before it."""
+        before, self.image = self.image, result.query.name
+        cells = Cells.of(result)
+        if self.is_stacked:
+            return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
+        head = [self._row(self.widths, "bold"), self._row("-" * width for width in self.widths.values())]
+        return Group(*(head if before is None else []), self._row(cells))
+
+    def _row(self, cells: Iterable[str | Text], style: str = "") -> Table:
+        row = Table.grid(padding=(0, GAP, 0, 0))
+        for name, width in self.widths.items():
+            side: Literal["left", "right"] = "left" if name in ("image", "perturbation", "status", LAST) else "right"
+            row.add_column(width=width, justify=side, overflow="fold", style=style)
+        row.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+        return row
+
+    def _stack(self, cells: Cells) -> Iterator[RenderableType]:
+        """The answer behind the perturbation, everything else below it."""
+        head = Text.assemble(f"  {cells.perturbation:{min(self.widths['perturbation'], 45)}}  ", cells.status)
+        if cells.critical != "-":
+            head.append(f"  critical strength {cells.critical}")
+        yield head
+        details = {"label": cells.label, "min margin": cells.margin, "pieces": cells.pieces, "seconds": cells.seconds}
+        said = [cells.classes, *(f"{name} {value}" for name, value in details.items() if value != "-")]
+        yield from (Text(f"    {line}") for line in filled([part for part in said if part], self.width - 4))
+
+
+def filled(parts: Iterable[str], width: int) -> Iterator[str]:
+    """As many parts to a line as fit."""
+    line = ""
+    for part in parts:
+        if line and cell_len(line) + 3 + cell_len(part) > width:
+            yield line
+            line = ""
+        line += ("   " if line else "") + part
+    yield line
+
+
+def remarks(result: Result) -> dict[str, str]:
+    """The words beside an answer that need a sentence below the table, and these."""
+    said = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
+    if result.query.label_predicted:
+        said["*"] = SENTENCES["*"]
+    return said if result.reason is None else said | {result.reason.value: result.reason.sentence}
 
 
 def _qualified(result: Result) -> Iterator[str]:
     """What must be said beside a verdict."""
     if result.reason is not None:
-        yield result.reason
+        yield result.reason.value
     if result.rounding == "nominal":
         yield "nominal"
     if result.arithmetic != "real":
@@ -60,17 +136,25 @@ def _qualified(result: Result) -> Iterator[str]:
 
 
 def _critical(result: Result) -> str:
-    """The critical strength, or the most that an early answer knows of it."""
+    """The critical strength, or the most that is known of it: where an undecided answer got to, it is beyond that."""
     if result.critical_strength is None:
-        return "-"
+        reached = result.certified_strength
+        return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
     low, high = result.critical_strength
     if high - low < 1e-6:
         return f"{low:.9f}"
     return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 32 else "…" + name[-31:]
+def margin_text(result: Result) -> str:
+    """The smallest margin, or in which direction it is bounded by what was proved or found; rounded that way."""
+    if result.min_margin is None:
+        return "-"
+    if isinstance(result.proof, Swept) and result.proof.curve.covers(0.0, result.proof.end):
+        return f"{result.min_margin:.4g}"
+    is_proved = result.status == "safe"
+    rounded = Context(4, ROUND_FLOOR if is_proved else ROUND_CEILING).create_decimal_from_float(result.min_margin)
+    return f"{'>=' if is_proved else '<='} {float(rounded):.4g}"
 
 
 def _journey(result: Result) -> str:
@@ -79,24 +163,10 @@ def _journey(result: Result) -> str:
         return ""
     if result.regions is not None:
         share = result.regions.share(result.regions.safe, result.query.strengths)
-        return f"{result.label} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
-    steps = [str(result.profile[0].winner)] if result.profile else []
-    steps += [f"▸{interval.start:.3f}▸ {interval.winner}" for interval in result.profile[1:]]
-    return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"… {len(steps) - 4} more"])
-
-
-def label_notes(results: Sequence[Result]) -> Iterator[str]:
-    predicted = sorted({_short(result.query.name) for result in results if result.query.label_predicted})
-    if predicted:
-        yield f"no label came with {', '.join(predicted)}; the prediction at strength 0 is taken"
-
-
-def explanations(results: Sequence[Result]) -> Iterator[str]:
-    for reason in sorted({result.reason for result in results if result.reason is not None}):
-        yield f"[yellow]{reason}[/]: {reason.sentence}"
-    said = {word for result in results for word in _qualified(result)}
-    for word in sorted(said & SENTENCES.keys()):
-        yield f"[yellow]{word}[/]: {SENTENCES[word]}"
+        return f"{class_name(result, result.label)} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
+    steps = [class_name(result, result.profile[0].winner)] if result.profile else []
+    steps += [f"▸{interval.start:.3f}▸ {class_name(result, interval.winner)}" for interval in result.profile[1:]]
+    return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"and {len(steps) - 4} more"])
 
 
 def demo_table(results: Sequence[Result]) -> Table:
