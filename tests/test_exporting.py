@@ -89,6 +89,8 @@ def assert_same_function(
         "box-blur:size=4",
         "sharpen:size=5+brightness:max=0.7,clip=0..1",
         "brightness:max=-0.2+contrast:max=0.3",
+        "gaussian-blur:size=7,sigma=1.5+haze:colour=0.8",
+        "defocus:radius=2.5+unsharp:size=5,sigma=1",
     ],
 )
 def test_the_bundled_network(tmp_path, demo_network, perturbation):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 from shakeproof import kernels
 from shakeproof.errors import InputError
@@ -21,6 +21,8 @@ FAMILIES = {
     "box": lambda size, angle: kernels.box_blur(size),
     "sharpen": lambda size, angle: kernels.sharpen(size),
     "motion": kernels.motion_blur,
+    "gaussian": lambda size, angle: kernels.gaussian_blur(size, (angle + 1) / 100),
+    "unsharp": lambda size, angle: kernels.unsharp(size, (angle + 1) / 100),
 }
 
 
@@ -109,11 +111,100 @@ def test_an_angle_just_below_zero():
     assert kernels.motion_blur(5, -1e-20) == kernels.motion_blur(5, 0)
 
 
+@given(size=SIZES, sigma=st.floats(0.05, 50))
+def test_a_gaussian_is_sampled_at_the_pixels_centres(size, sigma):
+    matrix = np.array(kernels.gaussian_blur(size, sigma).at(1), dtype=float)
+    place = np.arange(size) - (size - 1) / 2
+    weights = np.exp(-(np.add.outer(place**2, place**2) - 2 * np.abs(place).min() ** 2) / (2 * sigma**2))
+    assert np.abs(matrix - weights / weights.sum()).max() < 1e-15
+
+
+@pytest.mark.parametrize("sigma", [0.4, 1.5, 3.0])
+def test_a_gaussian_is_scipys(sigma):
+    """With the size that scipy takes, what a point becomes is the kernel."""
+    reach = int(4 * sigma + 0.5)
+    point = np.zeros((4 * reach + 1,) * 2)
+    point[2 * reach, 2 * reach] = 1
+    theirs = gaussian_filter(point, sigma)[reach : 3 * reach + 1, reach : 3 * reach + 1]
+    ours = np.array(kernels.gaussian_blur(2 * reach + 1, sigma).at(1), dtype=float)
+    assert np.abs(theirs - ours).max() < 1e-15
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_a_gaussian_goes_from_the_identity_to_the_mean(size):
+    assert kernels.gaussian_blur(size, 1e-300).at(1) == identity_matrix(size, size)
+    assert kernels.gaussian_blur(size, 5e-324).at(1) == identity_matrix(size, size)
+    assert kernels.gaussian_blur(size, 1e300) == kernels.box_blur(size)
+
+
+@given(size=SIZES, sigma=st.floats(0.05, 50), z=STRENGTHS)
+def test_unsharp_masking_adds_what_the_blur_takes(size, sigma, z):
+    kernel, blur, same = kernels.unsharp(size, sigma), kernels.gaussian_blur(size, sigma), identity_matrix(size, size)
+    assert (np.array(kernel.at(z)) - np.array(same) == np.array(same) - np.array(blur.at(z))).all()
+
+
+@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf")])
+def test_impossible_sigmas(sigma):
+    for make in (kernels.gaussian_blur, kernels.unsharp):
+        with pytest.raises(InputError, match="sigma must be"):
+            make(5, sigma)
+
+
+def midpoints(radius, size, steps=10_000):
+    """Areas of the disk in pixels, by the midpoint rule across and exactly upwards."""
+    x = (np.arange(size * steps) + 0.5) / steps - size / 2
+    top = np.sqrt(np.maximum(radius**2 - x**2, 0))
+    edges = np.arange(size + 1) - size / 2
+    heights = np.minimum(top, edges[1:, None]).clip(edges[:-1, None]) - np.maximum(-top, edges[:-1, None]).clip(
+        max=edges[1:, None]
+    )
+    columns = np.floor(x + size / 2).astype(int)
+    return np.array([np.bincount(columns, weights=row, minlength=size) for row in heights]) / steps
+
+
+@pytest.mark.parametrize("radius", [0.51, 0.7, 2**-0.5, 1, 1.5, 2.9, 3, 3.5, 5, 7.25])
+def test_defocus_measures_the_disk(radius):
+    matrix = np.array(kernels.defocus(radius).at(1), dtype=float)
+    areas = midpoints(radius, len(matrix))
+    assert abs(areas.sum() - np.pi * radius**2) < 1e-4
+    assert np.abs(matrix - areas / (np.pi * radius**2)).max() < 2e-6
+    assert matrix[0].any()  # not larger than the disk
+
+
+@given(radius=st.floats(0.51, 9), z=STRENGTHS)
+def test_a_disk_is_round(radius, z):
+    kernel = kernels.defocus(radius)
+    size = len(kernel.bias)
+    assert size % 2 == 1
+    assert radius <= size / 2 < radius + 1
+    assert kernel.at(0) == identity_matrix(size, size)
+    matrix = kernel.at(z)
+    assert total(matrix) == 1
+    assert matrix == tuple(zip(*matrix, strict=True)) == matrix[::-1]
+    assert all(0 <= entry <= Fraction(1) for entry in sum(kernel.at(1), ()))
+
+
+def test_pixels_inside_the_disk_weigh_the_same():
+    matrix = kernels.defocus(3).at(1)
+    assert len({matrix[i][j] for i in range(2, 5) for j in range(1, 6)}) == 1
+    assert abs(float(matrix[3][3]) * np.pi * 9 - 1) < 1e-15
+    assert matrix[0][0] == 0
+
+
+@pytest.mark.parametrize("radius", [0, 0.5, -2, 499.6, float("nan"), float("inf")])
+def test_impossible_radii(radius):
+    with pytest.raises(InputError, match="radius must be"):
+        kernels.defocus(radius)
+
+
 @pytest.mark.parametrize("size", [-3, 0, 1, 2, 1001, 3.0])
 def test_impossible_sizes(size):
-    for make in (kernels.box_blur, kernels.sharpen, lambda s: kernels.motion_blur(s, 0)):
+    for make in (kernels.box_blur, kernels.sharpen):
         with pytest.raises(InputError, match="kernel size"):
             make(size)
+    for make in (kernels.motion_blur, kernels.gaussian_blur, kernels.unsharp):
+        with pytest.raises(InputError, match="kernel size"):
+            make(size, 1)
 
 
 def test_several_strengths():
@@ -143,44 +234,3 @@ def test_combined_kernels_share_their_centre(odd, halves, z):
 def test_odd_and_even_kernels_have_no_common_centre():
     with pytest.raises(ValueError, match="centre"):
         kernels.combined([kernels.box_blur(size).coefficients[0] for size in (3, 4)])
-
-
-def test_custom_kernels_from_files(tmp_path):
-    np.save(tmp_path / "k.npy", np.array([[0.0, 0.5], [0.25, 0.25]]))
-    (tmp_path / "k.csv").write_text("1/9,1/9,1/9\n1/9, 1/9 ,1/9\n1/9,1/9,1/9\n")
-    Image.fromarray(np.array([[0, 255, 0]], dtype=np.uint8)).save(tmp_path / "k.png")
-    assert kernels.custom_target(tmp_path / "k.npy", False).at(1)[1][0] == Fraction(1, 4)
-    assert kernels.custom_target(tmp_path / "k.csv", False) == kernels.box_blur(3)
-    assert kernels.custom_target(tmp_path / "k.png", False).at(1) == ((0, 1, 0),)
-    np.save(tmp_path / "two.npy", np.full((3, 3), 2))
-    assert total(kernels.custom_target(tmp_path / "two.npy", False).at(1)) == 18
-    assert kernels.custom_target(tmp_path / "two.npy", True) == kernels.box_blur(3)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("gone.npy", None),
-        ("text.npy", b"no array"),
-        ("words.csv", b"a,b\nc,d\n"),
-        ("ragged.csv", b"1,2\n3\n"),
-        ("zero.csv", b"1/0\n"),
-        ("empty.csv", b""),
-        ("inf.csv", b"inf,1\n"),
-        ("kernel.txt", b"1"),
-        ("huge.csv", b"1e400\n"),
-        ("long.csv", b"1" * 200_000),
-        ("broken.png", b"\x89PNG broken"),
-    ],
-)
-def test_bad_kernel_files(tmp_path, name, content):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=name):
-        kernels.custom_target(tmp_path / name, False)
-
-
-def test_a_kernel_that_sums_to_zero_cannot_be_normalised(tmp_path):
-    (tmp_path / "k.csv").write_text("1,-1\n")
-    with pytest.raises(InputError, match="sums to 0"):
-        kernels.custom_target(tmp_path / "k.csv", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import reduce
 from operator import add
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,16 +17,22 @@ import shakeproof as sp
 from shakeproof import kernels
 from shakeproof.errors import InputError
 from shakeproof.perturbation import (
+    FAMILIES,
     PADDINGS,
     Perturbation,
     box_blur,
     brightness,
     contrast,
     custom,
+    defocus,
+    gaussian_blur,
+    haze,
     identity,
     motion_blur,
     parse,
+    psf,
     sharpen,
+    unsharp,
 )
 
 NUMPY_PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "edge", "circular": "wrap"}
@@ -51,6 +58,9 @@ perturbations = st.builds(
             lambda size, angle, padding: box_blur(size, padding),
             lambda size, angle, padding: sharpen(size, padding),
             motion_blur,
+            lambda size, angle, padding: gaussian_blur(size, (angle + 1) / 50, padding),
+            lambda size, angle, padding: unsharp(size, (angle + 1) / 50, padding),
+            lambda size, angle, padding: defocus(0.6 + angle / 50, padding),
         ]
     ),
     st.integers(3, 9),
@@ -92,6 +102,7 @@ LIMITS = st.floats(-0.99, 2).filter(bool)
 TONES = st.one_of(
     st.builds(lambda limit: (brightness(limit), "offset", limit), LIMITS),
     st.builds(lambda limit: (contrast(limit), "gain", limit), LIMITS),
+    st.builds(lambda colour: (haze(colour), "colour", colour), st.floats(-1, 2)),
 )
 
 
@@ -113,11 +124,9 @@ def written_out(image, parts, strengths):
     matrices = [(matrix, padding) for _, matrix, padding in parts if isinstance(matrix, tuple)]
     even = any(len(matrix) % 2 == 0 for matrix, _ in matrices)
     base = convolved(image, np.full((2, 2), 0.25), matrices[0][1]) if even else image
-    x = base.copy()
+    x, tones = base.copy(), {"offset": lambda b: b, "gain": lambda b: b * base, "colour": lambda b: b - base}
     for (_, what, value), z in zip(parts, strengths, strict=True):
-        x += z * (
-            value if what == "offset" else value * base if what == "gain" else convolved(image, what, value) - base
-        )
+        x += z * (tones[what](value) if isinstance(what, str) else convolved(image, what, value) - base)
     return x
 
 
@@ -169,6 +178,7 @@ def test_tone_changes(limit, z):
     image = torch.rand(2, 3, 4, dtype=torch.float64)
     assert torch.allclose(brightness(limit).apply(image).image(z), image + limit * z, rtol=0, atol=1e-14)
     assert torch.allclose(contrast(limit).apply(image).image(z), image * (1 + limit * z), rtol=0, atol=1e-14)
+    assert torch.allclose(haze(limit).apply(image).image(z), (1 - z) * image + z * limit, rtol=0, atol=1e-14)
 
 
 @given(parts=sums(), clip=st.sampled_from([None, (0.0, 1.0), (-0.5, 1.5)]))
@@ -205,13 +215,38 @@ def test_strengths_of_a_sum():
 def test_file_names_with_a_plus(tmp_path):
     for name in ("a+b.csv", "a+box-blur.csv", "+.csv", "box-blur+contrast=1.csv"):
         (tmp_path / name).write_text("0,1,0\n")
-        made = custom(tmp_path / name) + box_blur(3) + custom(tmp_path / name, normalise=True)
+        made = custom(tmp_path / name) + box_blur(3) + psf(tmp_path / name) + custom(tmp_path / name, normalise=True)
         assert parse(str(made)) == made
-        assert [part.family for part in made.parts] == ["custom", "box-blur", "custom"]
+        assert [part.family for part in made.parts] == ["custom", "box-blur", "psf", "custom"]
     for name in ("a+box-blur:b.csv", "a,padding=zeros.csv"):
         (tmp_path / name).write_text("0,1,0\n")
-        with pytest.raises(InputError, match="rename"):
-            custom(tmp_path / name)
+        for make in (custom, psf):
+            with pytest.raises(InputError, match="rename"):
+                make(tmp_path / name)
+
+
+def test_texts_of_one_kernel_of_several(tmp_path):
+    file = tmp_path / "shakes.npz"
+    np.savez(file, k1=np.ones((3, 1)), k2=np.ones((1, 5)))
+    for made, text in (
+        (psf(file, "k2"), f"psf:file={file},index=k2"),
+        (psf(file, 1, padding="zeros"), f"psf:file={file},index=1,padding=zeros"),
+        (custom(file, index="k1", normalise=True), f"custom:file={file},index=k1,normalise=yes"),
+    ):
+        assert str(made) == text
+        assert parse(text) == made
+    assert psf(file, "k2").kernel == psf(file, 1).kernel != psf(file, 0).kernel
+    with pytest.raises(InputError, match="rename the array"):
+        psf(file, "a,b=c")
+
+
+def test_a_spread_larger_than_the_image(tmp_path):
+    image = torch.zeros(1, 8, 8, dtype=torch.float64)
+    for size in (16, 17):
+        np.save(tmp_path / "k.npy", np.ones((1, size)))
+        with pytest.raises(InputError, match="a 1 x 17 kernel is too large for an image of 8 x 8 pixels"):
+            psf(tmp_path / "k.npy").apply(image)
+        assert psf(tmp_path / "k.npy", padding="replicate").apply(image).base.shape == image.shape
 
 
 @pytest.mark.parametrize(
@@ -279,6 +314,11 @@ def test_text_round_trip(perturbation):
         ("motion-blur:size=9,angle=5,clip=0..1,padding=zeros", "motion-blur:size=9,angle=5,padding=zeros,clip=0..1"),
         ("sharpen:size=4,clip=-0.5..1.5", "sharpen:size=4,clip=-0.5..1.5"),
         ("identity:clip=0..1", "identity:clip=0..1"),
+        ("gaussian-blur:sigma=1.50,size=7", "gaussian-blur:size=7,sigma=1.5"),
+        ("defocus:radius=3.0,clip=0..1", "defocus:radius=3,clip=0..1"),
+        ("unsharp:padding=zeros,size=5,sigma=1e0", "unsharp:size=5,sigma=1,padding=zeros"),
+        ("haze:colour=-0.0", "haze:colour=0"),
+        ("gaussian-blur:size=3,sigma=1+haze:colour=.8", "gaussian-blur:size=3,sigma=1+haze:colour=0.8"),
         ("brightness:max=2e-1", "brightness:max=0.2"),
         ("contrast:clip=0..1,max=-0.50", "contrast:max=-0.5,clip=0..1"),
         (" box-blur:size=+5 + contrast:max=1 ", "box-blur:size=5+contrast:max=1"),
@@ -320,6 +360,21 @@ def test_custom_text(tmp_path):
         "motion-blur:size=3,angle=nan",
         "motion-blur:size=3",
         "custom:file=gone.npy",
+        "psf:file=gone.npz,index=3",
+        "psf",
+        "gaussian-blur:size=7",
+        "gaussian-blur:size=7,sigma=0",
+        "gaussian-blur:size=7,sigma=wide",
+        "gaussian-blur:size=2,sigma=1",
+        "unsharp:size=5,sigma=nan",
+        "defocus:radius=0.5",
+        "defocus:radius=1e9",
+        "defocus:radius=-inf",
+        "defocus:size=3",
+        "haze",
+        "haze:colour=inf",
+        "haze:colour=grey",
+        "haze:colour=0.8,padding=zeros",
         "custom:file=k.npy,normalise=maybe",
         "",
     ],
@@ -341,6 +396,28 @@ def test_a_kernel_too_large_for_the_image():
 def test_even_kernels_take_the_next_pixel():
     image = torch.arange(16.0, dtype=torch.float64).reshape(1, 4, 4)
     assert box_blur(4).apply(image).image(0.0)[0, 0, 0] == (0 + 1 + 4 + 5) / 4
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_family_is_documented_with_its_picture():
+    text = (DOCS / "perturbations.md").read_text()
+    for name, family in FAMILIES.items():
+        assert f"**`{family.example}`**" in text
+        if name != "identity":
+            assert f"(pictures/families/{name}.png)" in text
+            assert (DOCS / "pictures" / "families" / f"{name}.png").is_file()
+
+
+def test_every_family_makes_its_example(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("kernel.npy", np.ones((3, 3)))
+    np.savez("shakes.npz", *[np.ones((3, 5))] * 4)
+    for name, family in FAMILIES.items():
+        assert str(parse(family.example)) == family.example
+        assert family.make is getattr(sp, name.replace("-", "_"))
+        assert family.summary
 
 
 def test_identity_changes_nothing():

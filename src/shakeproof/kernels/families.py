@@ -6,18 +6,15 @@ Parameterised Kernels", AAAI 2025, Section 3 and appendix (even sizes included).
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 from shakeproof.errors import InputError
+from shakeproof.kernels.files import LARGEST_SIZE, read_matrix
 from shakeproof.kernels.kernel import Matrix, ParameterisedKernel, between, identity_matrix
-
-LARGEST_SIZE = 999
-LARGEST_ENTRY = 1e100
 
 
 def identity() -> ParameterisedKernel:
@@ -68,19 +65,112 @@ def motion_blur(size: int, angle: float) -> ParameterisedKernel:
     return _from_identity(tuple(map(tuple, entries)))
 
 
-def custom_target(path: Path, normalise: bool) -> ParameterisedKernel:
-    """From the identity to the kernel in a file: .npy, .csv (decimals or fractions) or a grey image."""
-    end = _read_matrix(path)
-    if normalise:
-        total = sum(map(sum, end), Fraction(0))
-        if total == 0:
-            raise InputError(f"{path}: the kernel sums to 0, so it cannot be normalised")
-        end = tuple(tuple(entry / total for entry in row) for row in end)
-    return _from_identity(end)
+def gaussian_blur(size: int, sigma: float) -> ParameterisedKernel:
+    """From the identity to a Gaussian, sampled at the pixels' centres."""
+    return _from_identity(_gaussian("gaussian-blur", size, sigma))
+
+
+def unsharp(size: int, sigma: float) -> ParameterisedKernel:
+    """From the identity to twice the identity minus a Gaussian: the image plus what a Gaussian blur takes from it."""
+    blurred, same = _gaussian("unsharp", size, sigma), identity_matrix(size, size)
+    rows = zip(same, blurred, strict=True)
+    return _from_identity(tuple(tuple(2 * s - b for s, b in zip(*pair, strict=True)) for pair in rows))
+
+
+def defocus(radius: float) -> ParameterisedKernel:
+    """From the identity to a disk around the centre: an entry is proportional to the disk's area in its pixel."""
+    if not 0.5 < radius <= LARGEST_SIZE / 2:
+        raise InputError(
+            f"defocus: radius must be above 0.5, or the disk is inside one pixel, and at most {LARGEST_SIZE / 2},"
+            f" not {radius:g}"
+        )
+    reach = math.ceil(radius - 0.5)
+    areas = [[Fraction(_area_in_pixel(radius, i, j)) for j in range(i + 1)] for i in range(reach + 1)]
+    away = [abs(place - reach) for place in range(2 * reach + 1)]
+    return _from_identity(normalised(tuple(tuple(areas[max(i, j)][min(i, j)] for j in away) for i in away)))
+
+
+def custom_target(path: Path, normalise: bool, index: str | None = None) -> ParameterisedKernel:
+    """From the identity to the kernel in a file, as it is there, or divided by its sum."""
+    end = read_matrix(path, index)
+    return _from_identity(normalised(end, path) if normalise else end)
+
+
+def psf(path: Path, index: str | None = None) -> ParameterisedKernel:
+    """From the identity to a measured point spread function: centred, normalised.
+
+    The centre is the pixel nearest to the centre of mass: blur stays, the shift of the whole image goes. Empty borders
+    are cut off, and what is shorter on one side of the centre is padded, so that both sides are odd. A point spread
+    function is what a point becomes; to be cross-correlated with, it is turned by 180 degrees.
+    """
+    spread = read_matrix(path, index)
+    if any(entry < 0 for row in spread for entry in row):
+        raise InputError(f"{path}: what a point of light becomes has no negative entries; use the family custom")
+    spread = normalised(spread, path)
+    rows, columns = (_around_mass([sum(line) for line in lines]) for lines in (spread, zip(*spread, strict=True)))
+    if max(len(rows), len(columns)) > LARGEST_SIZE:
+        raise InputError(f"{path}: centred, the kernel is larger than {LARGEST_SIZE} x {LARGEST_SIZE}; crop it")
+    entries = {(i, j): entry for i, row in enumerate(spread) for j, entry in enumerate(row)}
+    return _from_identity(
+        tuple(tuple(entries.get((i, j), Fraction(0)) for j in reversed(columns)) for i in reversed(rows))
+    )
+
+
+def normalised(matrix: Matrix, path: Path | None = None) -> Matrix:
+    """The matrix divided by its sum."""
+    total = sum(map(sum, matrix), Fraction(0))
+    if total == 0:
+        raise InputError(f"{path}: the kernel sums to 0, so it cannot be normalised")
+    return tuple(tuple(entry / total for entry in row) for row in matrix)
 
 
 def _from_identity(end: Matrix) -> ParameterisedKernel:
     return between(identity_matrix(len(end), len(end[0])), end)
+
+
+def _gaussian(family: str, size: int, sigma: float) -> Matrix:
+    """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum."""
+    _check_size(size)
+    if not 0 < sigma < math.inf:
+        raise InputError(f"{family}: sigma must be a number of pixels above 0, not {sigma:g}")
+    # distances from the centre in halves of a pixel; the nearest is taken off all, so that not all weights vanish
+    squares = [(2 * i - size + 1) ** 2 - (size - 1) % 2 for i in range(size)]
+    weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squares]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    return tuple(tuple(down * right for right in shares) for down in shares)
+
+
+def _area_in_pixel(radius: float, down: int, right: int) -> float:
+    """The area that a disk around the origin has in common with the pixel around (right, down), both at least 0."""
+    left, bottom = max(right - 0.5, 0.0), max(down - 0.5, 0.0)
+    # of a pixel on an axis, this is half, or of the one on both a quarter
+    halves = (1 + (right == 0)) * (1 + (down == 0))
+    return halves * _area_in_rectangle(radius, left, right + 0.5, bottom, down + 0.5)
+
+
+def _area_in_rectangle(radius: float, left: float, right: float, bottom: float, top: float) -> float:
+    """The same for a rectangle in the quadrant: of its full height as far as the disk reaches at its top, then under
+    the arc as far as the disk reaches at its bottom.
+    """
+
+    def height(x: float) -> float:
+        return math.sqrt(max(radius * radius - x * x, 0.0))
+
+    def under_arc(x: float) -> float:
+        return (x * height(x) + radius * radius * math.asin(min(x / radius, 1.0))) / 2
+
+    full, end = (min(max(height(y), left), right) for y in (top, bottom))
+    arc = under_arc(end) - under_arc(full) - bottom * (end - full)
+    return (full - left) * (top - bottom) + max(arc, 0.0)
+
+
+def _around_mass(weights: Sequence[Fraction | int]) -> range:
+    """An odd number of places around the centre of mass that take in everything but zeros."""
+    centre = math.floor(sum(place * weight for place, weight in enumerate(weights)) + Fraction(1, 2))
+    taken = [place for place, weight in enumerate(weights) if weight]
+    reach = max(centre - taken[0], taken[-1] - centre)
+    return range(centre - reach, centre + reach + 1)
 
 
 def _check_size(size: int) -> None:
@@ -129,55 +219,3 @@ def _cells(position: Fraction) -> list[int]:
     """The unit cell(s) holding a coordinate: two of them when it lies on a grid line."""
     cell = math.floor(position)
     return [cell - 1, cell] if cell == position else [cell]
-
-
-def _read_matrix(path: Path) -> Matrix:
-    readers = {".npy": _read_npy, ".csv": _read_csv, ".png": _read_picture}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: a kernel file is .npy, .csv or a grey .png, not {path.suffix or 'without ending'}")
-    try:
-        rows = reader(path)
-        magnitude = float(max((abs(entry) for row in rows for entry in row), default=0))
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the kernel ({error.strerror or 'not a readable file'})") from error
-    except (ValueError, TypeError, ArithmeticError, csv.Error) as error:
-        raise InputError(f"{path}: not a kernel of finite numbers ({error})") from error
-    if magnitude > LARGEST_ENTRY:
-        raise InputError(f"{path}: an entry of {magnitude:.3g} is too large for a kernel")
-    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
-        raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
-    if max(len(rows), len(rows[0])) > LARGEST_SIZE:
-        raise InputError(
-            f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}"
-        )
-    return rows
-
-
-def _read_npy(path: Path) -> Matrix:
-    import numpy as np
-
-    array = np.load(path, allow_pickle=False)
-    if not isinstance(array, np.ndarray) or array.ndim != 2:
-        raise ValueError("not an array with two axes")
-    return _fractions(array.tolist())
-
-
-def _read_csv(path: Path) -> Matrix:
-    with path.open(newline="", encoding="utf-8") as file:
-        return tuple(tuple(Fraction(cell.strip()) for cell in row) for row in csv.reader(file) if row)
-
-
-def _read_picture(path: Path) -> Matrix:
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        if picture.mode not in ("L", "1"):
-            raise ValueError(f"a picture of mode {picture.mode}: save it as 8-bit grey")
-        grey = np.asarray(picture.convert("L")).tolist()
-    return tuple(tuple(Fraction(value, 255) for value in row) for row in grey)
-
-
-def _fractions(rows: list[list[float]]) -> Matrix:
-    return tuple(tuple(Fraction(value) for value in row) for row in rows)

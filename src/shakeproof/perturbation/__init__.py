@@ -7,11 +7,16 @@ from shakeproof.perturbation.families import (
     brightness,
     contrast,
     custom,
+    defocus,
+    gaussian_blur,
+    haze,
     identity,
     motion_blur,
     parse,
     parse_path,
+    psf,
     sharpen,
+    unsharp,
 )
 from shakeproof.perturbation.neighbourhood import AnyKernel
 from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, Part, Perturbation, Tone
@@ -29,9 +34,14 @@ __all__ = [
     "brightness",
     "contrast",
     "custom",
+    "defocus",
+    "gaussian_blur",
+    "haze",
     "identity",
     "motion_blur",
     "parse",
     "parse_path",
+    "psf",
     "sharpen",
+    "unsharp",
 ]

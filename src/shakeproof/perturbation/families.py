@@ -28,7 +28,7 @@ def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturb
 
 
 def box_blur(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
-    """Defocus-like blur: the mean over a size x size square."""
+    """Blur: the mean over a size x size square."""
     return _single("box-blur", (("size", str(size)),), kernels.box_blur(size), clip, padding)
 
 
@@ -42,6 +42,44 @@ def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRan
     kernel = kernels.motion_blur(size, angle)
     options = (("size", str(size)), ("angle", plain(kernels.reduced(angle))))
     return _single("motion-blur", options, kernel, clip, padding)
+
+
+def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+    """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square."""
+    sigma = float(sigma)
+    kernel = kernels.gaussian_blur(size, sigma)
+    return _single("gaussian-blur", (("size", str(size)), ("sigma", plain(sigma))), kernel, clip, padding)
+
+
+def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+    """Out of focus: the mean over a disk with a radius in pixels."""
+    radius = float(radius)
+    kernel = kernels.defocus(radius)
+    return _single("defocus", (("radius", plain(radius)),), kernel, clip, padding)
+
+
+def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+    """Unsharp masking: the image plus its difference from its Gaussian blur."""
+    sigma = float(sigma)
+    kernel = kernels.unsharp(size, sigma)
+    return _single("unsharp", (("size", str(size)), ("sigma", plain(sigma))), kernel, clip, padding)
+
+
+def psf(
+    file: str | Path, index: str | int | None = None, padding: str = "reflect", clip: ClipRange | None = None
+) -> Perturbation:
+    """Measured shake: a point spread function from a file, centred and normalised; `index` says which."""
+    options = _file_options(file, index)
+    return _single("psf", options, kernels.psf(Path(file), dict(options).get("index")), clip, padding)
+
+
+def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
+    """Haze, fog, smoke: every pixel on its way to one grey level; at strength 1 nothing else is left."""
+    colour = float(colour)
+    if not abs(colour) <= LARGEST_ENTRY:
+        raise InputError(f"haze: colour must be a number of at most {LARGEST_ENTRY:g} either way, not {colour:g}")
+    text = plain(colour)
+    return _single("haze", (("colour", text),), Tone(gain=Fraction(-1), offset=Fraction(text)), clip)
 
 
 def brightness(max: float, clip: ClipRange | None = None) -> Perturbation:
@@ -59,13 +97,16 @@ def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
 
 
 def custom(
-    file: str | Path, normalise: bool = False, padding: str = "reflect", clip: ClipRange | None = None
+    file: str | Path,
+    index: str | int | None = None,
+    normalise: bool = False,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
 ) -> Perturbation:
-    """From the identity to your own kernel; `normalise` divides it by its sum."""
-    if _BETWEEN_PARTS.search(str(file)) or _BETWEEN_OPTIONS.search(str(file)):
-        raise InputError(f"{file}: this file name would be read as more of a perturbation; rename the file")
-    options = (("file", str(file)), *((("normalise", "yes"),) if normalise else ()))
-    return _single("custom", options, kernels.custom_target(Path(file), normalise), clip, padding)
+    """From the identity to your own kernel, as it is; `normalise` divides it by its sum."""
+    options = _file_options(file, index)
+    kernel = kernels.custom_target(Path(file), normalise, dict(options).get("index"))
+    return _single("custom", (*options, *((("normalise", "yes"),) if normalise else ())), kernel, clip, padding)
 
 
 def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
@@ -81,6 +122,15 @@ def _single(
     padding: str = "reflect",
 ) -> Perturbation:
     return Perturbation((Part(family, options, effect, padding),), clip)
+
+
+def _file_options(file: str | Path, index: str | int | None) -> tuple[tuple[str, str], ...]:
+    options = (("file", str(file)), *(() if index is None else (("index", str(index)),)))
+    for key, text in options:
+        if _BETWEEN_PARTS.search(text) or _BETWEEN_OPTIONS.search(text):
+            what = "file" if key == "file" else "array"
+            raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
+    return options
 
 
 def _tone_text(family: str, largest: float) -> str:
@@ -125,12 +175,12 @@ def parse_path(text: str) -> Perturbation:
 
 
 def _split(text: str) -> list[str]:
-    """The texts of the parts. A + belongs to a custom kernel's file name unless a family's name comes next."""
+    """The texts of the parts. A + belongs to a kernel's file name unless a family's name comes next."""
     return [
         part
         for piece in _BETWEEN_PARTS.split(text)
         # Elsewhere no value holds a + and a letter: what follows is a misspelt family, and to be called so.
-        for part in ([piece] if piece.startswith("custom:") else re.split(r"\s*(?<!=)\+\s*(?=[A-Za-z])", piece))
+        for part in ([piece] if piece.startswith(_OF_FILES) else re.split(r"\s*(?<!=)\+\s*(?=[A-Za-z])", piece))
     ]
 
 
@@ -197,10 +247,25 @@ FAMILIES: Mapping[str, Family] = {
     "motion-blur": Family(
         motion_blur, {"size": _read_size, "angle": _read_number}, ("size", "angle"), "motion-blur:size=9,angle=45"
     ),
+    "gaussian-blur": Family(
+        gaussian_blur, {"size": _read_size, "sigma": _read_number}, ("size", "sigma"), "gaussian-blur:size=7,sigma=1.5"
+    ),
+    "defocus": Family(defocus, {"radius": _read_number}, ("radius",), "defocus:radius=3"),
+    "unsharp": Family(
+        unsharp, {"size": _read_size, "sigma": _read_number}, ("size", "sigma"), "unsharp:size=5,sigma=1"
+    ),
+    "psf": Family(psf, {"file": str, "index": str}, ("file",), "psf:file=shakes.npz,index=3"),
+    "haze": Family(haze, {"colour": _read_number}, ("colour",), "haze:colour=0.8", takes_padding=False),
     "brightness": Family(brightness, {"max": _read_number}, ("max",), "brightness:max=0.2", takes_padding=False),
     "contrast": Family(contrast, {"max": _read_number}, ("max",), "contrast:max=0.2", takes_padding=False),
     "any-kernel": Family(any_kernel, {"size": _read_size}, ("size",), "any-kernel:size=3", takes_padding=False),
-    "custom": Family(custom, {"file": str, "normalise": _read_flag}, ("file",), "custom:file=kernel.npy,normalise=yes"),
+    "custom": Family(
+        custom,
+        {"file": str, "index": str, "normalise": _read_flag},
+        ("file",),
+        "custom:file=kernel.npy,normalise=yes",
+    ),
 }
+_OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if "file" in family.readers)
 _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 _BETWEEN_OPTIONS = re.compile(r",(?=[a-z]+=)")

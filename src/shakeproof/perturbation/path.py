@@ -127,7 +127,7 @@ class Part:
         if limit is not None and any(width > side - limit for width, side in zip(after, image, strict=True)):
             raise InputError(
                 f"{self}: a {kernel[0]} x {kernel[1]} kernel is too large for an image of {image[0]} x {image[1]}"
-                f" pixels with {self.padding} padding; use a smaller size or padding=replicate"
+                f" pixels with {self.padding} padding; use a smaller kernel or padding=replicate"
             )
         return before, after
 

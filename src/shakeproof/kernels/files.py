@@ -1,0 +1,147 @@
+"""Kernels from files: arrays, tables, pictures, and archives of several."""
+
+from __future__ import annotations
+
+import csv
+import re
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from shakeproof.errors import InputError
+from shakeproof.kernels.kernel import Matrix
+
+LARGEST_SIZE = 999
+LARGEST_ENTRY = 1e100
+# Unpacked, all kernels of a file: a hundred of the largest.
+MOST_BYTES = 10**9
+# What readers of damaged files may end with, beyond what the system says.
+DAMAGED = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    csv.Error,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def read_matrix(path: Path, index: str | None = None) -> Matrix:
+    """The kernel in a file, or of several the one with that name or, counted from 0, that number."""
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: a kernel file is one of {', '.join(READERS)}, not {path.suffix or 'without ending'}")
+    try:
+        rows = _exact(_chosen(path, reader(path), index))
+        magnitude = float(max((abs(entry) for row in rows for entry in row), default=0))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the kernel ({error.strerror or 'not a readable file'})") from error
+    except DAMAGED as error:
+        said = next(iter(str(error).splitlines()), "damaged")
+        raise InputError(f"{path}: not a kernel of finite numbers ({said})") from error
+    if magnitude > LARGEST_ENTRY:
+        raise InputError(f"{path}: an entry of {magnitude:.3g} is too large for a kernel")
+    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+        raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
+    if max(len(rows), len(rows[0])) > LARGEST_SIZE:
+        raise InputError(
+            f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}"
+        )
+    return rows
+
+
+def _chosen(path: Path, several: Mapping[str, Any], index: str | None) -> Any:
+    names = list(several)
+    if index is None and len(names) == 1:
+        return several[names[0]]
+    if index is not None and index in several:
+        return several[index]
+    if index is not None and re.fullmatch(r"\d{1,9}", index) and int(index) < len(names):
+        return several[names[int(index)]]
+    there = ", ".join(names[:5]) + (f", ... {names[-1]}" if len(names) > 5 else "") if names else "nothing"
+    problem = "say which kernel is meant by index=" if index is None else f"there is no kernel {index!r}"
+    raise InputError(f"{path}: {problem}; the file has {there}")
+
+
+def _exact(matrix: Any) -> Matrix:
+    """An array with two axes, or rows that are fractions already."""
+    if isinstance(matrix, tuple):
+        return matrix
+    if getattr(matrix, "ndim", None) != 2 or matrix.dtype.kind not in "fiub":
+        raise ValueError("not an array of numbers with two axes")
+    return tuple(tuple(map(Fraction, row)) for row in matrix.tolist())
+
+
+def _read_npy(path: Path) -> Mapping[str, Any]:
+    import numpy as np
+
+    array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("an archive that is named like an array")
+    return _numbered({"0": array})
+
+
+def _read_npz(path: Path) -> Mapping[str, Any]:
+    import numpy as np
+
+    archive = np.load(path, allow_pickle=False)
+    if isinstance(archive, np.ndarray):
+        raise ValueError("an array that is named like an archive")
+    with archive:
+        if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes are too many")
+        return _numbered(dict(archive))
+
+
+def _read_mat(path: Path) -> Mapping[str, Any]:
+    from shakeproof.kernels.matlab import read_variables
+
+    return _numbered(read_variables(path.read_bytes(), MOST_BYTES), along=-1)
+
+
+def _numbered(arrays: Mapping[str, Any], along: int = 0) -> Mapping[str, Any]:
+    """The arrays by name; but of a single one, its cells or its layers along an axis, by number."""
+    import numpy as np
+
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
+    if isinstance(only, np.ndarray) and only.ndim == 3:
+        only = list(np.moveaxis(only, along, 0))
+    return {str(number): each for number, each in enumerate(only)} if isinstance(only, list) else arrays
+
+
+def _read_csv(path: Path) -> Mapping[str, Any]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return {"0": tuple(tuple(Fraction(cell.strip()) for cell in row) for row in csv.reader(file) if row)}
+
+
+def _read_picture(path: Path) -> Mapping[str, Any]:
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        if picture.mode not in ("L", "1") and not picture.mode.startswith("I"):
+            raise ValueError(f"a picture of mode {picture.mode}: save it as grey")
+        white = 65535 if picture.mode.startswith("I") else 255
+        grey = np.asarray(picture if white > 255 else picture.convert("L")).tolist()
+    return {"0": tuple(tuple(Fraction(value, white) for value in row) for row in grey)}
+
+
+READERS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".mat": _read_mat,
+    ".csv": _read_csv,
+    ".png": _read_picture,
+}

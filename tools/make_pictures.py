@@ -1,0 +1,80 @@
+"""Makes the pictures of docs/perturbations.md: each family's kernel, and what it does to a bundled picture.
+
+    python tools/make_pictures.py [--output docs/pictures/families]
+
+The measured shake and the custom kernel are made up here: a hand that trembles, and a double image.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from shakeproof import demo
+from shakeproof.images import as_picture, read_image
+from shakeproof.perturbation import FAMILIES, AnyKernel, Perturbation, parse
+from shakeproof.report.plot import save, show_image, show_kernel
+
+SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")
+STRENGTHS = (0.0, 0.5, 1.0)
+
+
+def shake(seed: int, size: int = 15, steps: int = 400) -> NDArray[np.float64]:
+    """The time that a trembling hand spends over each pixel."""
+    random = np.random.default_rng(seed)
+    place, speed = np.zeros(2), random.normal(size=2)
+    time = np.zeros((size, size))
+    for _ in range(steps):
+        speed += 0.35 * random.normal(size=2) - 0.02 * place
+        speed *= 2.5 / max(2.5, float(np.hypot(*speed)))
+        place += 0.06 * speed
+        row, column = np.clip(place + size // 2, 0, size - 1.001)
+        for i, down in ((int(row), 1 - row % 1), (int(row) + 1, row % 1)):
+            for j, right in ((int(column), 1 - column % 1), (int(column) + 1, column % 1)):
+                time[i, j] += down * right
+    return time
+
+
+def picture_of(perturbation: Perturbation | AnyKernel) -> Figure:
+    """The kernel at full strength, and the picture at several."""
+    raw = read_image(str(SIGN))
+    pixels = as_picture(raw.array, (3, 32, 32))
+    figure = Figure(figsize=(8, 2.2), layout="constrained")
+    kernel, *others = figure.subplots(1, 1 + len(STRENGTHS))
+    if isinstance(perturbation, AnyKernel):
+        kernel.set_axis_off()
+        low, high = perturbation.box(pixels, 1.0)
+        for axes, shown, title in zip(others, (low, pixels, high), ("lowest", "z = 0", "highest"), strict=True):
+            show_image(axes, shown, title if shown is pixels else f"{title} at z = 1")
+        return figure
+    show_kernel(kernel, perturbation, 1.0)
+    for number in kernel.texts if max(perturbation.kernel.shape) > 5 else ():
+        number.set_visible(False)  # they would overlap
+    path = perturbation.apply(pixels)
+    for axes, strength in zip(others, STRENGTHS, strict=True):
+        show_image(axes, path.image(*[strength] * perturbation.parameters), f"z = {strength:g}")
+    return figure
+
+
+@click.command()
+@click.option("--output", type=click.Path(path_type=Path), default=Path("docs/pictures/families"), show_default=True)
+def main(output: Path) -> None:
+    """Write a picture for each family."""
+    output = output.absolute()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)  # the examples name files
+        np.savez("shakes.npz", *[shake(seed) for seed in range(14, 18)])
+        np.save("kernel.npy", np.pad([[1.0, 0, 0, 0, 1.0]], ((2, 2), (0, 0))))
+        for name, family in FAMILIES.items():
+            if name != "identity":
+                save(picture_of(parse(family.example)), output / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
