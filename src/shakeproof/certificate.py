@@ -78,7 +78,9 @@ def _question(network: Network, result: Result) -> tuple[checker.Question, dict[
         raise NoCertificateError(f"{network.name}: certificates are about ONNX files")
     model = path.read_bytes()
     if hashlib.sha256(model).hexdigest() != network.identity:
-        raise NoCertificateError(f"{network.name}: has weights in other files, or has changed since it was loaded")
+        raise NoCertificateError(
+            f"{network.name}: has weights in other files, another output is meant than its first, or it has changed"
+        )
     pixels, file = query.image.pixels.numpy().astype("<f8"), Path(query.name)
     said = network.normalisation
     header = {

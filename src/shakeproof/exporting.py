@@ -59,6 +59,7 @@ def export(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     image_shape: tuple[int, int, int] | None = None,
+    output_name: str | None = None,
     form: Format = "augmented",
 ) -> Exported:
     """Write a query for other verifiers: augmented.onnx, from strengths to scores, and query.vnnlib about it.
@@ -67,7 +68,7 @@ def export(
     The form `vnnlib` leaves out the network, `perturbed` writes the image and the perturbation to perturbed.vnnlib.
     """
     refuse_torch(model, form)
-    network = load(model, image_shape=image_shape, mean=mean, std=std)
+    network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
     perturbation = parse_path(perturbation) if isinstance(perturbation, str) else perturbation
     (query,) = perturbed(network, [fitting(network, image)], perturbation, label, strength)
     return write_query(model, network, query, folder, form)
@@ -100,7 +101,7 @@ def write_query(
         file = Path(folder) / PERTURBED
         write_whole({file: _perturbed(network, query, label).encode()})
         return Exported(str(model), None, file, label)
-    data, _ = read_onnx(Path(model))
+    data, _ = read_onnx(Path(model), network.output_name, network.picture().image_shape)
     augmented = _augmented(onnx.load_from_string(data), network, query).SerializeToString()
     question = _question(network, query, label).encode()
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
@@ -191,7 +192,7 @@ class _Front:
             graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self.constants)
         graph.initializer.extend(self.constants)
         behind = list(graph.node)
-        del graph.node[:], graph.output[1:]  # the question is about the first output
+        del graph.node[:]
         graph.node.extend((*self.nodes, *behind))
         return model
 

@@ -559,9 +559,9 @@ def test_torch_constants_and_odd_modules():
 
     class Two(Shifted):
         def forward(self, x):
-            return super().forward(x), x
+            return super().forward(x), x.flatten(1)
 
-    with pytest.raises(InputError, match="2 outputs"):
+    with pytest.raises(InputError, match=r"2 outputs, 0 \[1, 3\], 1 \[1, 32\]"):
         sp.load(Two(), torch.zeros(1, 2, 4, 4))
 
     class Branches(Shifted):
@@ -688,6 +688,11 @@ def local(proto, name, domain="loc", inside="Relu"):
     imports = [helper.make_opsetid("", 13)]
     body = [helper.make_node(inside, ["a"], ["b"])]
     proto.functions.append(helper.make_function(domain, name, ["a"], ["b"], body, imports))
+    return foreign(proto, domain)
+
+
+def foreign(proto, domain="loc"):
+    """The model with another domain of operators."""
     if domain not in ("", "ai.onnx"):
         proto.opset_import.append(helper.make_opsetid(domain, 1))
     return proto
@@ -701,7 +706,10 @@ def test_a_final_softmax_of_another_domain_is_not_dropped(tmp_path):
     ]
     proto = model(nodes, (1, 1, 4, 4), {"w": random.normal(size=(16, 3)).astype(np.float32)})
     with pytest.raises(UnsupportedNetworkError, match=r"1 operators .*loc::Softmax \(last\)"):
-        sp.load(save(tmp_path, local(proto, "Softmax")))
+        sp.load(save(tmp_path, foreign(proto)))
+    network = sp.load(save(tmp_path, local(proto, "Softmax")))  # where it is defined, it is what is in the function
+    assert network.dropped is None
+    assert bool((network.scores(torch.randn(9, 1, 1, 4, 4).double()) == 0).any())
 
 
 def test_constants_are_not_folded_by_the_operators_of_another_domain(tmp_path):
@@ -709,15 +717,19 @@ def test_constants_are_not_folded_by_the_operators_of_another_domain(tmp_path):
         helper.make_node("Neg", ["c"], ["d"], domain="loc", name="folded"),
         helper.make_node("Add", ["x", "d"], ["f"]),
     ]
-    proto = local(classifier(*nodes, weights={"c": np.float32(1)}), "Neg")
+    proto = foreign(classifier(*nodes, weights={"c": np.float32(-1)}))
     with pytest.raises(UnsupportedNetworkError, match=r"1 operators .*loc::Neg \(folded\)"):
         sp.load(save(tmp_path, proto))
+    del proto.opset_import[1:]
+    network = sp.load(save(tmp_path, local(proto, "Neg")))
+    weight = numpy_helper.to_array(proto.graph.initializer[-1])
+    assert network.scores(torch.ones(1, 1, 1, 4, 4).double()).numpy() == pytest.approx(weight.sum(0)[None], rel=1e-5)
 
 
 def test_nodes_behind_a_failed_one_are_named_by_domain(tmp_path):
     nodes = [helper.make_node("Sin", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["f"], domain="loc", name="behind")]
     with pytest.raises(UnsupportedNetworkError, match=r"2 operators .*loc::Relu \(behind\)"):
-        sp.load(save(tmp_path, local(classifier(*nodes), "Relu")))
+        sp.load(save(tmp_path, foreign(classifier(*nodes))))
 
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])

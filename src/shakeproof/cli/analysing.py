@@ -97,6 +97,7 @@ def _run(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     image_shape: tuple[int, int, int] | None,
+    output_name: str | None,
     plot: Path | None,
     counterexample: Path | None,
     certificate: Path | None,
@@ -111,9 +112,9 @@ def _run(
     kernels = parsed(perturbations, strength, plot)
     settings = settings_from(stop_early, whole_curve=not (plot is certificate is None), **how)
     if perturbations:
-        asked = perturbed_pictures(model, images, kernels, label, strength, image_shape, mean, std)
+        asked = perturbed_pictures(model, images, kernels, label, strength, image_shape, mean, std, output_name)
     else:
-        asked = specified(model, images, label, plot, image_shape, mean, std)
+        asked = specified(model, images, label, plot, image_shape, mean, std, output_name)
     if strict or results is not None:
         asked = asked.strictly()
     if results is not None:

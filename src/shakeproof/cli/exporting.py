@@ -60,6 +60,7 @@ def export(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     image_shape: tuple[int, int, int] | None,
+    output_name: str | None,
     as_json: bool,
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
@@ -75,7 +76,7 @@ def export(
     from shakeproof.query import perturbed
 
     refuse_torch(model, form)
-    network, pictures = load_pictures(model, [image], image_shape, mean, std)
+    network, pictures = load_pictures(model, [image], image_shape, mean, std, output_name)
     (query,) = perturbed(network, [*strictly(pictures)], parsed, label, tuple(strength))
     written = write_query(model, network, query, folder, form)
     if as_json:

@@ -41,7 +41,8 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--mean", callback=numbers(), help="Per channel: subtracted in front of the network."),
         click.option("--std", callback=numbers(), help="Per channel: divided by, after the mean."),
         click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
-                     help="How a flat input is a picture."),
+                     help="How a flat input, or one that leaves its size open, is a picture."),
+        click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)

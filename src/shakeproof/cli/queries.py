@@ -91,11 +91,12 @@ def perturbed_pictures(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
+    output_name: str | None,
 ) -> Asked:
     """Every image under every perturbation."""
     from shakeproof.query import check_label
 
-    network, pictures = load_pictures(model, images, image_shape, mean, std)
+    network, pictures = load_pictures(model, images, image_shape, mean, std, output_name)
     check_label(network, label)
     names = [(image, str(kernel)) for image in images for kernel in kernels]
     return Asked(names, _perturbed_queries(network, pictures, kernels, label, tuple(strength)), len(kernels))
@@ -137,6 +138,7 @@ def specified(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
+    output_name: str | None,
 ) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
     from shakeproof.network import load
@@ -146,7 +148,7 @@ def specified(
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
     if label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    network = load(model, image_shape=image_shape, mean=mean, std=std)
+    network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
     normalised = mean is not None or std is not None
     return Asked([(file, "-") for file in files], (_specified_query(network, file, plot, normalised) for file in files))
 
@@ -185,13 +187,17 @@ def load_pictures(
     image_shape: tuple[int, int, int] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
+    output_name: str | None,
 ) -> tuple[Network, Iterator[Image | Refusal]]:
-    """The network, and the images as its pictures when their turn comes; a flat input is explained by the first image
-    that can.
+    """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
+    first image's, and a flat one is explained by the first image that can.
     """
     from shakeproof.network import load
 
-    network, raw = load(model, image_shape=image_shape), raw_images(images)
+    raw = raw_images(images)
+    first = next(raw)
+    size = None if isinstance(first, Refusal) else first.own_shape()
+    network, raw = load(model, image_shape=image_shape, output_name=output_name, picture=size), chain([first], raw)
     if image_shape is None and (network.layout is None or network.layout.note is not None):
         network, raw = _explained(network, raw)
     normalised = mean is not None or std is not None

@@ -54,14 +54,14 @@ def answer_version2(query_file: str, networks: Sequence[str], label: int | None,
     specification = read_specification(Path(query_file))
     if specification.network not in (None, name):
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
-    shape, mean, std = (options.pop(key) for key in ("image_shape", "mean", "std"))
+    shape, mean, std, output_name = (options.pop(key) for key in ("image_shape", "mean", "std", "output_name"))
     plot, counterexample, quiet = (options.pop(key) for key in ("plot", "counterexample", "quiet"))
     del options["as_json"], options["strict"]
     if options.pop("certificate") is not None:
         raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
     check_outputs(plot, counterexample, None)
     settings = settings_from(stop_early=True, whole_curve=False, **options)
-    asked = specified(model, [query_file], label, plot, shape, mean, std).strictly()
+    asked = specified(model, [query_file], label, plot, shape, mean, std, output_name).strictly()
     check_plain(asked)
     screen = Screen(asked.names, as_json=False, quiet=quiet)
     with screen.progress() as advance:

@@ -24,6 +24,7 @@ EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 FLAGS = {
     "memory": "--memory GIB",
     "image_shape": "--image-shape C,H,W",
+    "output_name": "--output-name NAME",
     "method": "--method bounds",
     "arithmetic": "--arithmetic real",
 }

@@ -274,8 +274,8 @@ def cut_into_windows(
 def longest_window(graph: Graph, budget: Budget) -> int:
     """How many rows a window may have so that all windows waiting at once, and one at work, fit the budget."""
     waiting, at_work = 0, 0
-    for index, node in enumerate(graph.nodes):
-        live = FLOAT_BYTES * sum(graph.shape(v).numel() for v in {*graph.live_after(index - 1), *node.inputs})
+    for node, size in zip(graph.nodes, graph.live_sizes, strict=True):
+        live = FLOAT_BYTES * size
         output = FLOAT_BYTES * node.shape.numel()
         at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
         if isinstance(node.operator, PiecewiseLinear):

@@ -63,7 +63,10 @@ class Graph:
     def last_uses(self) -> tuple[tuple[int, ...], ...]:
         """For each node, the values that nothing reads after it."""
         last = {value: index for index, node in enumerate(self.nodes) for value in node.inputs}
-        return tuple(tuple(v for v, index in last.items() if index == i) for i in range(len(self.nodes)))
+        dead: list[list[int]] = [[] for _ in self.nodes]
+        for value, index in last.items():
+            dead[index].append(value)
+        return tuple(map(tuple, dead))
 
     @cached_property
     def overwriting(self) -> frozenset[int]:
@@ -116,11 +119,13 @@ class Graph:
         """A value's shape, without the row axis."""
         return self.input_shape if value == 0 else self.nodes[value - 1].shape
 
-    def live_after(self, index: int) -> Iterator[int]:
-        """The values that are read after node `index` has run."""
-        for value in range(index + 2):
-            if any(value in node.inputs for node in self.nodes[index + 1 :]) or value == len(self.nodes):
-                yield value
+    @cached_property
+    def live_sizes(self) -> tuple[int, ...]:
+        """For each node, how many numbers of a row are held while it runs: what it or a later one reads."""
+        sizes = [self.input_shape.numel()]
+        for node, dead in zip(self.nodes, self.last_uses, strict=True):
+            sizes.append(sizes[-1] + node.shape.numel() - sum(self.shape(value).numel() for value in dead))
+        return tuple(sizes[:-1])
 
     @property
     def classes(self) -> int:

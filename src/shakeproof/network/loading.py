@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetwo
 from shakeproof.network.agreement import usual
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import image_layout
+from shakeproof.network.model_file import ENDINGS, stored, unpacked
 from shakeproof.network.network import Network
 from shakeproof.network.reading import Reading
 from shakeproof.network.runtimes import first_line, onnx_runtime, torch_runtime
@@ -29,25 +29,34 @@ if TYPE_CHECKING:
 
 # Of the inputs of the comparison, these are of the size of numbers in [0, 1]; one more is of pixels in 0..255.
 NATURAL = 3
+Shape = tuple[int, int, int]
 
 
 def load(
     source: str | Path | torch.nn.Module,
     example_input: Tensor | None = None,
     *,
-    image_shape: tuple[int, int, int] | None = None,
+    image_shape: Shape | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    output_name: str | None = None,
+    picture: Shape | None = None,
 ) -> Network:
     """Load a network and compare it with its reference runtime.
 
     `source` is an ONNX file (.onnx, .onnx.gz), a torch.export file (.pt2), or a torch module with an example input.
+    `image_shape` (channels, height, width) says how a flat input, or one that leaves its size open, is a picture;
+    `picture` is what it is where neither that nor the network says so. `output_name` names the output with the scores.
     """
     if isinstance(source, torch.nn.Module):
-        network = _from_module(source, example_input)
+        network = _from_module(source, example_input, output_name)
+    elif Path(source).suffix == ".pt2":
+        network = _from_exported_file(Path(source), output_name, image_shape or picture)
     else:
-        path = Path(source)
-        network = _from_exported_file(path) if path.suffix == ".pt2" else _from_onnx(path)
+        network = _from_onnx(Path(source), output_name, image_shape or picture)
+    flat = network.layout is None or network.layout.note is not None
+    if image_shape is None and picture is not None and flat and prod(picture) == network.graph.input_shape.numel():
+        image_shape = picture
     if image_shape is not None:
         network = network.with_image_shape(image_shape)
     network = _compared(network)
@@ -56,51 +65,64 @@ def load(
     return network
 
 
-def read(path: Path) -> Reading:
+def read(path: Path, output_name: str | None = None, picture: Shape | None = None) -> Reading:
     """What the reader makes of a model file of either kind; nothing is compared."""
     if path.suffix != ".pt2":
-        return read_onnx(path)[1]
+        return _read_onnx(path, output_name, picture)[1]
     from shakeproof.network import torch_reader
 
-    return torch_reader.read(_exported(path), str(path))
+    return torch_reader.read(_exported(path, stored(path), picture), str(path), output_name)
 
 
-def read_onnx(path: Path) -> tuple[bytes, Reading]:
-    """An ONNX file's bytes, with all its weights, and what the reader made of it."""
-    stored, reading = _read_onnx(path)
-    return stored.data, reading
+def read_onnx(path: Path, output_name: str | None = None, picture: Shape | None = None) -> tuple[bytes, Reading]:
+    """An ONNX model's bytes, with all its weights and the class scores as its only output, and what was read."""
+    model, reading = _read_onnx(path, output_name, picture)
+    return model.data, reading
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A model file as onnxruntime takes it, and the digest of what lies on disk."""
+    """A model as onnxruntime takes it, and the digest of what lies on disk and which output is meant."""
 
     data: bytes
     identity: str
 
 
-def _read_onnx(path: Path) -> tuple[_Stored, Reading]:
+def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError, EncodeError
 
-    from shakeproof.network import onnx_reader
+    from shakeproof.network import onnx_model, onnx_reader
 
+    on_disk = stored(path)
     try:
-        on_disk = path.read_bytes()
-        data = gzip.decompress(on_disk) if path.suffix == ".gz" else on_disk
+        data = unpacked(on_disk)
         model = onnx.load_from_string(data)
         if not model.graph.node:
             raise ValueError("it holds no operators")
         external = [path.parent / place for place in _external_files(model)]
-        identity = _digest([on_disk, *(file.read_bytes() for file in external)])
+        parts = [on_disk, *(stored(file) for file in external)]
         if external:
             onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+        onnx_model.check_complete(model, str(path))
+        scores = onnx_model.scores(model, str(path), output_name)
+        if scores.value != model.graph.output[0].name:
+            parts.append(scores.value.encode())
+        if [scores.value] != [output.name for output in model.graph.output]:
+            model, data = onnx_model.with_output(model, scores.value), b""
+        if external or not data:
             data = model.SerializeToString()
-        return _Stored(data, identity), onnx_reader.read(model, str(path))
+        reading = onnx_reader.read(model, str(path), picture)
+        notes = (scores.note, *reading.notes) if scores.note else reading.notes
+        return _Stored(data, _digest(parts)), replace(reading, notes=notes)
     except OSError as error:
         raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
-    except (DecodeError, EOFError, zlib.error, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(f"{path}: not a complete ONNX model ({first_line(error)})") from error
+    except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
+        said = ENDINGS.get(path.suffix.lower())
+        if said is not None:
+            raise InputError(f"{path}: is {said[0]}; {said[1]}") from error
+        why = "it is damaged, or something else" if isinstance(error, DecodeError) else first_line(error)
+        raise InputError(f"{path}: not a complete ONNX model ({why})") from error
 
 
 def _external_files(model: onnx.ModelProto) -> list[str]:
@@ -113,27 +135,28 @@ def _external_files(model: onnx.ModelProto) -> list[str]:
     return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
-def _from_onnx(path: Path) -> Network:
-    stored, reading = _read_onnx(path)
+def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Network:
+    stored_model, reading = _read_onnx(path, output_name, picture)
     graph = _analysable(reading, str(path))
-    runtime = onnx_runtime(stored.data, str(path))
+    runtime = onnx_runtime(stored_model.data, str(path))
     mixes = runtime.in_batches and runtime.mixes(_inputs(graph))
     runtime = replace(runtime, in_batches=False) if mixes else runtime
-    layout = image_layout(graph.input_shape)
     return Network(
         name=str(path),
         runtime=runtime,
         input_shape=tuple(graph.input_shape),
         output_shape=reading.output_shape,
-        layout=layout,
-        identity=stored.identity,
+        layout=image_layout(graph.input_shape),
+        identity=stored_model.identity,
         mixes_batches=mixes,
+        remarks=reading.notes,
+        output_name=output_name,
         graph=graph,
         dropped=reading.dropped,
     )
 
 
-def _from_module(module: torch.nn.Module, example: Tensor | None) -> Network:
+def _from_module(module: torch.nn.Module, example: Tensor | None, output_name: str | None) -> Network:
     name = type(module).__name__
     if example is None:
         raise InputError("a torch module needs an example input: load(module, example_input)")
@@ -150,34 +173,38 @@ def _from_module(module: torch.nn.Module, example: Tensor | None) -> Network:
     parts = [exported.graph_module.code.encode(), repr((tuple(example[:1].shape), example.dtype)).encode()]
     for key, tensor in tensors:
         parts += [f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)]
-    return _from_exported(exported, name, _digest(parts))
+    return _from_exported(exported, name, parts, output_name)
 
 
-def _from_exported_file(path: Path) -> Network:
-    exported = _exported(path)
-    return _from_exported(exported, str(path), _digest([path.read_bytes()]))
+def _from_exported_file(path: Path, output_name: str | None, picture: Shape | None) -> Network:
+    data = stored(path)
+    return _from_exported(_exported(path, data, picture), str(path), [data], output_name)
 
 
-def _exported(path: Path) -> torch.export.ExportedProgram:
-    try:
-        return torch.export.load(path)
-    except Exception as error:  # torch.export raises whatever its unpickling meets
-        raise InputError(f"{path}: not a torch.export file ({first_line(error)[:200]})") from error
+def _exported(path: Path, data: bytes, picture: Shape | None) -> torch.export.ExportedProgram:
+    from shakeproof.network import torch_file, torch_reader
+
+    return torch_reader.with_fixed_size(torch_file.loaded(path, data), str(path), picture)
 
 
-def _from_exported(exported: torch.export.ExportedProgram, name: str, identity: str) -> Network:
+def _from_exported(
+    exported: torch.export.ExportedProgram, name: str, parts: Sequence[bytes], output_name: str | None
+) -> Network:
     from shakeproof.network import torch_reader
 
-    reading = torch_reader.read(exported, name)
+    reading = torch_reader.read(exported, name, output_name)
     graph = _analysable(reading, name)
-    runtime = torch_runtime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype)
+    output = torch_reader.output_number(exported, name, output_name)
+    runtime = torch_runtime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype, output)
     return Network(
         name=name,
         runtime=runtime,
         input_shape=tuple(graph.input_shape),
         output_shape=reading.output_shape,
         layout=image_layout(graph.input_shape),
-        identity=identity,
+        identity=_digest([*parts, str(output).encode()] if output else parts),
+        remarks=reading.notes,
+        output_name=output_name,
         graph=graph,
         dropped=reading.dropped,
     )
@@ -186,8 +213,7 @@ def _from_exported(exported: torch.export.ExportedProgram, name: str, identity: 
 def _analysable(reading: Reading, name: str) -> Graph:
     """The graph that was read; an error that lists every operator that stands in the way."""
     if reading.graph is None:
-        listed = "; ".join(map(str, reading.problems))
-        raise UnsupportedNetworkError(f"{name}: {len(reading.problems)} operators cannot be analysed: {listed}")
+        raise UnsupportedNetworkError(f"{name}: {reading.refusal}")
     return reading.graph
 
 

@@ -50,7 +50,8 @@ class Deployed:
     """A model as it is deployed: the runtime that computes it, and how its input is a picture.
 
     `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `identity` is a
-    digest of the model as it was given. `mixes_batches`: images must be run one at a time, and are.
+    digest of the model as it was given, and of which output is meant if not the first; `output_name` is what was asked
+    for. `mixes_batches`: images must be run one at a time, and are. `remarks` are what its reader wants said.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Deployed:
     identity: str
     normalisation: Normalisation | None = None
     mixes_batches: bool = False
+    remarks: tuple[str, ...] = ()
+    output_name: str | None = None
 
     @property
     def classes(self) -> int:
@@ -70,7 +73,7 @@ class Deployed:
     def notes(self) -> tuple[str, ...]:
         """What the user should know about how the network was read."""
         alone = "the network mixes the images of a batch: they are run one at a time" if self.mixes_batches else None
-        return tuple(filter(None, (alone, self.layout.note if self.layout else None)))
+        return tuple(filter(None, (*self.remarks, alone, self.layout.note if self.layout else None)))
 
     def picture(self) -> ImageLayout:
         """How the input is a picture; an error if it is flat and nothing has said so."""

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from shakeproof.errors import InputError, UnsupportedNetworkError
-from shakeproof.network.build import Builder, Unsupported, Value
+from shakeproof.errors import InputError
+from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
 from shakeproof.network.onnx_call import Array, Attributes, Call
+from shakeproof.network.onnx_learning import plain
+from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, word_of
 from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
 from shakeproof.network.reading import Reading, UnsupportedNode
 
-STANDARD_DOMAINS = ("", "ai.onnx")
-MALFORMED = (ArithmeticError, AttributeError, IndexError, TypeError, ValueError, RuntimeError)
+MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)
+SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Constants with so few entries may be the sizes of others.
+FEW_ENTRIES = 64
 
 
-def read(model: onnx.ModelProto, name: str) -> Reading:
-    """The model's graph, or every reason why there is none."""
-    _check_weights(model, name)
-    reader = _OnnxReader(model, name)
-    for node in model.graph.node:
+def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Reading:
+    """The graph of a complete model with one output, or every reason why there is none.
+
+    `picture` (channels, height, width) decides where the input leaves its size open.
+    """
+    reader = _OnnxReader(model, name, picture)
+    for node in reader.nodes:
         reader.take(node)
     return reader.finish()
 
@@ -34,18 +38,22 @@ def read(model: onnx.ModelProto, name: str) -> Reading:
 class _OnnxReader:
     """The values known so far, and the problems met."""
 
-    def __init__(self, model: onnx.ModelProto, name: str) -> None:
+    def __init__(self, model: onnx.ModelProto, name: str, picture: Shape | None) -> None:
         self.name = name
         self.opset = _opset(model, name)
-        self.output = model.graph.output[0].name if model.graph.output else ""
-        model_input, shape = _input(model, name)
+        model_input, shape, self.note = image_input(model, name, picture)
+        if prod(shape) > LARGEST_VALUE:
+            raise InputError(f"{name}: an input of {prod(shape)} numbers is too large to analyse")
+        graph = plain(inlined(model, name)).graph
+        self.output, self.nodes = graph.output[0].name, needed(graph)
         self.builder = Builder(shape)
         self.known: dict[str, Value | Array | None] = {
-            tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer
+            tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in graph.initializer
         }
         self.known[model_input] = self.builder.input
         self.known[""] = None
-        self.reads = {i for node in model.graph.node for i in node.input} | {o.name for o in model.graph.output}
+        self.halves = {tensor.name for tensor in graph.initializer if tensor.data_type in SIXTEEN_BITS}
+        self.reads = {i for node in self.nodes for i in node.input} | {self.output}
         self.reads.discard("")
         self.operators: Counter[str] = Counter()
         self.problems = _redefinitions(model)
@@ -53,11 +61,11 @@ class _OnnxReader:
 
     def take(self, node: onnx.NodeProto) -> None:
         """Read one node; what it needs has been read, or has failed."""
-        word = _word(node)
+        word = word_of(node)
         if any(i not in self.known for i in node.input):  # behind a node that already failed
             self.operators[word] += 1
             if word not in OPERATORS and word not in CONSTANT_OPERATORS:
-                self._refuse(node, "")
+                self._refuse(node, "not supported")
             return
         inputs = tuple(self.known[i] for i in node.input)
         try:
@@ -82,24 +90,36 @@ class _OnnxReader:
                 graph, output_shape = self.builder.finish(final), tuple(final.shape)
             except Unsupported as problem:
                 self.problems.append(UnsupportedNode("output", self.output, str(problem)))
-        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape)
+        notes = () if self.note is None else (self.note,)
+        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape, notes)
 
     def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
-        self.problems.append(UnsupportedNode(_word(node), node.name or node.output[0], reason))
+        self.problems.append(UnsupportedNode(word_of(node), node.name or node.output[0], reason))
 
     def _folded(self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]) -> list[Array]:
         if node.domain not in STANDARD_DOMAINS:
             raise Unsupported("not supported")
+        self._keep_halves(node)
         made = _evaluate(node, inputs, self.opset)
         computed = any(array.dtype.kind == "f" for array in made) and node.op_type not in MOVES
         self.builder.is_exact &= not computed
         return made
 
+    def _keep_halves(self, node: onnx.NodeProto) -> None:
+        """Weights of 16 bits may be moved and widened, all of which is exact; whatever is computed from them rounds."""
+        target = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+        if node.op_type == "Cast" and target in SIXTEEN_BITS:
+            self.halves.update(node.output)
+        elif self.halves.intersection(node.input) and not (node.op_type == "Cast" and target in FLOATS):
+            if node.op_type not in MOVES:
+                raise Unsupported("computed in 16 bits, which rounds; export the network in float32")
+            self.halves.update(node.output)
+
     def _made(
         self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]
     ) -> tuple[Value, ...] | tuple[Value | Array]:
         """What a node that the image flows into gives."""
-        word = _word(node)
+        word = word_of(node)
         self.operators[word] += 1
         rule = OPERATORS.get(word)
         if rule is None:
@@ -118,23 +138,10 @@ class _OnnxReader:
         return made
 
 
-def _word(node: onnx.NodeProto) -> str:
-    """An operator's name; with its domain unless it is one of ONNX's own, so that no rule is found for it."""
-    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}::{node.op_type}"
-
-
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
     """The functions of a model that stand in for operators of ONNX itself."""
     reason = "the model defines this operator of ONNX anew"
     return [UnsupportedNode(f.name, "function", reason) for f in model.functions if f.domain in STANDARD_DOMAINS]
-
-
-def _check_weights(model: onnx.ModelProto, name: str) -> None:
-    sparse = len(model.graph.sparse_initializer)
-    if sparse:
-        raise UnsupportedNetworkError(
-            f"{name}: {sparse} weights are stored as sparse tensors, which is not supported; convert them to dense ones"
-        )
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:
@@ -144,47 +151,21 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     return versions.pop()
 
 
-def _input(model: onnx.ModelProto, name: str) -> tuple[str, tuple[int, ...]]:
-    """The one input that is not a weight, and its shape for one image."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [i for i in model.graph.input if i.name not in weights]
-    if len(inputs) != 1 or not model.graph.output:
-        raise InputError(
-            f"{name}: the network has {len(inputs)} inputs; shakeproof needs one image in, class scores out"
-        )
-    if inputs[0].type.tensor_type.elem_type not in FLOATS:
-        raise InputError(f"{name}: the input is not float32 or float64; export the network for one of them")
-    dims = list(inputs[0].type.tensor_type.shape.dim)
-    shape = [d.dim_value if d.HasField("dim_value") else 0 for d in dims]
-    if shape and len(shape) > 1 and shape[0] <= 0:
-        shape[0] = 1
-    if not shape or min(shape) <= 0:
-        raise InputError(f"{name}: the input's shape {_dims(dims)} is not fixed; export it with a fixed image size")
-    if len(shape) > 1 and shape[0] != 1 and len(shape) in (2, 4):
-        raise InputError(
-            f"{name}: the input's batch size is {shape[0]}; export the network with batch size 1 or dynamic"
-        )
-    return inputs[0].name, tuple(shape)
-
-
-def _dims(dims: Sequence[Any]) -> str:
-    return "[" + ", ".join(d.dim_param or str(d.dim_value) for d in dims) + "]"
-
-
 def _widen(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 
 
 def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], opset: int) -> list[Array]:
     """A node that depends on constants only, by ONNX's own reference implementation, floats in float64."""
     if node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial"):
         raise Unsupported("random numbers")
-    present = [i for i in node.input if i]
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        raise Unsupported("a graph within the graph")
     arrays = {n: i for n, i in zip(node.input, inputs, strict=True) if isinstance(i, np.ndarray)}
-    anything = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.UNDEFINED, None) for n in present]
-    results = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.UNDEFINED, None) for n in node.output]
-    graph = onnx.helper.make_graph([node], "constant", anything, results)
+    infos = {n: onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in (*arrays, *node.output)}
+    graph = onnx.helper.make_graph([node], "constant", [infos[n] for n in arrays], [infos[n] for n in node.output])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    _check_size(node, arrays, opset)
     try:
         computed = ReferenceEvaluator(model).run(None, arrays)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
@@ -192,6 +173,20 @@ def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], op
             f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         ) from error
     return [_widen(np.asarray(array)) for array in computed]
+
+
+def _check_size(node: onnx.NodeProto, arrays: dict[str, Array], opset: int) -> None:
+    """Refuse what a few numbers in a file would make larger than any network needs, before it is made."""
+    types = {n: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in arrays.items()}
+    inputs = [onnx.helper.make_tensor_value_info(n, types[n], array.shape) for n, array in arrays.items()]
+    outputs = [onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in node.output]
+    sizes = [numpy_helper.from_array(array, n) for n, array in arrays.items() if array.size <= FEW_ENTRIES]
+    graph = onnx.helper.make_graph([node], "sizes", inputs, outputs, sizes)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    for made in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output:
+        entries = prod(dim.dim_value for dim in made.type.tensor_type.shape.dim if dim.HasField("dim_value"))
+        if entries > LARGEST_VALUE:
+            raise Unsupported(f"a constant of {entries} entries")
 
 
 def _ranks_all(call: Call) -> bool:

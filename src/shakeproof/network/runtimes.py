@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError
 from shakeproof.network.agreement import disagreement, usual
@@ -88,12 +89,12 @@ def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     return OnnxRuntime(session, len(shape) > 1 and not isinstance(shape[0], int))
 
 
-def torch_runtime(module: torch.nn.Module, dtype: torch.dtype) -> Reference:
-    """An exported program's module, one image at a time: it was exported for one."""
+def torch_runtime(module: torch.nn.Module, dtype: torch.dtype, output: int) -> Reference:
+    """One output of an exported program's module, one image at a time: it was exported for one."""
 
     def scores(x: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            rows = [module(row).reshape(-1) for row in torch.from_numpy(x).to(dtype)]
+            rows = [tree_leaves(module(row))[output].reshape(-1) for row in torch.from_numpy(x).to(dtype)]
         return torch.stack(rows).float().numpy()
 
     return scores

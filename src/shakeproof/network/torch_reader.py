@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError
 from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.network.reading import Reading, UnsupportedNode
+from shakeproof.network.reading import Reading, UnsupportedNode, chosen_output
 from shakeproof.network.torch_rules import FLOATS, OPERATORS, softmax_axis
 
 # By word, what a final one is called in notes.
@@ -22,11 +22,12 @@ SOFTMAX = {"softmax": "Softmax", "_softmax": "Softmax", "log_softmax": "LogSoftm
 UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
 
-def read(program: ExportedProgram, name: str) -> Reading:
+def read(program: ExportedProgram, name: str, output_name: str | None = None) -> Reading:
     """The program's graph, or every reason why there is none."""
+    number = output_number(program, name, output_name)
     if any(_word(node).endswith("_") for node in program.graph.nodes if node.op == "call_function"):
         program = program.run_decompositions({})  # what works in place may change other values: write it without
-    reader = _TorchReader(program, name)
+    reader = _TorchReader(program, name, number)
     for node in program.graph.nodes:
         if node.op == "call_function":
             reader.take(node)
@@ -48,10 +49,49 @@ def image_input(program: ExportedProgram, name: str) -> torch.fx.Node:
     return images[0]
 
 
+def with_fixed_size(program: ExportedProgram, name: str, picture: tuple[int, int, int] | None) -> ExportedProgram:
+    """The program for one picture of a fixed size, where it was exported for several or left sizes open."""
+    image = image_input(program, name).meta["val"]
+    open_axes = [axis for axis, size in enumerate(image.shape) if not isinstance(size, int)]
+    if not open_axes:
+        return program
+    shape = [1, *([*picture][1 - image.dim() :] if picture else image.shape[1:])]
+    if len(shape) != image.dim() or not all(isinstance(size, int) for size in shape):
+        raise InputError(
+            f"{name}: the input's shape {list(image.shape)} leaves its size open; say for which pictures it is meant",
+            option="image_shape",
+        )
+    try:
+        return torch.export.export(program.module(), (torch.zeros(shape, dtype=image.dtype),))
+    except Exception as error:  # torch.export raises whatever it meets
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{name}: cannot be run on a picture of {shape[1:]} ({said})") from error
+
+
+def output_number(program: ExportedProgram, name: str, output_name: str | None) -> int:
+    """Which of the program's outputs is meant, in their order."""
+    nodes = program.graph.output_node().args[0]
+    shapes = {
+        key: list(node.meta["val"].shape)
+        for key, node in zip(_output_names(program), nodes, strict=True)
+        if isinstance(node, torch.fx.Node)
+    }
+    if not shapes:
+        raise InputError(f"{name}: the module has no outputs that are computed; shakeproof needs class scores")
+    return _output_names(program).index(chosen_output(shapes, output_name, name))
+
+
+def _output_names(program: ExportedProgram) -> list[str]:
+    """What the outputs are called: by the keys of a dictionary, or numbered."""
+    count, spec = len(program.graph.output_node().args[0]), program.call_spec.out_spec
+    keys = list(map(str, spec.context)) if spec is not None and spec.type is dict else []
+    return keys if len(keys) == count else list(map(str, range(count)))
+
+
 class _TorchReader:
     """The values known so far, and the problems met."""
 
-    def __init__(self, program: ExportedProgram, name: str) -> None:
+    def __init__(self, program: ExportedProgram, name: str, number: int) -> None:
         self.name = name
         image = image_input(program, name)
         self.builder = Builder([int(size) for size in image.meta["val"].shape])
@@ -60,10 +100,10 @@ class _TorchReader:
         for place, held in _held(program).items():
             weight = weights[held].detach()
             self.known[place] = weight.double() if weight.is_floating_point() else weight
-        outputs = program.graph.output_node().args[0]
-        if len(outputs) != 1 or not isinstance(outputs[0], torch.fx.Node):
-            raise InputError(f"{name}: the module has {len(outputs)} outputs; shakeproof needs one, the class scores")
-        self.output = outputs[0].name
+        self.output = program.graph.output_node().args[0][number].name
+        outputs = _output_names(program)
+        among = f"of the outputs {', '.join(outputs)}, {outputs[number]} is analysed"
+        self.notes = (among,) if len(outputs) > 1 else ()
         self.operators: Counter[str] = Counter()
         self.problems: list[UnsupportedNode] = []
         self.dropped: str | None = None
@@ -74,7 +114,7 @@ class _TorchReader:
         if any(argument.name not in self.known for argument in node.all_input_nodes):  # behind one that failed
             self.operators[word] += 1
             if word not in OPERATORS:
-                self.problems.append(UnsupportedNode(word, node.name, ""))
+                self.problems.append(UnsupportedNode(word, node.name, "not supported"))
             return
         arguments = torch.fx.map_arg(node.args, lambda n: self.known[n.name])
         options = torch.fx.map_arg(node.kwargs, lambda n: self.known[n.name])
@@ -98,7 +138,7 @@ class _TorchReader:
                 graph, output_shape = self.builder.finish(final), tuple(final.shape)
             except Unsupported as problem:
                 self.problems.append(UnsupportedNode("output", self.output, str(problem)))
-        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape)
+        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape, self.notes)
 
     def _made(self, node: torch.fx.Node, arguments: Any, options: Any) -> Any:
         """What a node that the image flows into gives."""

@@ -1,0 +1,100 @@
+"""Model files before they are read: their bytes, and what they are if they are no model."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+
+from shakeproof.errors import InputError
+
+# What a packed file may unpack to. (A protobuf message ends at 2 GiB; a few bytes can be made to unpack to any number.)
+MOST_UNPACKED = 2**30
+GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
+FROM_TORCH = "export the module with torch.onnx.export, or with torch.export.save as .pt2"
+FROM_KERAS = "convert it to ONNX with model.export(..., format='onnx') or tf2onnx"
+# How files begin that people take for models, what they are, and what to do.
+BEGINNINGS = {
+    b"\x89PNG": ("a PNG picture", "give the model first, then the images"),
+    b"\xff\xd8\xff": ("a JPEG picture", "give the model first, then the images"),
+    b"GIF8": ("a GIF picture", "give the model first, then the images"),
+    b"\x93NUMPY": ("a numpy array", "give the model first, then the images"),
+    b"\x89HDF\r\n": ("an HDF5 file, as Keras writes", FROM_KERAS),
+    b"GGUF": ("a GGUF file", "export the network to ONNX from its original"),
+    b"\x80\x02": ("a Python pickle", FROM_TORCH),
+    b"\x80\x04": ("a Python pickle", FROM_TORCH),
+    b"version https://git-lfs": ("a pointer to a file in Git LFS", "fetch the file itself with git lfs pull"),
+    b"<!DOCTYPE": ("a web page", "download the file itself"),
+    b"<html": ("a web page", "download the file itself"),
+    b"<?xml": ("an XML file, as OpenVINO writes", "take the ONNX file that it was made from"),
+}
+# What a zip archive is, by how the names in it end.
+ARCHIVES = {
+    "models/model.json": ("a torch.export file", "name it .pt2"),
+    "constants.pkl": ("a TorchScript file", FROM_TORCH),
+    "data.pkl": ("a PyTorch checkpoint, weights without their network", FROM_TORCH),
+    "model.weights.h5": ("a Keras file", FROM_KERAS),
+    ".npy": ("an archive of numpy arrays", "give the model first, then the images"),
+}
+# What gives itself away by its name only.
+ENDINGS = {
+    ".safetensors": ("weights without their network", FROM_TORCH),
+    ".pb": ("a TensorFlow graph", "convert it with tf2onnx"),
+    ".mlmodel": ("a Core ML model", "take the ONNX file or the module that it was made from"),
+    ".vnnlib": ("a query", "give the model first, then the query"),
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), ("a file of PyTorch's", FROM_TORCH)),
+    **dict.fromkeys((".h5", ".keras"), ("a Keras file", FROM_KERAS)),
+}
+SPECIAL = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def stored(path: Path) -> bytes:
+    """A model file as it lies on disk; an error if it is no file (a pipe might never end) or plainly something else."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind in SPECIAL:
+            raise InputError(f"{path}: is {SPECIAL[kind]}, not a model file; write the model to a file first")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # a name with a zero byte in it is a ValueError
+        raise InputError(f"{path}: cannot read the network ({getattr(error, 'strerror', None) or error})") from error
+    wanted = ARCHIVES["models/model.json"] if path.suffix == ".pt2" else None
+    found = known(data)
+    if found is not None and found != wanted:
+        raise InputError(f"{path}: is {found[0]}; {found[1]}")
+    return data
+
+
+def known(data: bytes) -> tuple[str, str] | None:
+    """What a file is by its bytes, and what to do about it, if it is something that cannot be read as ONNX."""
+    if data.startswith(ZIP):
+        try:
+            names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
+            return "a broken zip archive", "export or download it again"
+        found = (said for ending, said in ARCHIVES.items() if any(name.endswith(ending) for name in names))
+        return next(found, ("a zip archive", "unpack it, and give the .onnx file in it"))
+    if data[4:8] == b"TFL3":
+        return "a TensorFlow Lite file", "convert its original with tf2onnx"
+    return next((said for beginning, said in BEGINNINGS.items() if data.startswith(beginning)), None)
+
+
+def unpacked(data: bytes) -> bytes:
+    """The bytes of a model that may be packed by gzip."""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        whole = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_UNPACKED + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"the packed file is damaged: {error}") from error
+    if len(whole) > MOST_UNPACKED:
+        raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB; unpack it yourself if that is meant")
+    return whole

@@ -1,0 +1,244 @@
+"""An ONNX model as its reader wants it: one input of a fixed size, one output of class scores, no functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+from onnx import TensorProto
+
+from shakeproof.errors import InputError, UnsupportedNetworkError
+from shakeproof.network.onnx_learning import LEARNING_DOMAIN
+from shakeproof.network.reading import chosen_output
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
+# What comes between an ArgMax and a label: a change of type or shape, a look-up in the list of labels.
+LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatureExtractor": 1, "Gather": 1}
+# Functions are written out where they are called; those that call each other can make a short file endless.
+MOST_NODES, DEEPEST_CALLS = 200_000, 50
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The value of a model that holds the class scores, and what should be said about it."""
+
+    value: str
+    note: str | None
+
+
+def word_of(node: onnx.NodeProto) -> str:
+    """An operator's name; with its domain unless it is one of ONNX's own, so that no rule is found for it."""
+    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def check_complete(model: onnx.ModelProto, name: str) -> None:
+    """Refuse a graph that lacks what it needs: outputs, dense weights, and nodes in an order in which they can run."""
+    graph = model.graph
+    if not graph.output:
+        raise InputError(f"{name}: the network has no outputs; export it again, with its class scores as output")
+    if graph.sparse_initializer:
+        raise UnsupportedNetworkError(
+            f"{name}: {len(graph.sparse_initializer)} weights are stored as sparse tensors, which is not supported;"
+            " convert them to dense ones"
+        )
+    known = {"", *(tensor.name for tensor in graph.initializer), *(value.name for value in graph.input)}
+    made = {output for node in graph.node for output in node.output}
+    for node in graph.node:
+        for needed in node.input:
+            if needed not in known:
+                what = f"{name}: {word_of(node)} ({node.name or ', '.join(node.output)}) reads {needed!r}, which"
+                raise InputError(
+                    f"{what} is computed after it, or from it: the nodes go in circles or are out of order"
+                    if needed in made
+                    else f"{what} the file does not hold: a weight is missing"
+                )
+        known.update(node.output)
+
+
+# -- the output that holds the scores -------------------------------------------------------------------------------
+
+
+def scores(model: onnx.ModelProto, name: str, output_name: str | None) -> Scores:
+    """The output that was asked for, or else the only one that can be meant; an error lists them where several can."""
+    shapes = {output.name: _shape(output) for output in model.graph.output}
+    makers = {value: node for node in model.graph.node for value in node.output}
+    held = {output.name: _held_by(output, makers) for output in model.graph.output}
+    shown: dict[str, str] = {}  # by value, the last output that shows it, or the one that is it
+    for output, value in held.items():
+        if value is not None and shown.get(value) != value:
+            shown[value] = output
+    candidates = {output: shapes[output] for output in shown.values()} or shapes
+    chosen = chosen_output(candidates if output_name is None else shapes, output_name, name)
+    value = held[chosen] or chosen  # or what makes it will be named as unsupported
+    which = f"of the outputs {', '.join(shapes)}, {chosen}" if len(shapes) > 1 else f"the output {chosen}"
+    by = "" if value == chosen else f" by the scores that it is made from ({value})"
+    return Scores(value, f"{which} is analysed{by}" if by or len(shapes) > 1 else None)
+
+
+def _held_by(output: onnx.ValueInfoProto, makers: Mapping[str, onnx.NodeProto]) -> str | None:
+    """The value with the class scores that an output shows, or shows the largest of; None if it shows neither."""
+    kind = output.type.WhichOneof("value")
+    if kind == "tensor_type" and output.type.tensor_type.elem_type not in (*FLOATS, TensorProto.UNDEFINED):
+        return _behind_label(output.name, makers)
+    value = _unchanged(output.name, makers)
+    return value if kind in ("tensor_type", None) or value != output.name else None
+
+
+def _behind_label(value: str, makers: Mapping[str, onnx.NodeProto]) -> str | None:
+    """The scores whose largest is a label."""
+    while value in makers:
+        node = makers[value]
+        if word_of(node) == "ArgMax":
+            over = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            return _unchanged(node.input[0], makers) if over in (1, -1) else None
+        if word_of(node) == f"{LEARNING_DOMAIN}::LinearClassifier" and len(node.output) > 1:
+            return str(node.output[1])
+        if node.op_type not in LABEL_MOVES or len(node.input) <= LABEL_MOVES[node.op_type]:
+            return None
+        value = node.input[LABEL_MOVES[node.op_type]]
+    return None
+
+
+def _unchanged(value: str, makers: Mapping[str, onnx.NodeProto]) -> str:
+    """The value that another one is a copy of, or is but for a positive factor: the largest stays the largest."""
+    while value in makers and makers[value].input and _keeps_order(makers[value]):
+        value = makers[value].input[0]
+    return value
+
+
+def _keeps_order(node: onnx.NodeProto) -> bool:
+    """A copy, a dictionary of scores by label, or each score's share of their sum."""
+    if word_of(node) == f"{LEARNING_DOMAIN}::Normalizer":
+        return any(attribute.s in (b"L1", b"L2") for attribute in node.attribute)
+    return word_of(node) in ("Identity", f"{LEARNING_DOMAIN}::ZipMap")
+
+
+def _shape(value: onnx.ValueInfoProto) -> list[str]:
+    return [_size(dim) for dim in value.type.tensor_type.shape.dim]
+
+
+def with_output(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
+    """The model with one value as its only output."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    kept = [o for o in model.graph.output if o.name == value] or [onnx.ValueInfoProto(name=value)]
+    del changed.graph.output[:]
+    changed.graph.output.extend(kept)
+    return changed
+
+
+# -- the input ------------------------------------------------------------------------------------------------------
+
+
+def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> tuple[str, Shape, str | None]:
+    """The one input that is not a weight, its shape for one image, and what should be said about it.
+
+    `picture` (channels, height, width) decides where the shape leaves sizes open.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in weights]
+    if len(inputs) != 1:
+        listed = f" ({', '.join(i.name for i in inputs)})" if inputs else ""
+        raise InputError(
+            f"{name}: the network has {len(inputs)} inputs{listed}; shakeproof needs one image in, class scores out"
+        )
+    if inputs[0].type.tensor_type.elem_type not in FLOATS:
+        raise InputError(f"{name}: the input is not float32 or float64; export the network for one of them")
+    dims = list(inputs[0].type.tensor_type.shape.dim)
+    if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
+        raise InputError(f"{name}: the input's shape {_dims(dims)} has no entries; export it with batch size 1")
+    shape = [max(0, dim.dim_value) for dim in dims]  # 0: open
+    if len(shape) > 1 and shape[0] == 0:
+        shape[0] = 1
+    if shape and 0 not in shape:
+        _check_batch(shape, name)
+        return inputs[0].name, tuple(shape), None
+    if picture is None:
+        raise InputError(
+            f"{name}: the input's shape {_dims(dims)} leaves its size open; say for which pictures it is meant",
+            option="image_shape",
+        )
+    sizes = " x ".join(map(str, picture))
+    for fitting in _as_inputs(picture):
+        if len(fitting) == len(shape) and all(size in (0, wanted) for size, wanted in zip(shape, fitting, strict=True)):
+            note = f"the network's input {_dims(dims)} leaves its size open: it is analysed for pictures of {sizes}"
+            return inputs[0].name, fitting, note
+    raise InputError(f"{name}: a picture of {sizes} does not fit the network's input {_dims(dims)}")
+
+
+def _as_inputs(picture: Shape) -> Iterator[Shape]:
+    """What a picture may be as an input: channels first or last, without channels, flat."""
+    channels, height, width = picture
+    yield (1, channels, height, width)
+    yield (1, height, width, channels)
+    if channels == 1:
+        yield (1, height, width)
+    yield (1, prod(picture))
+
+
+def _check_batch(shape: Sequence[int], name: str) -> None:
+    if len(shape) in (2, 4) and shape[0] != 1:
+        raise InputError(
+            f"{name}: the input's batch size is {shape[0]}; export the network with batch size 1 or dynamic"
+        )
+
+
+def _dims(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> str:
+    return f"[{', '.join(map(_size, dims))}]"
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
+
+
+# -- functions ------------------------------------------------------------------------------------------------------
+
+
+def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model with the functions that it brings along written out where they are called."""
+    own = {(f.domain, f.name, f.overload): f for f in model.functions if f.domain not in STANDARD_DOMAINS}
+    if not own:
+        return model
+    sizes: dict[tuple[str, str, str], int] = {}
+
+    def size(nodes: Sequence[onnx.NodeProto], depth: int) -> int:
+        if depth > DEEPEST_CALLS:
+            raise InputError(f"{name}: its functions call each other without end, or more than {DEEPEST_CALLS} deep")
+        return sum(called(node, depth) for node in nodes)
+
+    def called(node: onnx.NodeProto, depth: int) -> int:
+        key = (node.domain, node.op_type, node.overload)
+        if key not in own:
+            return 1
+        if key not in sizes:
+            sizes[key] = size(own[key].node, depth + 1)
+        return sizes[key]
+
+    if size(model.graph.node, 0) > MOST_NODES:
+        raise InputError(f"{name}: its functions, written out, are more than {MOST_NODES} operators")
+    from onnx import inliner
+
+    return inliner.inline_local_functions(model)
+
+
+def needed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes that the first output depends on, in their order."""
+    wanted, found = {graph.output[0].name}, []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            wanted.update(_reads(node))
+            found.append(node)
+    return found[::-1]
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, also from within a graph of its own."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs):
+            for deeper in inner.node:
+                yield from _reads(deeper)
