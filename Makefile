@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint docs bench
 
 setup: $(VENV)/installed
 
@@ -27,6 +27,14 @@ lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+$(VENV)/installed-for-docs: $(VENV)/installed
+	$(INSTALL) --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/installed-for-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "open docs/_build/index.html"
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py $(ARGS)

@@ -1,0 +1,31 @@
+"""The site that `make docs` builds. Nothing is fetched while it is built, and warnings are errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import shakeproof
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+project = "shakeproof"
+author = "The shakeproof authors"
+version = release = shakeproof.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "from_code"]
+exclude_patterns = ["_build", "_generated", "_extensions"]
+suppress_warnings = ["myst.strikethrough"]
+
+myst_heading_anchors = 4
+default_role = "code"  # docstrings put names between single backticks
+highlight_language = "text"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+
+html_theme = "furo"
+html_title = f"shakeproof {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
