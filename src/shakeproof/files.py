@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are read only if they are files, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
         for draft in drafts:
             with suppress(OSError):  # it has been moved, or never was
                 draft.unlink()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no file with bytes in it: a folder, or a named pipe, whose reader would wait for ever."""
+    if os.path.exists(path) and not path.is_file():
+        raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'no regular file'}; name a file")

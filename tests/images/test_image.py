@@ -184,3 +184,39 @@ def test_flat_inputs_need_a_word():
         image_layout((1, 100), (1, 9, 9))
     with pytest.raises(InputError, match="does not fit"):
         image_layout((1, 3, 8, 8), (1, 8, 8))
+
+
+def saved(tmp_path, array) -> str:
+    np.save(tmp_path / "a.npy", array)
+    return str(tmp_path / "a.npy")
+
+
+def test_whole_numbers_are_scaled_by_their_type(tmp_path):
+    deep = PIXELS.astype(np.uint16) * 257
+    for array in (PIXELS, deep):
+        found = read_image(saved(tmp_path, array)).fitted(RGB).pixels
+        assert torch.allclose(found, torch.from_numpy(PIXELS.transpose(2, 0, 1) / 255.0), atol=1e-15)
+    assert read_image(saved(tmp_path, PIXELS > 99)).fitted(RGB).pixels.unique().tolist() == [0.0, 1.0]
+    for kind in (np.int8, np.int64, np.uint32):
+        with pytest.raises(InputError, match="do not say which of them is white") as caught:
+            read_image(saved(tmp_path, (PIXELS // 2).astype(kind))).fitted(RGB)
+        assert caught.value.option == "scale"
+
+
+def test_floats_beyond_black_and_white_are_not_guessed_at(tmp_path):
+    for array in (PIXELS.astype(np.float32), -(PIXELS / 255.0)):
+        with pytest.raises(InputError, match="0 is black and 1 is white") as caught:
+            read_image(saved(tmp_path, array)).fitted(RGB)
+        assert caught.value.option == "scale"
+
+
+def test_misfits_say_what_to_do(tmp_path):
+    for array, said, option in (
+        (PIXELS[..., 0], "turn it into one of 3 channels", "colour"),
+        (np.zeros((4, 5, 1), np.uint8), "turn it into one of 3 channels", "colour"),
+        (PIXELS[:3], "resize or crop it", "resize"),
+        (np.zeros((9, 4, 5), np.uint8), "say which is meant: .*a.npy@0", None),
+    ):
+        with pytest.raises(InputError, match=said) as caught:
+            read_image(saved(tmp_path, array)).fitted(RGB)
+        assert caught.value.option == option

@@ -1,0 +1,61 @@
+"""Picture files as cameras and programs write them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from shakeproof.errors import InputError
+from shakeproof.images import read_image
+from shakeproof.network.layout import image_layout
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 5, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_upright_as_their_camera_says(tmp_path, orientation):
+    """What is stored is turned or mirrored such that a viewer who follows the tag shows PIXELS."""
+    turns = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: np.rot90(a, -1),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(turns[orientation](PIXELS))).save(tmp_path / "a.png", exif=exif)
+    raw = read_image(str(tmp_path / "a.png"))
+    assert np.array_equal(raw.array, PIXELS)
+    assert [*raw.notes] == ["pictures are turned upright where their EXIF orientation says so"][: orientation != 1]
+    assert raw.fitted(image_layout((1, 3, 4, 5))).notes == raw.notes
+
+
+def test_16_bits_cmyk_and_palettes(tmp_path):
+    deep = np.array([[0, 1, 32768, 65535]] * 2, np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    Image.fromarray(deep).save(tmp_path / "deep.tif")
+    for name in ("deep.png", "deep.tif"):
+        found = read_image(str(tmp_path / name)).fitted(image_layout((1, 1, 2, 4))).pixels
+        assert torch.equal(found, torch.from_numpy(deep[None] / 65535))
+    Image.fromarray(PIXELS).convert("CMYK").save(tmp_path / "c.tif")
+    assert np.array_equal(read_image(str(tmp_path / "c.tif")).array, PIXELS)
+    palette = Image.fromarray(PIXELS).quantize(16)
+    palette.save(tmp_path / "p.png")
+    assert np.array_equal(read_image(str(tmp_path / "p.png")).array, np.asarray(palette.convert("RGB")))
+    Image.fromarray(np.array([[0, 70_000]], np.int32)).save(tmp_path / "deeper.tif")
+    with pytest.raises(InputError, match="more than 16 bits"):
+        read_image(str(tmp_path / "deeper.tif"))
+
+
+def test_the_first_of_several_frames(tmp_path):
+    frames = [Image.new("L", (4, 4), colour) for colour in (0, 255)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    raw = read_image(str(tmp_path / "a.gif"))
+    assert raw.array.max() == 0
+    assert raw.notes == ("of pictures with several frames, the first is taken",)
