@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shakeproof.cli.certifying import write_certificate
-from shakeproof.cli.options import analysis_options, numbers, settings_from
+from shakeproof.cli.options import Given, analysis_options, numbers, settings_from
 from shakeproof.cli.pictures import check_outputs, numbered, write_pictures
 from shakeproof.cli.queries import answered, parsed, perturbed_pictures, specified
 from shakeproof.cli.satisfiability import answer_version2, check_plain, write_results
@@ -27,7 +27,8 @@ from shakeproof.errors import InputError
 def profile(images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any) -> int:
     """The winning class at every strength, and the exact strength at which the label loses.
 
-    MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, FILE.npz@INDEX or .vnnlib(.gz).
+    MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
+    folder, a pattern ('photos/*.jpg'), or .vnnlib(.gz).
     """
     from shakeproof.perturbation import parse_path
 
@@ -93,11 +94,7 @@ def _run(
     perturbations: Sequence[str],
     strength: Sequence[float],
     stop_early: bool,
-    label: int | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    image_shape: tuple[int, int, int] | None,
-    output_name: str | None,
+    given: Given,
     plot: Path | None,
     counterexample: Path | None,
     certificate: Path | None,
@@ -112,9 +109,9 @@ def _run(
     kernels = parsed(perturbations, strength, plot)
     settings = settings_from(stop_early, whole_curve=not (plot is certificate is None), **how)
     if perturbations:
-        asked = perturbed_pictures(model, images, kernels, label, strength, image_shape, mean, std, output_name)
+        asked = perturbed_pictures(model, images, kernels, strength, given)
     else:
-        asked = specified(model, images, label, plot, image_shape, mean, std, output_name)
+        asked = specified(model, images, plot, given)
     if strict or results is not None:
         asked = asked.strictly()
     if results is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shakeproof.cli.options import check_writable, input_options, numbers
+from shakeproof.cli.options import Given, check_writable, input_options, numbers
 from shakeproof.cli.queries import load_pictures, strictly
 from shakeproof.cli.terminal import progress_bar, terminal
 
@@ -56,11 +56,7 @@ def export(
     strength: Sequence[float],
     folder: Path,
     form: Format,
-    label: int | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    image_shape: tuple[int, int, int] | None,
-    output_name: str | None,
+    given: Given,
     as_json: bool,
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
@@ -73,11 +69,12 @@ def export(
     parsed.strengths(strength)
 
     from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
+    from shakeproof.images import one_source
     from shakeproof.query import perturbed
 
     refuse_torch(model, form)
-    network, pictures = load_pictures(model, [image], image_shape, mean, std, output_name)
-    (query,) = perturbed(network, [*strictly(pictures)], parsed, label, tuple(strength))
+    network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
+    (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
     written = write_query(model, network, query, folder, form)
     if as_json:
         click.echo(json.dumps(written.to_json()))

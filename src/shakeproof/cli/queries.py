@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.images import Image, RawImage
+    from shakeproof.cli.options import Given
+    from shakeproof.images import Image, RawImage, Source
     from shakeproof.network import Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.query import Query
@@ -86,20 +87,18 @@ def perturbed_pictures(
     model: str,
     images: Sequence[str],
     kernels: Sequence[Perturbation | AnyKernel],
-    label: int | None,
     strength: Sequence[float],
-    image_shape: tuple[int, int, int] | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    output_name: str | None,
+    given: Given,
 ) -> Asked:
     """Every image under every perturbation."""
+    from shakeproof.images import sources
     from shakeproof.query import check_label
 
-    network, pictures = load_pictures(model, images, image_shape, mean, std, output_name)
-    check_label(network, label)
-    names = [(image, str(kernel)) for image in images for kernel in kernels]
-    return Asked(names, _perturbed_queries(network, pictures, kernels, label, tuple(strength)), len(kernels))
+    found = list(sources(images, given.array, given.labels))
+    network, pictures = load_pictures(model, found, given)
+    check_label(network, given.label)
+    names = [(source.name, str(kernel)) for source in found for kernel in kernels]
+    return Asked(names, _perturbed_queries(network, pictures, kernels, given.label, tuple(strength)), len(kernels))
 
 
 def _perturbed_queries(
@@ -133,12 +132,8 @@ def _perturbed_queries(
 def specified(
     model: str,
     files: Sequence[str],
-    label: int | None,
     plot: Path | None,
-    image_shape: tuple[int, int, int] | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    output_name: str | None,
+    given: Given,
 ) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
     from shakeproof.network import load
@@ -146,11 +141,11 @@ def specified(
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
-    if label is not None:
+    if given.label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
-    normalised = mean is not None or std is not None
-    return Asked([(file, "-") for file in files], (_specified_query(network, file, plot, normalised) for file in files))
+    network = load(model, image_shape=given.image_shape, mean=given.mean, std=given.std, output_name=given.output_name)
+    queries = (_specified_query(network, file, plot, given.normalises) for file in files)
+    return Asked([(file, "-") for file in files], queries)
 
 
 def _specified_query(
@@ -170,41 +165,32 @@ def _specified_query(
         return Refusal(file, error)
 
 
-def raw_images(words: Iterable[str]) -> Iterator[RawImage | Refusal]:
-    """What words on the command line name, each read when its turn comes."""
-    from shakeproof.images import read_image
-
-    for word in words:
+def raw_images(sources: Iterable[Source]) -> Iterator[RawImage | Refusal]:
+    """What sources hold, each read when its turn comes."""
+    for source in sources:
         try:
-            yield read_image(word)
+            yield source.read()
         except InputError as error:
-            yield Refusal(word, error)
+            yield Refusal(source.name, error)
 
 
-def load_pictures(
-    model: str,
-    images: Sequence[str],
-    image_shape: tuple[int, int, int] | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    output_name: str | None,
-) -> tuple[Network, Iterator[Image | Refusal]]:
+def load_pictures(model: str, sources: Sequence[Source], given: Given) -> tuple[Network, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
     first image's, and a flat one is explained by the first image that can.
     """
     from shakeproof.network import load
 
-    raw = raw_images(images)
+    raw = raw_images(sources)
     first = next(raw)
     size = None if isinstance(first, Refusal) else first.own_shape()
-    network, raw = load(model, image_shape=image_shape, output_name=output_name, picture=size), chain([first], raw)
-    if image_shape is None and (network.layout is None or network.layout.note is not None):
+    network = load(model, image_shape=given.image_shape, output_name=given.output_name, picture=size)
+    raw = chain([first], raw)
+    if given.image_shape is None and (network.layout is None or network.layout.note is not None):
         network, raw = _explained(network, raw)
-    normalised = mean is not None or std is not None
-    if normalised:
-        network = network.normalised(mean or [0.0], std or [1.0])
+    if given.normalises:
+        network = network.normalised(given.mean or [0.0], given.std or [1.0])
     network.picture()
-    return network, (_fitted(network, own, normalised) for own in raw)
+    return network, (_fitted(network, own, given.normalises) for own in raw)
 
 
 def _explained(network: Network, raw: Iterator[RawImage | Refusal]) -> tuple[Network, Iterator[RawImage | Refusal]]:

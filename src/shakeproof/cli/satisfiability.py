@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.options import settings_from
+from shakeproof.cli.options import Given, settings_from
 from shakeproof.cli.pictures import check_outputs, write_pictures
 from shakeproof.cli.queries import answered, specified, strictly
 from shakeproof.cli.terminal import Screen, exit_code
@@ -44,7 +44,7 @@ def _verdict(result: Result, late: str) -> str:
     return answers[result.status.value]
 
 
-def answer_version2(query_file: str, networks: Sequence[str], label: int | None, **options: Any) -> int:
+def answer_version2(query_file: str, networks: Sequence[str], given: Given, **options: Any) -> int:
     """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
     from shakeproof.vnnlib import read_specification
 
@@ -54,14 +54,13 @@ def answer_version2(query_file: str, networks: Sequence[str], label: int | None,
     specification = read_specification(Path(query_file))
     if specification.network not in (None, name):
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
-    shape, mean, std, output_name = (options.pop(key) for key in ("image_shape", "mean", "std", "output_name"))
     plot, counterexample, quiet = (options.pop(key) for key in ("plot", "counterexample", "quiet"))
     del options["as_json"], options["strict"]
     if options.pop("certificate") is not None:
         raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
     check_outputs(plot, counterexample, None)
     settings = settings_from(stop_early=True, whole_curve=False, **options)
-    asked = specified(model, [query_file], label, plot, shape, mean, std, output_name).strictly()
+    asked = specified(model, [query_file], plot, given).strictly()
     check_plain(asked)
     screen = Screen(asked.names, as_json=False, quiet=quiet)
     with screen.progress() as advance:

@@ -27,6 +27,7 @@ FLAGS = {
     "output_name": "--output-name NAME",
     "method": "--method bounds",
     "arithmetic": "--arithmetic real",
+    "array": "--array NAME --labels NAME",
 }
 
 
@@ -107,9 +108,10 @@ class Screen:
         if self.as_json:
             click.echo(json.dumps(result.to_json()))
         elif not self.quiet:
-            for note in {*network.notes} - self.notes:
+            notes = (*network.notes, *(() if result.query.image is None else result.query.image.notes))
+            for note in dict.fromkeys(note for note in notes if note not in self.notes):
                 self.console.print(f"note: {note}", style="dim", markup=False)
-            self.notes.update(network.notes)
+            self.notes.update(notes)
             self.console.print(self.rows.drawn(result))
             self.remarks |= remarks(result)
 

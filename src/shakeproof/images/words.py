@@ -65,13 +65,18 @@ def sources(words: Sequence[str], array: str | None = None, labels: str | None =
             yield Source(word, partial(_refuse, problem))
 
 
-def read_image(word: str, array: str | None = None, labels: str | None = None) -> RawImage:
-    """The one image that a word stands for: a picture, FILE.npy, FILE.npy@INDEX, FILE.npz@INDEX or FILE.vnnlib(.gz)."""
+def one_source(word: str, array: str | None = None, labels: str | None = None) -> Source:
+    """What a word stands for that must not stand for several pictures."""
     found = sources([word], array, labels)
     first, second = next(found), next(found, None)
     if second is not None:
         raise InputError(f"{word}: stands for several images; say which one is meant, e.g. {first.name}")
-    return first.read()
+    return first
+
+
+def read_image(word: str, array: str | None = None, labels: str | None = None) -> RawImage:
+    """The one image that a word stands for: a picture, FILE.npy, FILE.npy@INDEX, FILE.npz@INDEX or FILE.vnnlib(.gz)."""
+    return one_source(word, array, labels).read()
 
 
 def _refuse(problem: InputError) -> RawImage:
