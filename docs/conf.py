@@ -10,7 +10,7 @@ import shakeproof
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "shakeproof"
-author = "The shakeproof authors"
+author = "The shakeproof developers"
 version = release = shakeproof.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "from_code"]
 exclude_patterns = ["_build", "_generated", "_extensions"]
@@ -19,8 +19,9 @@ suppress_warnings = ["myst.strikethrough"]
 myst_heading_anchors = 4
 default_role = "code"  # docstrings put names between single backticks
 highlight_language = "text"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented_params"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": False}
 
@@ -28,4 +29,4 @@ html_theme = "furo"
 html_title = f"shakeproof {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -140,6 +141,19 @@ def test_every_json_field_is_explained():
 def test_every_family_is_shown():
     page = (DOCS / "perturbations.md").read_text()
     assert [name for name in FAMILIES if f"`{name}" not in page] == []
+
+
+def test_what_a_package_index_shows_needs_no_other_file():
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"][
+        "fancy-pypi-readme"
+    ]
+    shown = (ROOT / hook["fragments"][0]["path"]).read_text()
+    for change in hook["substitutions"]:
+        assert re.search(change["pattern"], shown), change
+        shown = re.sub(change["pattern"], change["replacement"], shown)
+    assert "![" not in shown
+    assert "pictures were" not in shown
+    assert re.findall(r"\]\((?!https?:)", shown) == []
 
 
 @pytest.mark.slow

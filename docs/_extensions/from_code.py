@@ -6,6 +6,7 @@ Each becomes a Markdown file in docs/_generated, which a page includes.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
@@ -90,12 +91,17 @@ def write(app: Sphinx) -> None:
         (folder / f"{name}.md").write_text(said())
 
 
-def as_plain(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are prose: a star in a shape is no emphasis."""
-    lines[:] = [line.replace("*", r"\*") for line in lines]
+def as_plain(app: Sphinx, *about: Any) -> None:
+    """Docstrings are prose: a star in a shape or a file name is no emphasis, FILE.npz@INDEX no address."""
+    lines: list[str] = about[-1]
+    for number, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = (re.sub(r"[*@]", r"\\\g<0>", outside) for outside in parts[::2])
+        lines[number] = "`".join(parts)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", write)
     app.connect("autodoc-process-docstring", as_plain)
+    app.connect("sphinx-click-process-description", as_plain)
     return {"parallel_read_safe": True}
