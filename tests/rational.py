@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,25 +16,43 @@ from shakeproof.network import Graph
 from shakeproof.network.graph import Node
 from shakeproof.operators import (
     Abs,
+    Ceil,
     Clip,
     Combine,
+    Floor,
     LeakyRelu,
     Linear,
     MaxPool,
     Operator,
     Relu,
     Reshape,
+    Round,
     Scale,
+    Sign,
     SlidingWindow,
 )
 from shakeproof.path import Path
 
 Exact = list[Fraction]
+# What jumps, and the numbers at which it may, for inputs of this size or less.
+JUMPS: dict[type[Operator], tuple[Callable[[Fraction], int], Callable[[int], list[Fraction]]]] = {
+    Sign: (lambda v: 1 if v > 0 else -1 if v < 0 else 0, lambda size: [Fraction(0)]),
+    Round: (round, lambda size: [Fraction(2 * k + 1, 2) for k in range(-size - 1, size + 1)]),
+    Floor: (floor, lambda size: [Fraction(k) for k in range(-size, size + 1)]),
+    Ceil: (ceil, lambda size: [Fraction(k) for k in range(-size, size + 1)]),
+}
 
 
-def exact(x: Tensor | np.ndarray) -> Exact:
+class ExactLine(NamedTuple):
+    """A path before any rounding."""
+
+    slopes: list[Exact]
+    base: Exact
+
+
+def exact(x: Tensor | np.ndarray | Exact) -> Exact:
     """The numbers of a tensor, flat."""
-    return [Fraction(float(entry)) for entry in np.asarray(x).ravel()]
+    return [entry if isinstance(entry, Fraction) else Fraction(float(entry)) for entry in np.asarray(x).ravel()]
 
 
 def applied(operator: Operator, given: Sequence[Exact], shapes: Sequence[torch.Size]) -> Exact:
@@ -53,6 +74,8 @@ def applied(operator: Operator, given: Sequence[Exact], shapes: Sequence[torch.S
         return [v if v > 0 else Fraction(float(operator.slope)) * v for v in x]
     if isinstance(operator, Clip):
         return [min(max(v, Fraction(operator.low)), Fraction(operator.high)) for v in x]
+    if type(operator) in JUMPS:
+        return [Fraction(JUMPS[type(operator)][0](v)) for v in x]
     if isinstance(operator, Reshape):
         return x
     assert isinstance(operator, MaxPool)
@@ -79,12 +102,48 @@ def exact_scores(graph: Graph, x: Exact) -> Exact:
     return exact_values(graph, x)[-1]
 
 
-def exact_path(path: Path, z: Sequence[Fraction]) -> Exact:
+def exact_path(path: Path | ExactLine, z: Sequence[Fraction]) -> Exact:
     """x(z), exactly."""
     found = exact(path.base)
     for slope, place in zip(path.slopes, z, strict=True):
         found = [v + place * s for v, s in zip(found, exact(slope), strict=True)]
     return found
+
+
+def exact_pieces(graph: Graph, path: Path | ExactLine, end: Fraction) -> list[Fraction]:
+    """Every strength at which the network may bend or jump, with 0 and the end. Nothing but evaluations is used.
+
+    Node by node: between two strengths an input is straight as far as nodes before it neither bend nor jump there, so
+    two evaluations say where it meets a threshold, or another entry of its window.
+    """
+    places = [Fraction(0), end]
+    for node in graph.nodes:
+        if not isinstance(node.operator, (Abs, Clip, LeakyRelu, MaxPool, Relu, *JUMPS)):
+            continue
+        found = set(places)
+        for low, high in pairwise(places):
+            one, two = low + (high - low) / 3, low + (high - low) * 2 / 3
+            values = [exact_values(graph, exact_path(path, [z]))[node.inputs[0]] for z in (one, two)]
+            forms = [((b - a) / (two - one), a - (b - a) / (two - one) * one) for a, b in zip(*values, strict=True)]
+            for slope, base in _meetings(node.operator, forms, high):
+                if slope and low < -base / slope < high:
+                    found.add(-base / slope)
+        places = sorted(found)
+    return places
+
+
+def _meetings(
+    operator: Operator, forms: list[tuple[Fraction, Fraction]], high: Fraction
+) -> list[tuple[Fraction, Fraction]]:
+    """Affine functions of the strength that are 0 where the operator may bend or jump."""
+    if isinstance(operator, MaxPool):
+        return [(a - c, b - d) for a, b in forms for c, d in forms]
+    if type(operator) in JUMPS:
+        size = ceil(max(abs(b) + abs(a) * high for a, b in forms))
+        thresholds = JUMPS[type(operator)][1](size)
+    else:
+        thresholds = [Fraction(t) for t in getattr(operator, "thresholds")]  # noqa: B009 - of several kinds
+    return [(a, b - t) for a, b in forms for t in thresholds]
 
 
 class Stack:
@@ -142,6 +201,49 @@ def badly_scaled(seed: int, pooled: bool = True) -> Graph:
                 made.add(Scale(torch.from_numpy(numbers(8)), torch.from_numpy(numbers(8))))
     made.linear(numbers(3, made.graph.shape(len(made.nodes)).numel()), numbers(3))
     return made.graph
+
+
+def binarised(seed: int) -> tuple[Graph, Path]:
+    """A few layers that jump, and a line of inputs: with ties, sums that are 0 for a while, and jumps that coincide."""
+    random = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> np.ndarray:
+        kind = random.integers(0, 4)
+        if kind == 0:
+            return random.integers(-2, 3, shape).astype(float)
+        if kind == 1:
+            return random.choice([-1.0, 1.0], shape)
+        if kind == 2:
+            return random.choice([0.1, 0.2, 0.3, -0.1, -0.3, 0.0], shape)  # sums are 0, or nearly
+        return random.normal(size=shape)
+
+    made = Stack(4)
+    jumps = [Sign(), Sign(), Round(), Floor(), Ceil()]
+    bends = [Relu(), LeakyRelu(torch.tensor(0.25).double()), Abs(), Clip(-1.0, 2.0)]
+    for layer in range(random.integers(1, 4)):
+        inputs = made.graph.shape(len(made.nodes)).numel()
+        weight = numbers(6, inputs)
+        if random.random() < 0.3:
+            weight[3:] = weight[:3] * random.choice([-1.0, 1.0, 3.0], (3, 1))  # jump where others do
+        made.linear(weight, numbers(6) if random.random() < 0.5 else np.zeros(6))
+        before = len(made.nodes)
+        if random.random() < 0.3:
+            made.add(Scale(torch.from_numpy(numbers(6)), torch.from_numpy(numbers(6))))
+        if random.random() < 0.3:
+            made.add(bends[random.integers(len(bends))])
+        elif random.random() < 0.2:
+            made.add(Reshape((1, 2, 3, 1)))
+            made.add(MaxPool(SlidingWindow((2, 2), (2, 2))))
+            made.add(Reshape((1,)))
+            before = 0
+        jumped = made.add(jumps[random.integers(len(jumps))])
+        if layer and before and random.random() < 0.3:
+            made.add(Combine(1), jumped, before)
+    made.linear(numbers(3, made.graph.shape(len(made.nodes)).numel()), numbers(3))
+    slope, base = numbers(1, 4), numbers(4)
+    black = random.random(4) < 0.25
+    slope[:, black], base[black] = 0.0, 0.0
+    return made.graph, Path(torch.from_numpy(slope), torch.from_numpy(base))
 
 
 def amplifying(factor: float = 1024.0, layers: int = 6, bias: float = 1.0) -> Graph:

@@ -33,6 +33,7 @@ from shakeproof.operators import (
     Clip,
     Conv,
     Itself,
+    Jumping,
     LeakyRelu,
     Linear,
     Operator,
@@ -53,10 +54,11 @@ OF_CHORDS, OF_BENDS = 8, 48
 def gamma(graph: Graph, node: Node) -> float:
     """The relative rounding of a node's sums, and of a line around what it reads.
 
-    What piecewise-linear functions give back is rounded once, if at all, and so is what they compare with.
+    What piecewise-linear functions give back is rounded once, if at all, and so is what they compare with. Whole
+    numbers are not rounded.
     """
     operator = node.operator
-    if operator.only_moves:
+    if operator.only_moves or isinstance(operator, Jumping):
         return 0.0
     if isinstance(operator, PiecewiseLinear):
         return 2 * graph.unit if isinstance(operator, (Clip, LeakyRelu)) else UNIT

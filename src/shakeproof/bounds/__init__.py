@@ -3,7 +3,7 @@
 from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Parts
 from shakeproof.bounds.crown import Planes, gradients_at, planes_below, pulled_back
 from shakeproof.bounds.domain import Boxes, Domain, Hulls
-from shakeproof.bounds.forward import Enclosed, cells_within, enclose
+from shakeproof.bounds.forward import Enclosed, Enclosure, cells_within, enclose, step
 from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within
 from shakeproof.bounds.leads import leads_below, lowest_leads
 from shakeproof.bounds.optimise import ascend
@@ -14,6 +14,7 @@ __all__ = [
     "Boxes",
     "Domain",
     "Enclosed",
+    "Enclosure",
     "Hulls",
     "Parts",
     "Planes",
@@ -27,4 +28,5 @@ __all__ = [
     "planes_below",
     "pulled_back",
     "rows_within",
+    "step",
 ]

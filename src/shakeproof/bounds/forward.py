@@ -18,7 +18,18 @@ from torch import Tensor
 from shakeproof.bounds.domain import Domain
 from shakeproof.budget import Budget
 from shakeproof.network import Graph
-from shakeproof.operators import ABOVE, UNIT, Affine, Elementwise, Itself, PiecewiseLinear, Range, Relaxation, stretches
+from shakeproof.operators import (
+    ABOVE,
+    UNIT,
+    Affine,
+    Elementwise,
+    Itself,
+    Jumping,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+    stretches,
+)
 from shakeproof.rounding import carried, gamma, noise_of, norm, planes_share, widened
 
 FLOAT_BYTES = 8
@@ -92,7 +103,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
     relaxations: list[Relaxation] = []
     for index, node in enumerate(graph.nodes):
         given, within = [values[i] for i in node.inputs], torch.stack([largest[i] for i in node.inputs]).amax(0)
-        made, relaxation, terms = _step(graph, index, given, within)
+        made, relaxation, terms = step(graph, index, given, within)
         values[index + 1], largest[index + 1] = made, terms
         noise.append(noise_of(graph, index, terms))
         relaxations.append(relaxation)
@@ -105,7 +116,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
     return Enclosed(domain, inputs, relaxations, scores, noises)
 
 
-def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
+def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
     """A node's output, how it is relaxed, and how large (cells) any of its sums' terms are together.
 
     No entry of its inputs is larger than `within` (cells). What a piecewise-linear function is rounded by is left to
@@ -128,7 +139,7 @@ def _step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) 
         radius = relaxation.spread(*errors)
         terms = operator.steepest * within + constant.max() if isinstance(operator, PiecewiseLinear) else within
     points = relaxation.points(*(value.points for value in given))
-    if not isinstance(operator, Affine) or index + 1 == len(graph.nodes):
+    if not isinstance(operator, (Affine, Jumping)) or index + 1 == len(graph.nodes):
         radius = radius + ((share + 4 * UNIT) * _size(points) + graph.tiny)
     if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
         radius = radius + share * given[0].size  # parts of a smooth function may cancel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,8 @@ from shakeproof.exact.sweep import Piece
 from shakeproof.operators import UNIT, envelope_breaks
 
 Floats = NDArray[np.float64]
+# Which class wins on a narrower stretch than this, beside a jump, is not asked.
+NARROW = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +28,16 @@ class Curve:
     its ends leads on all of it, and that the label's smallest margin is at a row, not within a bridge.
 
     `error`, for each two neighbouring rows too, bounds the norm of what is between the network's scores and the chord;
-    it is 0 over bridges, whose proof has allowed for it, and NaN where nobody looked.
+    it is 0 over bridges, whose proof has allowed for it, NaN where nobody looked, and infinite over jumps, where there
+    is no chord. For a network that jumps, `lead` (segments, classes) is what each class provably leads all others by
+    between two rows, whatever may happen there.
     """
 
     z: Floats
     scores: Floats
     error: Floats = field(default_factory=lambda: np.empty(0))
     bridged: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    lead: Floats | None = None
 
     def __post_init__(self) -> None:
         segments = max(len(self.z) - 1, 0)
@@ -40,7 +45,8 @@ class Curve:
             object.__setattr__(self, "bridged", np.zeros(segments, bool))
         if not len(self.error):
             object.__setattr__(self, "error", np.full(segments, np.nan))
-        if (len(self.error), len(self.bridged)) != (segments, segments):
+        lengths = {len(known) for known in (self.error, self.bridged, self.lead) if known is not None}
+        if lengths != {segments}:
             raise ProofError("the rows of a curve and what is known between them do not fit together")
         if not np.isfinite(self.scores).all():
             raise NotFiniteError("the network's scores are not finite along this path; check its weights, mean and std")
@@ -55,12 +61,18 @@ class Curve:
         """The rows up to a strength; none beyond it."""
         count = int(np.searchsorted(self.z, end, side="right"))
         segments = max(count - 1, 0)
-        return Curve(self.z[:count], self.scores[:count], self.error[:segments], self.bridged[:segments])
+        lead = None if self.lead is None else self.lead[:segments]
+        return Curve(self.z[:count], self.scores[:count], self.error[:segments], self.bridged[:segments], lead)
 
     @property
     def pieces(self) -> int:
         """How many linear pieces were enumerated."""
-        return int((~self.bridged).sum())
+        return int((~self.bridged & ~self.jumps).sum())
+
+    @property
+    def jumps(self) -> NDArray[np.bool_]:
+        """Between which rows there is a jump, or several."""
+        return np.isinf(self.error)
 
     def leads(self, label: int) -> Floats:
         """By how much the label's score exceeds each class's: (rows, classes), infinite for the label itself."""
@@ -95,7 +107,15 @@ class Curve:
         return float(self.z[row - 1] + fraction * (self.z[row] - self.z[row - 1]))
 
     def classes(self) -> Iterator[tuple[float, float, int]]:
-        """Intervals (from, to, winning class), neighbours with different classes, from the first to the last z."""
+        """Intervals (from, to, winning class), neighbours with different classes, from the first to the last z.
+
+        Or to where a neuron is so close to a jump, for a while, that who wins is not known.
+        """
+        if self.lead is not None:
+            unknown = self.jumps & (np.diff(self.z) > NARROW) & ~(self.lead > 0).any(1)
+            if unknown.any():
+                yield from replace(self.up_to(self.z[unknown.argmax()]), lead=None).classes()
+                return
         if len(self.z) == 1:
             yield float(self.z[0]), float(self.z[0]), int(self.scores[0].argmax())
         ends, winners = self._cells()
@@ -111,20 +131,24 @@ class Curve:
         mixed = np.flatnonzero(best[1:] != best[:-1])
         if len(self.z) > 1 and not len(mixed):  # whoever leads at both ends of a chord leads on all of it
             return self.z[[0, -1]], best[:1]
+        jumps, mixed = mixed[self.jumps[mixed]], mixed[~self.jumps[mixed]]
         left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
         found = envelope_breaks(left, right)
         segment = mixed[found.segment.numpy()]
         cuts = self.z[segment] + found.fraction.numpy() * (self.z[segment + 1] - self.z[segment])
-        ends = np.unique(np.concatenate([self.z, cuts]))
+        ends = np.unique(np.concatenate([self.z, cuts, (self.z[jumps] + self.z[jumps + 1]) / 2]))
         middles = (ends[1:] + ends[:-1]) / 2
         return ends, self.at(middles).argmax(1)
 
     def at(self, z: Floats) -> Floats:
-        """Scores at any z in range, by interpolation."""
+        """Scores at any z in range, by interpolation; within a jump, those of the nearer row."""
         segment = np.clip(np.searchsorted(self.z, z, side="right") - 1, 0, max(len(self.z) - 2, 0))
         after = np.minimum(segment + 1, len(self.z) - 1)
         length = np.where(after > segment, self.z[after] - self.z[segment], 1.0)
-        fraction = ((z - self.z[segment]) / length)[:, None]
+        fraction = (z - self.z[segment]) / length
+        if self.jumps.any():
+            fraction = np.where(self.jumps[segment], np.round(fraction), fraction)
+        fraction = fraction[:, None]
         values: Floats = self.scores[segment] * (1 - fraction) + self.scores[after] * fraction
         return values
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
+from shakeproof.exact.jumps import jumping_curves
 from shakeproof.exact.sweep import Lines, Piece, sweep
 from shakeproof.network import Graph
 from shakeproof.rounding import Chords
@@ -34,8 +35,11 @@ def swept_curves(
     """A curve for each line, from its start as far as the clock let it come.
 
     Nothing is done on lines that are `closed`. `look` is shown each finished piece, with its lines, and says on which
-    of them no more is wanted. With `whole`, every piece is enumerated; without `chords`, errors are not looked at.
+    of them no more is wanted. With `whole`, every piece is enumerated; without `chords`, errors are not looked at. Both
+    go without saying for a network that jumps.
     """
+    if graph.jumping_operators:
+        return jumping_curves(graph, lines, budget, closed, look)
     wanted = [n for n in range(len(lines)) if n not in set(closed) and float(lines.end[n]) > float(lines.start[n])]
     bridges: list[list[Bridge]] = [[]] * len(lines)
     if not whole:

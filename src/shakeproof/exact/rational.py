@@ -2,17 +2,18 @@
 
 Weights and pixels are whole numbers over powers of two, kernels fractions. Along a line, on a stretch on which no
 neuron bends, each value of the network is a z + b; here a and b are whole numbers over a common scale. A stretch is cut
-wherever an operator bends, depth first, so the numbers grow with the layers and not with the cuts.
+wherever an operator bends, depth first, so the numbers grow with the layers and not with the cuts. Where one jumps, a
+cut is a stretch of its own: a point, between two stretches without their ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from math import lcm
+from math import ceil, floor, lcm
 from typing import NamedTuple
 
 import torch
@@ -23,10 +24,13 @@ from shakeproof.operators import (
     Abs,
     Affine,
     AveragePool,
+    Ceil,
     Clip,
     Combine,
     Concat,
     Conv,
+    Floor,
+    Jumping,
     LeakyRelu,
     Linear,
     MaxPool,
@@ -35,7 +39,9 @@ from shakeproof.operators import (
     Pad,
     Relu,
     Reshape,
+    Round,
     Scale,
+    Sign,
     Transpose,
     Unrolled,
 )
@@ -43,6 +49,12 @@ from shakeproof.operators import (
 # Networks whose sums have more terms than this, all layers together, take too long.
 MOST_TERMS = 300_000
 AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Reshape, Scale, Transpose, Unrolled)
+JUMPS: Mapping[type[Operator], Callable[[Fraction], int]] = {
+    Ceil: ceil,
+    Floor: floor,
+    Round: round,
+    Sign: lambda x: (x > 0) - (x < 0),
+}
 Form = tuple[int, int]
 Windows = list[list[int]]
 
@@ -118,9 +130,9 @@ class RationalNetwork:
         start = Forms([(int(a * scale), int(b * scale)) for a, b in zip(*line, strict=True)], scale)
         least: Least | None = None
         low, high = map(Fraction, stretch)
-        waiting = [(low, high, 0, {0: start}, False)]
+        waiting = [(low, high, 0, {0: start}, False, True)]
         while waiting:
-            low, high, index, values, straight = waiting.pop()
+            low, high, index, values, straight, closed = waiting.pop()
             for index in range(index, len(self.graph.nodes)):  # noqa: B020 - goes on from there
                 node = self.graph.nodes[index]
                 given = [values[i] for i in node.inputs]
@@ -131,13 +143,17 @@ class RationalNetwork:
                             high,
                             *(
                                 cut
-                                for cut in _cuts(node.operator, self._windows[index], given[0], low)
+                                for cut in _cuts(node.operator, self._windows[index], given[0], low, high)
                                 if low < cut < high
                             ),
                         }
                     )
-                    if len(cuts) > 2:
-                        waiting += [(*ends, index, values, True) for ends in reversed(list(pairwise(cuts)))]
+                    jumps = isinstance(node.operator, Jumping)
+                    if len(cuts) > 2 or (jumps and closed and low < high):
+                        with_ends = closed and not jumps
+                        points = [] if with_ends else cuts if closed else cuts[1:-1]
+                        parts = [*((z, z, True) for z in points), *((*ends, with_ends) for ends in pairwise(cuts))]
+                        waiting += [(a, b, index, values, True, whole) for a, b, whole in reversed(parts)]
                         break
                 straight = False
                 if not spend(self._terms[index]):
@@ -186,7 +202,7 @@ def _is_known(operator: Operator) -> bool:
         return isinstance(operator, AFFINE) and operator.roundings == 0 and operator.off is None
     if isinstance(operator, MaxPool):
         return operator.floor in (0, -torch.inf)
-    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu))
+    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu, *JUMPS))
 
 
 def _terms(node: Node) -> int:
@@ -243,11 +259,17 @@ def _sparse(column: Tensor) -> list[tuple[int, float]]:
     return list(zip(places.tolist(), column[places].tolist(), strict=True))
 
 
-def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction) -> Iterator[Fraction]:
-    """Where the operator may bend."""
+def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction, high: Fraction) -> Iterator[Fraction]:
+    """Where the operator may bend, or jump."""
     if isinstance(operator, MaxPool):
         for window in windows:
             yield from _envelope([_line(value, place) for place in window], low)
+        return
+    if isinstance(operator, Jumping):
+        for a, b in value.entries:
+            first, last = sorted(JUMPS[type(operator)]((a * z + b) / value.scale) for z in (low, high))
+            steps = torch.arange(first, last, dtype=torch.float64)
+            yield from ((Fraction(t) * value.scale - b) / a for t in operator.leaves(steps).tolist())
         return
     thresholds = operator.thresholds if isinstance(operator, (Abs, Clip, LeakyRelu, Relu)) else ()
     for threshold in map(Fraction, thresholds):
@@ -289,6 +311,8 @@ def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms
             for (a, b), h in zip(value.entries, heights, strict=True)
         ]
         return Forms(made, scale * whole)
+    if isinstance(operator, Jumping):
+        return Forms([(0, JUMPS[type(operator)](h / scale)) for h in heights], 1)
     lines = ([_line(value, place) for place in window] for window in windows)
     return Forms([max(some, key=lambda line: line[0] * middle + line[1]) for some in lines], scale)
 

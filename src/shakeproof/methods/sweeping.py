@@ -246,6 +246,8 @@ class Batch:
 
     def by_chords(self, curve: Curve, label: int) -> NDArray[np.float64]:
         """Chords, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
+        if curve.lead is not None:
+            return curve.lead[:, label].copy()
         margin = curve.margin(label)
         least = np.minimum(margin[:-1], margin[1:]) if len(margin) > 1 else margin
         if len(margin) > 1 and margin.min() > 0:  # on a bridge, it is known to be above the smallest of all
@@ -339,7 +341,7 @@ class Batch:
 
     def spots(self, number: int, curve: Curve) -> list[int]:
         """The pieces in which a curve is compared: the one with the smallest margin, and some spread over it."""
-        pieces = np.flatnonzero(~curve.bridged)
+        pieces = np.flatnonzero(~curve.bridged & ~curve.jumps)
         if not len(pieces):
             return []
         lowest = int(curve.margin(int(self.labels[number]))[pieces].argmin())
@@ -369,7 +371,9 @@ class Batch:
             found = self.wins_up_to(numbers, low, curves, proved, exact)
             wins |= dict(zip(numbers[found].tolist(), (low[found] * (1 - SLACK)).tolist(), strict=True))
             numbers = np.array([n for n in turns if n not in loses and losses[n] is not None], dtype=np.int64)
-            high = np.array([min(turns[number] + half_width, limit[number]) for number in numbers.tolist()])
+            # the label of a network that jumps may lose in one place before it loses for good
+            near = [losses[n] if curves[n].lead is not None else turns[n] for n in numbers.tolist()]
+            high = np.minimum(np.array(near, dtype=np.float64) + half_width, limit[numbers])
             found = self.loses_at(numbers, high, curves, exact)
             loses |= dict(zip(numbers[found].tolist(), high[found].tolist(), strict=True))
         return wins, loses

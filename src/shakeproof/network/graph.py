@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shakeproof.operators import UNIT, Affine, Conv, Linear, Operator, PiecewiseLinear, Unrolled
+from shakeproof.operators import UNIT, Affine, Conv, Jumping, Linear, Operator, PiecewiseLinear, Unrolled
 
 FEW_LAYERS = 10
 # What underflow may do to a result, and much more.
@@ -133,12 +133,19 @@ class Graph:
 
     @property
     def is_piecewise_linear(self) -> bool:
+        """Whether it is straight between bends and jumps, so that pieces can be enumerated."""
         return not self.smooth_operators
+
+    @cached_property
+    def jumping_operators(self) -> tuple[str, ...]:
+        """The kinds of operators that jump."""
+        return tuple(sorted({type(n.operator).__name__ for n in self.nodes if isinstance(n.operator, Jumping)}))
 
     @cached_property
     def smooth_operators(self) -> tuple[str, ...]:
         """The kinds of operators that are not piecewise linear: curves and products."""
-        kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, (Affine, PiecewiseLinear))}
+        straight = (Affine, PiecewiseLinear, Jumping)
+        kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, straight)}
         return tuple(sorted(kind.__name__ for kind in kinds))
 
     def to(self, where: torch.device | torch.dtype) -> Graph:

@@ -14,14 +14,18 @@ from shakeproof.network.build import Builder, Pooling, Unsupported, Value
 from shakeproof.network.onnx_call import Array, Call, tensor
 from shakeproof.operators import (
     Abs,
+    Ceil,
     Erf,
     Exp,
+    Floor,
     Gelu,
     GeluTanh,
     HardSwish,
     Operator,
     Relu,
+    Round,
     Sigmoid,
+    Sign,
     Softplus,
     Tanh,
 )
@@ -296,6 +300,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
+    "Ceil": partial(_function, Ceil()),
     "Clip": _clip,
     "Concat": onnx_shapes.concat,
     "Conv": _conv,
@@ -305,6 +310,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Exp": partial(_function, Exp()),
     "Expand": onnx_shapes.expand,
     "Flatten": onnx_shapes.flatten,
+    "Floor": partial(_function, Floor()),
     "Gather": onnx_shapes.gather,
     "Gelu": _gelu,
     "Gemm": _gemm,
@@ -328,8 +334,10 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "ReduceSum": partial(_reduce, compose.total),
     "Relu": partial(_function, Relu()),
     "Reshape": onnx_shapes.reshape,
+    "Round": partial(_function, Round()),
     "Shape": onnx_shapes.shape,
     "Sigmoid": partial(_function, Sigmoid()),
+    "Sign": partial(_function, Sign()),
     "Slice": onnx_shapes.cut,
     "Softmax": _softmax,
     "Softplus": partial(_function, Softplus()),
@@ -350,10 +358,11 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "MaxPool": frozenset(("storage_order",)),
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
-CONSTANT_OPERATORS = frozenset(("Constant", "ConstantOfShape", "Range", "Floor", "Ceil", "Equal", "Where"))
-# Of these, what leaves numbers as they are.
+CONSTANT_OPERATORS = frozenset(("Constant", "ConstantOfShape", "Range", "Equal", "Where"))
+# Of these, what leaves numbers as they are, or makes whole ones of them.
 MOVES = frozenset(
     (
+        *("Ceil", "Floor", "Round", "Sign"),
         *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape"),
         *("Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
     )

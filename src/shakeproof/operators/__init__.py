@@ -21,6 +21,7 @@ from shakeproof.operators.base import (
 )
 from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
 from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
+from shakeproof.operators.jump import Ceil, Floor, Jumping, Round, Sign
 from shakeproof.operators.pool import MaxPool, envelope_breaks
 from shakeproof.operators.product import MatMul, Multiply, Softmax
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
@@ -50,6 +51,7 @@ __all__ = [
     "Bending",
     "Between",
     "Breaks",
+    "Ceil",
     "Cells",
     "Clip",
     "Combine",
@@ -58,10 +60,12 @@ __all__ = [
     "Elementwise",
     "Erf",
     "Exp",
+    "Floor",
     "Gelu",
     "GeluTanh",
     "HardSwish",
     "Itself",
+    "Jumping",
     "LeakyRelu",
     "Linear",
     "MatMul",
@@ -77,8 +81,10 @@ __all__ = [
     "Relaxation",
     "Relu",
     "Reshape",
+    "Round",
     "Scale",
     "Sigmoid",
+    "Sign",
     "Silu",
     "SlidingWindow",
     "Smooth",

@@ -9,7 +9,8 @@ A wrong rule does not crash. It proves what is not true. So whoever adds an oper
 defined everywhere says where its inputs may be, for all of them or for each: `within=(0.1, 5)`. What goes wrong is an
 AssertionError that names each rule broken, the worst violation and the seed that repeats it. Which rules there are
 depends on what the operator is (`rules_of` lists them): an `Affine` one has a magnitude and an adjoint, a
-`PiecewiseLinear` one tells its breaks, an `Elementwise` one how far it strays from lines.
+`PiecewiseLinear` one tells its breaks, a `Jumping` one where it leaves a value, an `Elementwise` one how far it strays
+from lines.
 
 And whether those samples would notice a mistake is tested in two more: each of these is the operator with one rule
 broken a little, and must not pass. (Where the enclosure is looser than the mistake is large, it is no mistake.)

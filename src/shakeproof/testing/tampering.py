@@ -10,8 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Affine, Breaks, Elementwise, Operator, PiecewiseLinear, Range, Relaxation, Smooth
-from shakeproof.testing.rules import Check, affine, bending, enclosing, function
+from shakeproof.operators import (
+    Affine,
+    Breaks,
+    Elementwise,
+    Jumping,
+    Operator,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+    Smooth,
+)
+from shakeproof.testing.rules import Check, affine, bending, enclosing, function, jumping
 from shakeproof.testing.wrapped import (
     HighPlane,
     LostCoefficients,
@@ -186,6 +196,10 @@ METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
         lambda found, x: found + 1e-3 * (1 + found.abs()),
     ),
     (function.curvature_is_monotone_between_turns, Smooth, "curvature", _wavy),
+    (jumping.values_are_whole_and_never_fall, Jumping, "apply", lambda found, x: -found),
+    (jumping.values_are_whole_and_never_fall, Jumping, "apply", lambda found, x: found + 0.5),
+    (jumping.leaves_is_where_a_value_is_left, Jumping, "leaves", lambda found, value: found + 0.01),
+    (jumping.leaves_is_where_a_value_is_left, Jumping, "leaves", lambda found, value: found - 0.01),
 )
 
 TAMPERINGS = (
