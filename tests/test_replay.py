@@ -18,7 +18,7 @@ from warm import run
 import shakeproof as sp
 from shakeproof.analysis import fitting
 from shakeproof.budget import Budget
-from shakeproof.cli.pictures import write_pictures
+from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
 from shakeproof.replay import compared, places
 from shakeproof.vnnlib import robustness

@@ -18,7 +18,7 @@ class WarmCommand:
     """One process that has imported everything and computed nothing; it forks for each run."""
 
     def __init__(self) -> None:
-        # pytest loads readline, which sets COLUMNS behind Python's back: a child would take a pipe for a terminal
+        # pytest loads readline, which sets COLUMNS behind Python's back: not for the command, which heeds it
         self.server = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )

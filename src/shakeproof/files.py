@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,21 +9,35 @@ from pathlib import Path
 
 from shakeproof.errors import InputError
 
+# As much as is written to find out whether a disk has room: a block.
+TRIAL = bytes(4096)
+
+
+def try_writing(path: Path) -> None:
+    """An error if a file cannot be written in its folder, as a trial shows, which leaves nothing behind."""
+    draft = _draft(path)
+    try:
+        try:
+            draft.write_bytes(TRIAL)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
 
 def write_whole(files: Mapping[Path, bytes]) -> None:
     """All files or none: they are written under other names first."""
-    drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in files}
+    drafts = {_draft(path): path for path in files}
     try:
         for draft, path in drafts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
+            check_regular(path)  # a file would take the place of a device
             draft.write_bytes(files[path])
         for draft, path in drafts.items():
             draft.replace(path)
     except OSError as error:
         where = next(iter(files)) if len(files) == 1 else next(iter(files)).parent
-        raise InputError(f"{where}: cannot be written ({error.strerror}); choose a folder you may write to") from error
+        raise _unwritable(where, error) from error
     finally:
         for draft in drafts:
             with suppress(OSError):  # it has been moved, or never was
@@ -35,3 +48,11 @@ def check_regular(path: Path) -> None:
     """Refuse what is no file with bytes in it: a folder, or a named pipe, whose reader would wait for ever."""
     if os.path.exists(path) and not path.is_file():
         raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'no regular file'}; name a file")
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written ({error.strerror}); choose a folder you may write to, with room")

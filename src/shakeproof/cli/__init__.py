@@ -9,6 +9,7 @@ import click
 from shakeproof import __version__
 from shakeproof.cli.analysing import profile, verify
 from shakeproof.cli.certifying import check
+from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels, supports
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain
@@ -18,6 +19,7 @@ from shakeproof.memory import keep_freed_memory
 
 def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    print_anywhere()
     keep_freed_memory()
     try:
         code = cli.main(standalone_mode=False)

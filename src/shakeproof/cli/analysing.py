@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shakeproof.cli.certifying import write_certificate
 from shakeproof.cli.options import Given, analysis_options, numbers, settings_from
-from shakeproof.cli.pictures import check_outputs, numbered, write_pictures
+from shakeproof.cli.outputs import Outputs
 from shakeproof.cli.queries import answered, parsed, perturbed_pictures, specified
-from shakeproof.cli.satisfiability import answer_version2, check_plain, write_results
+from shakeproof.cli.recording import Recording
+from shakeproof.cli.satisfiability import answer_version2, check_plain
 from shakeproof.cli.terminal import Screen
 from shakeproof.errors import InputError
 
@@ -24,7 +24,9 @@ from shakeproof.errors import InputError
 @analysis_options
 @click.option("--max-strength", callback=numbers(), default="1", show_default=True, metavar="Z[,Z...]",
               help="Analyse strengths from 0 to this; one for all parts, or one each.")  # fmt: skip
-def profile(images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any) -> int:
+def profile(
+    model: str, images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any
+) -> int:
     """The winning class at every strength, and the exact strength at which the label loses.
 
     MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
@@ -36,7 +38,7 @@ def profile(images: Sequence[str], perturbations: Sequence[str], max_strength: S
         raise InputError("say which perturbation is meant, with -p (shakeproof kernels lists them)")
     for text in perturbations:
         parse_path(text)
-    return _run(images=images, perturbations=perturbations, strength=max_strength, stop_early=False, **options)
+    return _run(model, images, perturbations, max_strength, False, Outputs.taken_from(options), **options)
 
 
 @click.command()
@@ -77,7 +79,7 @@ def verify(
     if networks:
         if perturbations or images or results or options["as_json"]:
             raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no image, -p, --results or --json")
-        return answer_version2(model, networks, **options)
+        return answer_version2(model, networks, Outputs.taken_from(options), **options)
     if not images:
         raise InputError(f"{model}: say what to verify: an image and -p PERTURBATION, or a QUERY.vnnlib")
     if bool(perturbations) != (strength is not None):
@@ -85,7 +87,8 @@ def verify(
     if results is not None and (perturbations or len(images) > 1):
         raise InputError("--results is about one QUERY.vnnlib, without -p")
     early = not whole_profile and options["plot"] is None
-    return _run(model, images, perturbations, strength or (), early, results=results, **options)
+    outputs = replace(Outputs.taken_from(options), results=results)
+    return _run(model, images, perturbations, strength or (), early, outputs, **options)
 
 
 def _run(
@@ -94,38 +97,36 @@ def _run(
     perturbations: Sequence[str],
     strength: Sequence[float],
     stop_early: bool,
+    outputs: Outputs,
     given: Given,
-    plot: Path | None,
-    counterexample: Path | None,
-    certificate: Path | None,
+    strict: bool,
     as_json: bool,
     quiet: bool,
-    strict: bool,
-    results: Path | None = None,
     **how: Any,
 ) -> int:
     """Make queries, answer them, and show each answer as soon as it is known."""
-    check_outputs(plot, counterexample, results, certificate)
-    kernels = parsed(perturbations, strength, plot)
-    settings = settings_from(stop_early, whole_curve=not (plot is certificate is None), **how)
+    outputs.check()
+    kernels = parsed(perturbations, strength, outputs.plot)
+    whole_curve = not (outputs.plot is outputs.certificate is None)
+    settings = settings_from(stop_early, whole_curve, **how)
     if perturbations:
         asked = perturbed_pictures(model, images, kernels, strength, given)
     else:
-        asked = specified(model, images, plot, given)
-    if strict or results is not None:
+        asked = specified(model, images, outputs.plot, given)
+    if strict or outputs.results is not None:
         asked = asked.strictly()
-    if results is not None:
+    if outputs.results is not None:
         check_plain(asked)
+    recording = None if outputs.output is None else Recording(outputs.output, settings)
+    asked = asked if recording is None else recording.left(asked)
     screen = Screen(asked.names, as_json, quiet)
     try:
         with screen.progress() as advance:
-            for answer in answered(asked, settings, screen.refuse, advance):
+            for answer in answered(asked, settings, screen.settle, advance):
                 screen.show(answer)
-                own = partial(numbered, number=answer.number, count=len(asked.names))
-                write_pictures(answer, own(plot), own(counterexample))
-                write_certificate(answer, own(certificate), profile=not stop_early)
-                if results is not None:
-                    write_results(results, answer.result)
+                if recording is not None:
+                    recording.add(answer)
+                outputs.write(answer, len(asked.names), profile=not stop_early)
     except KeyboardInterrupt:
         return screen.interrupted()
     finally:

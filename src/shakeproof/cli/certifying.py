@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shakeproof.cli.inspecting import EXIT_NO
-from shakeproof.cli.terminal import progress_bar
+from shakeproof.cli.terminal import progress_bar, say
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
             accepted &= outcome.accepted
             said = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
             word = "holds" if outcome.accepted else "does not hold"
-            click.echo(json.dumps(said | outcome.details) if as_json else f"{path}: {word}: {outcome.sentence}")
+            say(json.dumps(said | outcome.details) if as_json else f"{path}: {word}: {outcome.sentence}")
             advance((number + 1) / len(certificates))
     return 0 if accepted else EXIT_NO
 
@@ -51,4 +52,4 @@ def write_certificate(answer: Answer, path: Path | None, profile: bool) -> None:
     try:
         write_whole({path: certificate(answer.network, answer.result, profile)})
     except NoCertificateError as problem:
-        click.echo(f"no certificate: {problem}", err=True)
+        say(f"no certificate: {problem}", sys.stderr)

@@ -12,7 +12,7 @@ import click
 
 from shakeproof.cli.options import Given, check_writable, input_options, numbers
 from shakeproof.cli.queries import load_pictures, strictly
-from shakeproof.cli.terminal import progress_bar, terminal
+from shakeproof.cli.terminal import progress_bar, say, terminal
 
 if TYPE_CHECKING:
     from shakeproof.exporting import Format
@@ -77,13 +77,13 @@ def export(
     (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
     written = write_query(model, network, query, folder, form)
     if as_json:
-        click.echo(json.dumps(written.to_json()))
+        say(json.dumps(written.to_json()))
     elif form == "perturbed":
-        click.echo(f"wrote {written.query}; for shakeproof: {parsed} of an image of class {written.label}")
+        say(f"wrote {written.query}; for shakeproof: {parsed} of an image of class {written.label}")
     else:
         files = " and ".join(str(path) for path in (written.augmented, written.query) if path is not None)
         pair = f"{folder / AUGMENTED} {written.query}"
-        click.echo(f"wrote {files}; for any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} wins)")
+        say(f"wrote {files}; for any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} wins)")
     return 0
 
 
@@ -94,11 +94,11 @@ def export(
 def demo(output: Path, as_json: bool, quiet: bool) -> int:
     """Certify the bundled classifier on the bundled images and write a report."""
     from shakeproof import demo as bundle
-    from shakeproof.analysis import analyse
+    from shakeproof.analysis import answers
     from shakeproof.images import read_image
     from shakeproof.network import load
     from shakeproof.query import perturbed
-    from shakeproof.report import write_page
+    from shakeproof.report import demo_tables, write_page
     from shakeproof.settings import Settings
 
     check_writable(output, (".html",))
@@ -109,18 +109,18 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     ]
     by_kernel = [perturbed(network, pictures, text) for text in bundle.PERTURBATIONS]
     queries = [query for of_picture in zip(*by_kernel, strict=True) for query in of_picture]
-    with progress_bar(f"certifying {len(queries)} times", quiet or as_json) as advance:
-        results = analyse(network, queries, Settings(whole_curve=True), advance)
-    write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
-    if as_json:
-        for result in results:
-            click.echo(json.dumps(result.to_json()))
-    elif not quiet:
+    results = []
+    with progress_bar(f"certifying {len(queries)} times", quiet or as_json, len(queries)) as advance:
+        for result in answers(network, queries, Settings(whole_curve=True), advance):
+            results.append(result)
+            if as_json:
+                say(json.dumps(result.to_json()))
+    if not (as_json or quiet):
         console = terminal()
-        from shakeproof.report import demo_table
-
-        console.print(demo_table(results))
-        console.print(
-            f"critical strength for each image and perturbation; [green]safe[/]: none up to 1. Wrote {output}"
-        )
+        for table in demo_tables(results, console.width):
+            console.print(table)
+        console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1")
+    write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
+    if not (as_json or quiet):
+        say(f"wrote {output}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.errors import InputError
+from shakeproof.files import check_regular, try_writing
 
 if TYPE_CHECKING:
     from shakeproof.settings import Arithmetic, Method, Rounding, Settings
@@ -102,6 +102,9 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
         click.option("--certificate", type=click.Path(path_type=Path),
                      help="Write what shakeproof check needs to find the answer again, a file for each query."),
+        click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
+        click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
         click.option("--strict", is_flag=True,
                      help="Refuse everything if an image cannot be used [say so, and do the others]."),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
@@ -149,8 +152,8 @@ def usable_device(name: str) -> str:
 
 
 def check_writable(path: Path, endings: Sequence[str] = PICTURES) -> None:
-    """Find out before the work whether a file can be written at its end."""
+    """Find out before the work whether a file can be written at its end, by writing another beside it."""
     if endings and path.suffix.lower() not in endings:
         raise InputError(f"{path}: write it as {' or '.join(endings)}")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
-        raise InputError(f"{path}: cannot be written; choose a file in an existing folder you may write to")
+    check_regular(path)
+    try_writing(path)

@@ -33,6 +33,13 @@ class Refusal:
     error: InputError
 
 
+@dataclass(frozen=True)
+class Known:
+    """How a query was answered before."""
+
+    status: str
+
+
 class Answer(NamedTuple):
     """A result, its network, and which of all queries it answers."""
 
@@ -45,12 +52,12 @@ class Answer(NamedTuple):
 class Asked:
     """What was asked: `names` has an image and a perturbation for each query, before any is made.
 
-    Queries come with their networks, in the order of their names; a refusal stands for all those about one image, of
-    which there are `of_each`.
+    Queries come with their networks, in the order of their names, or what is known stands in their place; a refusal is
+    about all those with one image, of which there are `of_each`.
     """
 
     names: Sequence[tuple[str, str]]
-    queries: Iterable[tuple[Network, Query] | Refusal]
+    queries: Iterable[tuple[Network, Query] | Known | Refusal]
     of_each: int = 1
 
     def strictly(self) -> Asked:
@@ -223,32 +230,31 @@ def _fitted(network: Network, raw: RawImage | Refusal, normalised: bool) -> Imag
 
 
 def answered(
-    asked: Asked, settings: Settings, refuse: Callable[[range, Refusal], None], advance: Callable[[float], None]
+    asked: Asked, settings: Settings, settle: Callable[[range, Known | Refusal], None], advance: Callable[[float], None]
 ) -> Iterator[Answer]:
-    """Answers as they come, in order; whoever asks is told which are refused, and how many queries are done with."""
+    """Answers as they come, in order; whoever asks is told what needs no answer, and how many queries are done with."""
     from shakeproof.analysis import answers
 
     waiting: deque[int] = deque()
-    refused = 0
+    done = settled = 0
 
     def questions() -> Iterator[tuple[Network, Query]]:
-        nonlocal refused
+        nonlocal settled
         number = 0
         for own in asked.queries:
-            if isinstance(own, Refusal):
-                refuse(range(number, number + asked.of_each), own)
-                refused += asked.of_each
-                number += asked.of_each
-            else:
-                waiting.append(number)
-                number += 1
+            numbers = range(number, number + (asked.of_each if isinstance(own, Refusal) else 1))
+            number = numbers.stop
+            if isinstance(own, tuple):
+                waiting.extend(numbers)
                 yield own
+            else:
+                settled += len(numbers)
+                settle(numbers, own)
 
-    done = 0
     for network, same in groupby(questions(), key=lambda question: question[0]):
 
         def progress(own: float, before: int = done) -> None:
-            advance(before + refused + own)
+            advance(before + settled + own)
 
         for result in answers(network, (query for _, query in same), settings, progress):
             done += 1

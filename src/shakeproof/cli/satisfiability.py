@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from shakeproof.cli.options import Given, settings_from
-from shakeproof.cli.pictures import check_outputs, write_pictures
-from shakeproof.cli.queries import answered, specified, strictly
-from shakeproof.cli.terminal import Screen, exit_code
+from shakeproof.cli.queries import answered, specified
+from shakeproof.cli.terminal import Screen, exit_code, say
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
+    from shakeproof.cli.outputs import Outputs
     from shakeproof.cli.queries import Asked
     from shakeproof.result import Result
 
 
 def check_plain(asked: Asked) -> None:
     """Refuse a query with a perturbation: its answer is not about the box in its file."""
-    ((_, query),) = strictly(asked.queries)
-    if query.perturbation is not None:
-        raise InputError(f"{query.name}: carries a perturbation; verify it without --results and --network")
+    for own in asked.queries:
+        if isinstance(own, tuple) and own[1].perturbation is not None:
+            raise InputError(f"{own[1].name}: carries a perturbation; verify it without --results and --network")
 
 
 def write_results(path: Path, result: Result) -> None:
@@ -44,7 +42,7 @@ def _verdict(result: Result, late: str) -> str:
     return answers[result.status.value]
 
 
-def answer_version2(query_file: str, networks: Sequence[str], given: Given, **options: Any) -> int:
+def answer_version2(query_file: str, networks: Sequence[str], outputs: Outputs, given: Given, **options: Any) -> int:
     """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
     from shakeproof.vnnlib import read_specification
 
@@ -54,23 +52,24 @@ def answer_version2(query_file: str, networks: Sequence[str], given: Given, **op
     specification = read_specification(Path(query_file))
     if specification.network not in (None, name):
         raise InputError(f"{query_file}: declares the network {specification.network!r}, not {name!r}")
-    plot, counterexample, quiet = (options.pop(key) for key in ("plot", "counterexample", "quiet"))
-    del options["as_json"], options["strict"]
-    if options.pop("certificate") is not None:
+    quiet, _, _ = (options.pop(key) for key in ("quiet", "as_json", "strict"))
+    if outputs.certificate is not None:
         raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
-    check_outputs(plot, counterexample, None)
+    if outputs.output is not None:
+        raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no --output")
+    outputs.check()
     settings = settings_from(stop_early=True, whole_curve=False, **options)
-    asked = specified(model, [query_file], plot, given).strictly()
+    asked = specified(model, [query_file], outputs.plot, given).strictly()
     check_plain(asked)
     screen = Screen(asked.names, as_json=False, quiet=quiet)
     with screen.progress() as advance:
-        (answer,) = answered(asked, settings, screen.refuse, advance)
+        (answer,) = answered(asked, settings, screen.settle, advance)
     result = answer.result
-    click.echo(_verdict(result, "timed-out"))
+    say(_verdict(result, "timed-out"))
     if result.status == "unsafe" and result.counterexample is not None:
         found = result.counterexample
         sizes = f"X real [{found.input.size}]", f"Y real [{found.outputs.size}]"
         for declared, side in zip(specification.tensors or sizes, (found.input, found.outputs), strict=True):
-            click.echo("\n".join((declared, *(repr(float(value)) for value in side.flatten()))))
-    write_pictures(answer, plot, counterexample)
+            say("\n".join((declared, *(repr(float(value)) for value in side.flatten()))))
+    outputs.write(answer, 1, profile=False)
     return exit_code([result.status])

@@ -8,16 +8,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
-import click
-
+from shakeproof.cli.encoding import printable
+from shakeproof.cli.queries import Answer, Known, Refusal
 from shakeproof.errors import ShakeproofError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shakeproof.cli.queries import Answer, Refusal
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 # How the arguments that errors speak of are typed here.
@@ -35,8 +35,15 @@ def complain(problem: str | ShakeproofError) -> int:
     """One line on stderr, and the exit code of a mistake."""
     flag = FLAGS.get(problem.option or "") if isinstance(problem, ShakeproofError) else None
     message = f"{problem} ({flag})" if flag else str(problem)
-    click.echo(f"shakeproof: {' '.join(message.split())}", err=True)
+    say(f"shakeproof: {' '.join(message.split())}", sys.stderr)
     return EXIT_BAD_INPUT
+
+
+def say(line: str, stream: TextIO | None = None) -> None:
+    """A line for people or programs, at once."""
+    stream = stream or sys.stdout
+    stream.write(f"{line}\n")
+    stream.flush()
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -85,9 +92,10 @@ class Screen:
 
         self.names, self.as_json, self.quiet = names, as_json, quiet
         self.console = terminal()
-        self.rows = ResultRows(names, self.console.width)
+        self.rows = ResultRows(names, self.console.width, partial(printable, encoding=self.console.encoding))
         self.missing = dict.fromkeys(range(len(names)))
         self.statuses: Counter[str] = Counter()
+        self.known: Counter[str] = Counter()
         self.refused = 0
         self.notes: set[str] = set()
         self.remarks: dict[str, str] = {}
@@ -106,7 +114,7 @@ class Screen:
         del self.missing[number]
         self.statuses[result.status.value] += 1
         if self.as_json:
-            click.echo(json.dumps(result.to_json()))
+            say(json.dumps(result.to_json()))
         elif not self.quiet:
             notes = (*network.notes, *(() if result.query.image is None else result.query.image.notes))
             for note in dict.fromkeys(note for note in notes if note not in self.notes):
@@ -115,12 +123,15 @@ class Screen:
             self.console.print(self.rows.drawn(result))
             self.remarks |= remarks(result)
 
-    def refuse(self, numbers: range, refusal: Refusal) -> None:
-        """Say what is wrong with an image; the others go on."""
-        self.refused += 1
+    def settle(self, numbers: range, found: Known | Refusal) -> None:
+        """Queries that need no answer: say what is wrong with an image, and count what is known already."""
         for number in numbers:
             del self.missing[number]
-        complain(refusal.error)
+        if isinstance(found, Refusal):
+            self.refused += 1
+            complain(found.error)
+        else:
+            self.known[found.status] += 1
 
     def close(self) -> None:
         """What the words beside answers mean and, of several, how many there are of each kind."""
@@ -129,6 +140,8 @@ class Screen:
         if self.statuses.total() > 1 and not (self.as_json or self.quiet):
             counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
             self.console.print(f"{self.statuses.total()} answers: {counts}")
+        if self.known and not (self.as_json or self.quiet):
+            self.console.print(f"{self.known.total()} more were there already")
 
     def interrupted(self) -> int:
         """Say what is missing."""
@@ -140,7 +153,7 @@ class Screen:
 
     def exit_code(self) -> int:
         """2 where something was refused; else what the answers say."""
-        return EXIT_BAD_INPUT if self.refused else exit_code(self.statuses)
+        return EXIT_BAD_INPUT if self.refused else exit_code(self.statuses + self.known)
 
 
 def exit_code(statuses: Collection[str]) -> int:

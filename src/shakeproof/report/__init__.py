@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.report.page import write_page
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.tables import ResultRows, demo_table, plain_table, remarks
+    from shakeproof.report.tables import ResultRows, demo_tables, plain_table, remarks
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
     "page": ("write_page",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("ResultRows", "demo_table", "plain_table", "remarks"),
+    "tables": ("ResultRows", "demo_tables", "plain_table", "remarks"),
 }
 
 __all__ = [
     "ResultRows",
     "counterexample_figure",
-    "demo_table",
+    "demo_tables",
     "kernel_figure",
     "margin_figure",
     "plain_table",

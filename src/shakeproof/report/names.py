@@ -1,10 +1,41 @@
-"""How things are called wherever they are shown."""
+"""How things are called, in tables and pictures alike."""
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import floor
+
+from shakeproof.evidence import Swept
 from shakeproof.result import Result
 
 
 def class_name(result: Result, number: int | None) -> str:
     """A class, in tables and plots; "-" where there is none."""
     return "-" if number is None else str(number)
+
+
+def shown(name: str) -> str:
+    """A name in pictures and pages: bytes that are no text, as file names may have them, by their codes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def margin_text(result: Result) -> str:
+    """The smallest margin, or in which direction it is bounded by what was proved or found; rounded that way."""
+    if result.min_margin is None:
+        return "-"
+    if isinstance(result.proof, Swept) and result.proof.curve.covers(0.0, result.proof.end):
+        return f"{result.min_margin:.4g}"
+    is_proved = result.status == "safe"
+    rounded = Context(4, ROUND_FLOOR if is_proved else ROUND_CEILING).create_decimal_from_float(result.min_margin)
+    return f"{'>=' if is_proved else '<='} {float(rounded):.4g}"
+
+
+def critical_text(result: Result) -> str:
+    """The critical strength, or the most that is known of it: where an undecided answer got to, it is beyond that."""
+    if result.critical_strength is None:
+        reached = result.certified_strength
+        return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
+    low, high = result.critical_strength
+    if high - low < 1e-6:
+        return f"{low:.9f}"
+    return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"

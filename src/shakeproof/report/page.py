@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
+from shakeproof.report.names import shown
 from shakeproof.report.plot import displayable, margin_figure
 from shakeproof.result import Result
 from shakeproof.verdict import Status
@@ -46,7 +47,7 @@ def page(results: Sequence[Result], classes: Sequence[str], title: str) -> str:
     """The whole page as text; `classes` are names for the class numbers."""
     by_image: dict[str, list[Result]] = {}
     for result in results:
-        by_image.setdefault(result.query.name, []).append(result)
+        by_image.setdefault(shown(result.query.name), []).append(result)
     flips = sum(result.critical_strength is not None for result in results)
     seconds, pieces = sum(r.seconds for r in results), sum(r.pieces for r in results)
     sections = "".join(_article(most_dangerous(group), classes) for group in by_image.values())
@@ -114,7 +115,7 @@ def _article(result: Result, classes: Sequence[str]) -> str:
             f"stops being <b>{escape(classes[result.label])}</b> at strength <b>{result.critical_strength[0]:.9f}</b>"
         )
     return (
-        f"<article><div><h2>{escape(query.name)}</h2><p>{escape(str(query.perturbation))}<br>{verdict}</p>{pictures}</div>"
+        f"<article><div><h2>{escape(shown(query.name))}</h2><p>{escape(str(query.perturbation))}<br>{verdict}</p>{pictures}</div>"
         f"<div>{_svg(result, classes)}</div></article>"
     )
 

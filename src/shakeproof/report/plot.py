@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,17 +13,22 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
+from shakeproof.evidence import Swept
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
+from shakeproof.report.names import class_name, critical_text, margin_text, shown
 from shakeproof.result import Result
 
 # Rivals that never come close would only clutter the picture.
 RIVALS_SHOWN = 6
-INK = "#334155"
+INK, LOSS = "#334155", "#b91c1c"
+# How wide plots of margins are, and a letter of their small print on average, in inches.
+WIDTH, LETTER = 7.0, 0.066
 REGION_COLOURS = {"certified": "#86efac", "violated": "#fca5a5", "not settled": "#e2e8f0"}
 
 
@@ -53,7 +59,11 @@ def region_figure(result: Result) -> Figure:
     witness = result.counterexample
     if witness is not None and witness.strengths is not None:
         axes.plot(
-            *witness.strengths, "*", color="#7f1d1d", markersize=11, label=f"counterexample: class {witness.winner}"
+            *witness.strengths,
+            "*",
+            color="#7f1d1d",
+            markersize=11,
+            label=f"counterexample: class {class_name(result, witness.winner)}",
         )
     perturbation = result.query.perturbation
     assert isinstance(perturbation, Perturbation)
@@ -62,50 +72,92 @@ def region_figure(result: Result) -> Figure:
     axes.set_ylim(0, strengths[1] or 1.0)
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
-    axes.set_title(f"{Path(result.query.name).name}   class {result.label}: {result.status}", fontsize=10, color=INK)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
+    axes.set_title(_title(result, f"class {class_name(result, result.label)}: {result.status}"), fontsize=10, color=INK)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     _plain_axes(axes)
-    return figure
+    return _finished(figure)
 
 
 def margin_figure(result: Result, title: str | None = None, classes: Sequence[str] | None = None) -> Figure:
-    """The label's margin over each rival against the strength; the background shows which class wins."""
-    names = [f"class {number}" for number in range(result.curve.scores.shape[1])] if classes is None else classes
-    (strength,) = result.query.strengths
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    """The label's margin over each rival against the strength; the background shows which class wins.
+
+    The legend is below the plot, and the winners' names above it: neither covers a curve.
+    """
     curve, label = result.curve, result.label
     assert label is not None
+    numbers = range(curve.scores.shape[1])
+    names = [f"class {class_name(result, number)}" for number in numbers] if classes is None else classes
+    (strength,) = result.query.strengths
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axes = figure.add_subplot()
     leads = curve.leads(label)
     rivals = sorted(np.argsort(leads.min(0, initial=np.inf))[:RIVALS_SHOWN].tolist())
-    rivals = [rival for rival in rivals if rival != label]
+    is_exact = isinstance(result.proof, Swept)
     for rival in rivals:
-        axes.plot(curve.z, leads[:, rival], color=class_colour(rival), linewidth=1.6, label=f"over {names[rival]}")
-        for row in np.flatnonzero(curve.bridged):  # who wins there is proved, by how much was not computed
-            axes.plot(curve.z[row : row + 2], leads[row : row + 2, rival], color="white", linewidth=1.8, linestyle=":")
-    winners = {interval.winner for interval in result.profile}
-    for interval in result.profile:
-        axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
-        if interval.end - interval.start > 0.06 * max(strength, 1e-9):
-            middle = (interval.start + interval.end) / 2
-            axes.text(middle, 0.97, names[interval.winner], transform=axes.get_xaxis_transform(), **_label_style())
-    if result.regions is not None:
-        for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
-            name = None if number else f"{names[label]} proved to win"
-            axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
+        if rival != label:
+            style = {"linewidth": 1.6} if is_exact else {"linewidth": 0.8, "marker": ".", "markersize": 3}
+            colour, name = class_colour(rival), f"over {names[rival]}"
+            axes.plot(curve.z, leads[:, rival], color=colour, label=name, **style)
+            for row in np.flatnonzero(curve.bridged):  # who wins there is proved, by how much was not computed
+                bridge = slice(row, row + 2)
+                axes.plot(curve.z[bridge], leads[bridge, rival], color="white", linewidth=1.8, linestyle=":")
+    _show_winners(axes, result, names)
+    _show_proved(axes, result, names[label])
     axes.axhline(0, color=INK, linewidth=0.9)
     if result.critical_strength is not None:
-        critical = result.critical_strength[0]
-        axes.axvline(critical, color="#b91c1c", linewidth=1.6, linestyle="--")
-        axes.plot([critical], [0], "o", color="#b91c1c", markersize=6, label=f"critical strength {critical:.6g}")
+        low, high = result.critical_strength
+        axes.plot(
+            [low, high], [0, 0], "o-", color=LOSS, markersize=6, label=f"critical strength {critical_text(result)}"
+        )
+        for end in {low, high} if high - low > 0.01 * strength else {low}:
+            axes.axvline(end, color=LOSS, linewidth=1.6, linestyle="--")
     if strength > 0:
         axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
-    axes.set_ylabel(f"margin of {names[label]}")
-    axes.set_title(title or f"{Path(result.query.name).name}   {result.query.perturbation}", fontsize=10, color=INK)
-    axes.legend(fontsize=8, frameon=False, loc="lower left" if len(winners) > 1 else "best", ncols=2)
+    axes.set_ylabel(fill(f"margin of {names[label]}", 30))
+    axes.set_title(title or _title(result, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
     _plain_axes(axes)
-    return figure
+    _legend_below(figure, axes)
+    return _finished(figure)
+
+
+def _show_winners(axes: Axes, result: Result, names: Sequence[str]) -> None:
+    """Which class wins where: a coloured stretch, with its name above if there is room for it."""
+    (strength,) = result.query.strengths
+    for interval in result.profile:
+        axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
+        name = names[interval.winner]
+        if (interval.end - interval.start) * WIDTH > len(name) * LETTER * max(strength, 1e-9):
+            middle = (interval.start + interval.end) / 2
+            axes.text(middle, 1.01, name, transform=axes.get_xaxis_transform(), **_label_style())
+
+
+def _show_proved(axes: Axes, result: Result, label: str) -> None:
+    """What bounds proved where; how far an undecided answer got; and a margin that is only bounded."""
+    (strength,) = result.query.strengths
+    if result.regions is not None:
+        for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
+            name = None if number else f"{label} proved to win"
+            axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
+    if result.status == "undecided":
+        reached = result.certified_strength
+        style: dict[str, Any] = {"facecolor": "none", "edgecolor": "#94a3b8", "hatch": "///", "linewidth": 0}
+        axes.axvspan(reached, strength, label="not settled", **style)
+        if reached > 0:
+            axes.axvline(reached, color="#15803d", linewidth=1.4, linestyle=":", label=f"proved up to {reached:.6g}")
+    if result.regions is not None and result.status == "safe" and result.min_margin is not None:
+        name = f"margin {margin_text(result)}"
+        axes.axhline(result.min_margin, color="#15803d", linewidth=1.2, linestyle=":", label=name)
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    """The legend under a plot, in as many columns as its longest name allows; the figure grows by its rows."""
+    handles, names = axes.get_legend_handles_labels()
+    if not names:
+        return
+    columns = int(max(1, min(4, WIDTH / (max(map(len, names)) * LETTER + 0.5))))
+    figure.set_figheight(figure.get_figheight() + 0.19 * -(-len(names) // columns))
+    figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=columns)
 
 
 def _merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
@@ -127,18 +179,19 @@ def counterexample_figure(result: Result) -> Figure:
         raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     original, perturbed, third = figure.subplots(1, 3)
-    show_image(original, query.image.pixels, f"original: class {result.predicted}")
+    show_image(original, query.image.pixels, f"original: class {class_name(result, result.predicted)}")
     if isinstance(query.perturbation, Perturbation) and witness.strengths is not None:
         there = _at_strengths("", witness.strengths)
-        show_image(perturbed, found, f"{there}: class {witness.winner}")
+        show_image(perturbed, found, f"{there}: class {class_name(result, witness.winner)}")
         show_kernel(third, query.perturbation, witness.strengths)
     else:
-        show_image(perturbed, found, f"counterexample: class {witness.winner}")
+        show_image(perturbed, found, f"counterexample: class {class_name(result, witness.winner)}")
         show_difference(third, found - query.image.pixels)
-    what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {result.label}"
+    name = class_name(result, result.label)
+    what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"
     note = "" if witness.replayed else "; the float32 runtime does not show it"
-    figure.suptitle(f"{what}: {result.status}{note}", fontsize=10, color=INK)
-    return figure
+    figure.suptitle(fill(f"{what}: {result.status}{note}", 110), fontsize=10, color=INK)
+    return _finished(figure)
 
 
 def show_difference(axes: Axes, change: Tensor) -> None:
@@ -158,7 +211,7 @@ def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float],
     show_image(before, image, "z = 0")
     strengths = perturbation.strengths(strength)
     show_image(after, perturbation.apply(image).image(*strengths), _at_strengths("", strengths))
-    return figure
+    return _finished(figure)
 
 
 def show_image(axes: Axes, pixels: Tensor, title: str) -> None:
@@ -215,7 +268,9 @@ def save(figure: Figure, path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"{path}: a picture is written as .png or .svg")
     drawn = BytesIO()
-    figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in letters that the font lacks
+        figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
     write_whole({path: drawn.getvalue()})
 
 
@@ -224,8 +279,21 @@ def _at_strengths(words: str, strengths: Sequence[float]) -> str:
     return fill(f"{words}z = {', '.join(f'{strength:.6g}' for strength in strengths)}", 40)
 
 
+def _title(result: Result, words: str) -> str:
+    """The image and what is said of it, in lines that fit above a plot."""
+    return fill(f"{Path(result.query.name).name}   {words}", 85)
+
+
 def _label_style() -> dict[str, Any]:
-    return {"ha": "center", "va": "top", "fontsize": 8, "color": INK}
+    return {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
+
+
+def _finished(figure: Figure) -> Figure:
+    """Names are no formulas, whatever signs they have."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(shown(text.get_text()))
+    return figure
 
 
 def _plain_axes(axes: Axes) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor
 from typing import Literal, NamedTuple
 
@@ -12,8 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shakeproof.evidence import Swept
-from shakeproof.report.names import class_name
+from shakeproof.report.names import class_name, critical_text, margin_text
 from shakeproof.result import Result
 
 SENTENCES = {
@@ -27,6 +25,8 @@ COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undeci
 # What follows image and perturbation, and how many characters it takes. The last column has what is left, but this.
 COLUMNS = {"label": 6, "status": 13, "critical strength": 20, "min margin": 10, "pieces": 7, "seconds": 8}
 LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
+# What a framed table adds to the width of each column.
+FRAME = 3
 
 
 def plain_table(*headings: str) -> Table:
@@ -57,7 +57,7 @@ class Cells(NamedTuple):
             perturbation="-" if result.query.perturbation is None else str(result.query.perturbation),
             label=class_name(result, result.label) + "*" * result.query.label_predicted,
             status=Text(str(result.status), style=COLOURS[result.status]),
-            critical=_critical(result),
+            critical=critical_text(result),
             margin=margin_text(result),
             pieces=str(result.pieces),
             seconds=f"{result.seconds:.3f}",
@@ -66,10 +66,18 @@ class Cells(NamedTuple):
 
 
 class ResultRows:
-    """Draws results one by one; `names` has the image and the perturbation of each, `width` is the terminal's."""
+    """Draws results one by one; `names` has the image and the perturbation of each, `width` is the terminal's.
 
-    def __init__(self, names: Sequence[tuple[str, str]], width: int) -> None:
-        image, perturbation = (max((cell_len(name[part]) for name in names), default=0) for part in (0, 1))
+    `printable` says how a name will look there.
+    """
+
+    def __init__(
+        self, names: Sequence[tuple[str, str]], width: int, printable: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self.printable = printable
+        image, perturbation = (
+            max((cell_len(printable(own)) for own in {name[part] for name in names}), default=0) for part in (0, 1)
+        )
         self.widths = {"image": max(image, 5), "perturbation": max(perturbation, 12), **COLUMNS}
         self.widths[LAST] = width - sum(self.widths.values()) - GAP * len(self.widths)
         self.width, self.is_stacked = width, self.widths[LAST] < LAST_WIDTH
@@ -78,7 +86,7 @@ class ResultRows:
     def drawn(self, result: Result) -> RenderableType:
         """What is to be printed of a result, below those before it."""
         before, self.image = self.image, result.query.name
-        cells = Cells.of(result)
+        cells = Cells.of(result)._replace(image=self.printable(result.query.name))
         if self.is_stacked:
             return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
         head = [self._row(self.widths, "bold"), self._row("-" * width for width in self.widths.values())]
@@ -135,28 +143,6 @@ def _qualified(result: Result) -> Iterator[str]:
         yield "not replayed"
 
 
-def _critical(result: Result) -> str:
-    """The critical strength, or the most that is known of it: where an undecided answer got to, it is beyond that."""
-    if result.critical_strength is None:
-        reached = result.certified_strength
-        return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
-    low, high = result.critical_strength
-    if high - low < 1e-6:
-        return f"{low:.9f}"
-    return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"
-
-
-def margin_text(result: Result) -> str:
-    """The smallest margin, or in which direction it is bounded by what was proved or found; rounded that way."""
-    if result.min_margin is None:
-        return "-"
-    if isinstance(result.proof, Swept) and result.proof.curve.covers(0.0, result.proof.end):
-        return f"{result.min_margin:.4g}"
-    is_proved = result.status == "safe"
-    rounded = Context(4, ROUND_FLOOR if is_proved else ROUND_CEILING).create_decimal_from_float(result.min_margin)
-    return f"{'>=' if is_proved else '<='} {float(rounded):.4g}"
-
-
 def _journey(result: Result) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
     if result.query.path is None:
@@ -169,17 +155,30 @@ def _journey(result: Result) -> str:
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"and {len(steps) - 4} more"])
 
 
-def demo_table(results: Sequence[Result]) -> Table:
-    """Images down, perturbations across: the critical strength."""
-    table = plain_table("image")
-    names = list(dict.fromkeys(str(result.query.perturbation) for result in results))
-    for name in names:
-        table.add_column(name.replace("motion-blur", "motion").replace(":", "\n").replace(",", "\n"), justify="right")
-    rows: dict[str, list[str]] = {}
+def demo_tables(results: Sequence[Result], width: int) -> Iterator[Table]:
+    """Images down, perturbations across: the critical strength. As many tables as the width makes necessary."""
+    by_name: dict[str, list[Result]] = {}
     for result in results:
-        critical = result.critical_strength
-        text = f"[{COLOURS[result.status]}]{result.status if critical is None else f'{critical[0]:.4f}'}[/]"
-        rows.setdefault(result.query.name, []).append(text)
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
+        name = str(result.query.perturbation).replace("motion-blur", "motion")
+        by_name.setdefault(name.replace(":", "\n").replace(",", "\n"), []).append(result)
+    images = max(cell_len(result.query.name) for result in results)
+    while by_name:
+        table, left = plain_table("image"), width - images - FRAME
+        shown: list[list[Result]] = []
+        while by_name and (not shown or left >= _demo_width(next(iter(by_name)))):
+            heading = next(iter(by_name))
+            left -= _demo_width(heading)
+            table.add_column(heading, justify="right")
+            shown.append(by_name.pop(heading))
+        for of_image in zip(*shown, strict=True):
+            table.add_row(Text(of_image[0].query.name), *map(_demo_cell, of_image))
+        yield table
+
+
+def _demo_width(heading: str) -> int:
+    return max(*map(len, heading.split("\n")), 6) + FRAME
+
+
+def _demo_cell(result: Result) -> Text:
+    critical = result.critical_strength
+    return Text(str(result.status) if critical is None else f"{critical[0]:.4f}", style=COLOURS[result.status])

@@ -1,0 +1,148 @@
+"""`--output FILE`: every answer is a line of it as soon as it is known, and `--resume` asks only what is not there."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shakeproof.cli.queries import Asked, Known, Refusal
+from shakeproof.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shakeproof.cli.queries import Answer
+    from shakeproof.network import Network
+    from shakeproof.query import Query
+    from shakeproof.settings import Settings
+
+ENDINGS = (".jsonl", ".csv")
+# The columns of a table: those of a result's JSON, brackets and counterexamples spread over several.
+BRACKET = ("critical_strength_low", "critical_strength_high")
+WITNESS = ("strength", "class", "margin", "replayed")
+COLUMNS = (
+    *("question", "version", "model", "image", "label", "predicted", "perturbation", "strength", "status", *BRACKET),
+    *("certified_strength", *(f"counterexample_{key}" for key in WITNESS), "min_margin", "method", "pieces"),
+    *("rounding", "arithmetic", "reason", "seconds", "profile"),
+)
+# How a table and a line of JSON begin.
+HEADER, START = ",".join(COLUMNS).encode(), b'{"question": "'
+
+
+class Recording:
+    """A file of answers that grows by whole lines. Each has the digest of its question, by which it is found again."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings, self.is_table = path, settings, path.suffix.lower() == ".csv"
+        try:
+            self.file = path.open("ab", buffering=0)
+            self.known = dict(self._read())
+            if self.is_table and not path.stat().st_size:
+                self._append(HEADER + b"\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def left(self, asked: Asked) -> Asked:
+        """What is asked, with what is known already in the place of its query."""
+        return replace(asked, queries=(self._known(own) for own in asked.queries))
+
+    def add(self, answer: Answer) -> None:
+        """Write an answer down; a line is there as a whole or not at all."""
+        _, network, result = answer
+        late = result.reason == "timeout"
+        said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
+        self._append(_line(map(_flat(said).get, COLUMNS)) if self.is_table else f"{json.dumps(said)}\n".encode())
+
+    def _known(self, own: tuple[Network, Query] | Refusal | Known) -> tuple[Network, Query] | Refusal | Known:
+        if not isinstance(own, tuple):
+            return own
+        asked = (question(*own, self.settings, late) for late in (False, True))
+        return next((Known(self.known[digest]) for digest in asked if digest in self.known), own)
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        """The questions that are answered here, and how; a last line of ours that was torn off is dropped."""
+        text = self.path.read_bytes()
+        *lines, torn = text.split(b"\n")
+        if self.is_table and lines and lines.pop(0) != HEADER:
+            raise self._strange(1)
+        for number, line in enumerate(lines, start=1 + self.is_table):
+            try:
+                yield self._answer(line.decode(errors="surrogateescape"))
+            except (KeyError, TypeError, ValueError, csv.Error):
+                raise self._strange(number) from None
+        start = b"" if self.is_table and b"\n" in text else HEADER if self.is_table else START
+        if not start.startswith(torn[: len(start)]):
+            raise self._strange(len(lines) + 1)
+        self.file.truncate(len(text) - len(torn))
+
+    def _answer(self, line: str) -> tuple[str, str]:
+        """A line's question, and how it was answered."""
+        said = dict(zip(COLUMNS, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
+        return said["question"], said["status"]
+
+    def _strange(self, number: int) -> InputError:
+        return InputError(f"{self.path}: line {number} is not what shakeproof writes; choose another name")
+
+    def _append(self, line: bytes) -> None:
+        before = self.file.seek(0, os.SEEK_END)
+        try:
+            if self.file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            self.file.truncate(before)
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: cannot be written ({error.strerror}); make room, or choose another folder")
+
+
+def question(network: Network, query: Query, settings: Settings, late: bool = False) -> str:
+    """A digest of all that an answer depends on: the model, the pixels or boxes, the kernel, the settings.
+
+    How long one was willing to wait matters only to an answer for which that was not enough (`late`).
+    """
+    how = replace(settings, memory=1.0, device="cpu", whole_curve=False, timeout=settings.timeout if late else None)
+    about = (network.identity, network.name, network.normalisation, network.layout, query.name, query.label)
+    kernel = (str(query.perturbation), getattr(query.perturbation, "kernel", None), query.strengths)
+    digest = hashlib.sha256(repr((about, kernel, how)).encode(errors="surrogateescape"))
+    for array in _arrays(query):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _arrays(query: Query) -> Iterator[NDArray[Any]]:
+    """The numbers of a query: an image's pixels, or boxes of inputs and what must hold of their outputs."""
+    if query.perturbation is not None and query.image is not None:
+        yield query.image.pixels.numpy()
+        return
+    for obligation in query.obligations:
+        inputs = obligation.inputs
+        yield from (
+            side.numpy() for side in (getattr(inputs, "low", None), getattr(inputs, "high", None)) if side is not None
+        )
+        for case in obligation.property.cases:
+            yield from (case.coefficients, case.constants, case.strict)
+
+
+def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer's JSON, one plain value for each column."""
+    low, high = said["critical_strength"] or (None, None)
+    witness = said["counterexample"] or {}
+    spread = {f"counterexample_{key}": witness.get(key) for key in WITNESS}
+    return {**said, **dict(zip(BRACKET, (low, high), strict=True)), **spread}
+
+
+def _line(values: Iterable[Any]) -> bytes:
+    """A row of a table: lists as JSON, nothing for None, and one line whatever is in a name."""
+    text = io.StringIO()
+    plain = ("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
+    csv.writer(text, lineterminator="").writerow(value.replace("\r", "\\r").replace("\n", "\\n") for value in plain)
+    return f"{text.getvalue()}\n".encode(errors="surrogateescape")
