@@ -15,7 +15,7 @@ from test_analysis import straight_line_network
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
-from shakeproof.report import demo_table, write_page
+from shakeproof.report import demo_tables, write_page
 from shakeproof.vnnlib import robustness
 
 # As the interface promises them.
@@ -225,5 +225,6 @@ def test_what_is_not_proved_is_nowhere_called_safe(tmp_path):
         article = (tmp_path / "page.html").read_text().partition("<article>")[2]
         assert ("stays <b>one</b>" in article) is safe
         assert ("undecided" in article) is not safe
-        cells = [cell for column in demo_table([shown]).columns[1:] for cell in column.cells]
+        (table,) = demo_tables([shown], 80)
+        cells = [cell for column in table.columns[1:] for cell in column.cells]
         assert ["safe" in str(cell) for cell in cells] == [safe]

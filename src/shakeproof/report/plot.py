@@ -118,18 +118,27 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     axes.set_title(title or _title(result, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
     _plain_axes(axes)
     _legend_below(figure, axes)
-    return _finished(figure)
+    _finished(figure)
+    _drop_cramped(figure, axes, result)
+    return figure
 
 
 def _show_winners(axes: Axes, result: Result, names: Sequence[str]) -> None:
-    """Which class wins where: a coloured stretch, with its name above if there is room for it."""
-    (strength,) = result.query.strengths
+    """Which class wins where: a coloured stretch, and its name above."""
     for interval in result.profile:
         axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
-        name = names[interval.winner]
-        if (interval.end - interval.start) * WIDTH > len(name) * LETTER * max(strength, 1e-9):
-            middle = (interval.start + interval.end) / 2
-            axes.text(middle, 1.01, name, transform=axes.get_xaxis_transform(), **_label_style())
+        middle, above = (interval.start + interval.end) / 2, axes.get_xaxis_transform()
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
+        axes.text(middle, 1.01, names[interval.winner], transform=above, **style)
+
+
+def _drop_cramped(figure: Figure, axes: Axes, result: Result) -> None:
+    """Without the names above that are wider than their stretches."""
+    figure.draw_without_rendering()
+    for text, interval in zip(list(axes.texts), result.profile, strict=True):
+        left, right = axes.transData.transform([(interval.start, 0), (interval.end, 0)])[:, 0]
+        if text.get_window_extent().width > right - left:
+            text.remove()
 
 
 def _show_proved(axes: Axes, result: Result, label: str) -> None:
@@ -282,10 +291,6 @@ def _at_strengths(words: str, strengths: Sequence[float]) -> str:
 def _title(result: Result, words: str) -> str:
     """The image and what is said of it, in lines that fit above a plot."""
     return fill(f"{Path(result.query.name).name}   {words}", 85)
-
-
-def _label_style() -> dict[str, Any]:
-    return {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
 
 
 def _finished(figure: Figure) -> Figure:
