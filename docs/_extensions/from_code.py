@@ -16,7 +16,8 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from shakeproof import Reason, errors, operators
-from shakeproof.operators import Affine, Operator, PiecewiseLinear
+from shakeproof.network.graph import STRAIGHT
+from shakeproof.operators import Operator
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -37,7 +38,7 @@ def kinds() -> list[type[Operator]]:
 
 
 def method(kind: type[Operator]) -> str:
-    return "exact, bounds" if issubclass(kind, (Affine, PiecewiseLinear)) else "bounds"
+    return "exact, bounds" if issubclass(kind, STRAIGHT) else "bounds"
 
 
 def operator_kinds() -> str:

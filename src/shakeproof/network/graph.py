@@ -13,6 +13,8 @@ from torch import Tensor
 from shakeproof.operators import UNIT, Affine, Conv, Jumping, Linear, Operator, PiecewiseLinear, Unrolled
 
 FEW_LAYERS = 10
+# What is straight between bends and jumps, so that its pieces can be enumerated.
+STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 # What underflow may do to a result, and much more.
 TINY = 2.0**-1000
 # Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
@@ -144,8 +146,7 @@ class Graph:
     @cached_property
     def smooth_operators(self) -> tuple[str, ...]:
         """The kinds of operators that are not piecewise linear: curves and products."""
-        straight = (Affine, PiecewiseLinear, Jumping)
-        kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, straight)}
+        kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, STRAIGHT)}
         return tuple(sorted(kind.__name__ for kind in kinds))
 
     def to(self, where: torch.device | torch.dtype) -> Graph:
