@@ -150,8 +150,7 @@ def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[
 
 def _check_arithmetic(network: Network, settings: Settings) -> None:
     if settings.arithmetic not in arithmetics(network.graph, network.dropped):
-        graph = network.graph
-        kinds = ", ".join((*graph.smooth_operators, *graph.jumping_operators, *filter(None, [network.dropped])))
+        kinds = ", ".join((*network.graph.unpredictable_operators, *filter(None, [network.dropped])))
         raise InputError(
             f"{network.name}: float32 is certified for piecewise-linear networks only, and this one has {kinds}",
             option="arithmetic",
@@ -159,12 +158,12 @@ def _check_arithmetic(network: Network, settings: Settings) -> None:
 
 
 def arithmetics(graph: Graph, dropped: str | None) -> tuple[str, ...]:
-    """What proofs about a network may be about: how float32 libraries round a curve, none of them promises.
+    """What proofs about a network may be about: how float32 libraries round a curve, or weigh pixels between which
+    they interpolate, none of them promises.
 
     That goes for a final softmax as well, which is otherwise left out. And float32 may be on either side of a jump.
     """
-    certain = graph.is_piecewise_linear and not graph.jumping_operators and dropped is None
-    return ("real", "float32") if certain else ("real",)
+    return ("real",) if graph.unpredictable_operators or dropped else ("real", "float32")
 
 
 def method_for(network: Network, query: Query, wanted: Method) -> str:

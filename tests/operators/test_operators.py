@@ -21,6 +21,7 @@ from shakeproof.operators import (
     Combine,
     Concat,
     Conv,
+    Elu,
     Erf,
     Exp,
     Floor,
@@ -29,14 +30,17 @@ from shakeproof.operators import (
     HardSwish,
     LeakyRelu,
     Linear,
+    Log,
     MatMul,
     MaxPool,
     Mean,
+    Mish,
     Multiply,
     Operator,
     Pad,
     Power,
     Relu,
+    Resample,
     Reshape,
     Round,
     Scale,
@@ -193,6 +197,66 @@ ONE_NODE = {
     "expand": (node("Expand", "s"), {"s": np.array([3, 1])}, (1, 4, 1, 6), 13),
     "expand rank": (node("Expand", "s"), {"s": np.array([2, 1, 4, 1])}, (1, 4, 6), 13),
     "expand nothing": (node("Expand", "s"), {"s": np.array([1])}, PICTURE, 13),
+    "elu": (node("Elu", alpha=0.7), {}, PICTURE, 13),
+    "elu of a negative alpha": (node("Elu", alpha=-0.7), {}, PICTURE, 13),
+    "elu without alpha": (node("Elu", alpha=0.0), {}, PICTURE, 13),
+    "selu": (node("Selu"), {}, PICTURE, 13),
+    "selu otherwise": (node("Selu", alpha=0.9, gamma=2.0), {}, PICTURE, 13),
+    "celu": (node("Celu", alpha=0.3), {}, PICTURE, 13),
+    "mish": (node("Mish"), {}, PICTURE, 18),
+    "hard sigmoid otherwise": (node("HardSigmoid", alpha=0.4, beta=0.1), {}, PICTURE, 13),
+    "group norm": (
+        node("GroupNormalization", "s", "b", num_groups=2), {"s": weight(4), "b": weight(4)}, PICTURE, 21),
+    "group norm by group": (
+        node("GroupNormalization", "s", "b", num_groups=2, epsilon=0.1), {"s": weight(2), "b": weight(2)}, PICTURE, 18),
+    "instance norm": (node("InstanceNormalization", "s", "b"), {"s": weight(4), "b": weight(4)}, PICTURE, 13),
+    "instance norm 1d": (
+        node("InstanceNormalization", "s", "b", epsilon=0.1), {"s": weight(3), "b": weight(3)}, (1, 3, 8), 13),
+    "lp norm": (node("LpNormalization", axis=1), {}, PICTURE, 13),
+    "lp norm 1": (node("LpNormalization", p=1), {}, PICTURE, 13),
+    "max of a number": (node("Max", "w"), {"w": np.float32(0.3)}, PICTURE, 13),
+    "max of constants": (node("Max", "w", "v"), {"w": weight(6), "v": weight(3, 4, 1, 1)}, PICTURE, 13),
+    "max that widens": (node("Max", "w"), {"w": np.full((5, 6), 0.2, np.float32)}, (1, 1, 6), 13),
+    "max of one": (node("Max"), {}, PICTURE, 13),
+    "min of a number": (helper.make_node("Min", ["w", "x"], ["y"]), {"w": np.float32(0.3)}, PICTURE, 13),
+    "min of constants": (node("Min", "w"), {"w": weight(4, 1, 1)}, PICTURE, 13),
+    "reduce max": (node("ReduceMax", axes=[2, -1], keepdims=0), {}, PICTURE, 13),
+    "reduce max of channels": (node("ReduceMax", "a"), {"a": np.array([1])}, PICTURE, 18),
+    "reduce max all": (node("ReduceMax", keepdims=0), {}, PICTURE, 13),
+    "reduce min": (node("ReduceMin", "a"), {"a": np.array([-1])}, PICTURE, 18),
+    "reduce l1": (node("ReduceL1", "a"), {"a": np.array([1, 2])}, PICTURE, 18),
+    "reduce l2": (node("ReduceL2", axes=[1, 2], keepdims=0), {}, PICTURE, 13),
+    "reduce sum square": (node("ReduceSumSquare", axes=[3]), {}, PICTURE, 13),
+    "reduce log sum exp": (node("ReduceLogSumExp", axes=[1]), {}, PICTURE, 13),
+    "einsum": (node("Einsum", "w", equation="bchw,cd->bdhw"), {"w": weight(4, 3)}, PICTURE, 13),
+    "einsum left": (
+        helper.make_node("Einsum", ["w", "x"], ["y"], equation="hk, bchw -> wkcb"), {"w": weight(7, 5)}, PICTURE, 13),
+    "einsum with itself": (node("Einsum", "x", equation="bchw,bcgw->bchg"), {}, PICTURE, 13),
+    "einsum of stacks": (node("Einsum", "w", equation="bchw,cwd->bchd"), {"w": weight(4, 6, 2)}, PICTURE, 13),
+    "einsum without a sum": (node("Einsum", "w", equation="bchw,c->bhwc"), {"w": weight(4)}, PICTURE, 13),
+    "einsum outer": (node("Einsum", "w", equation="bchw,d->bdhwc"), {"w": weight(2)}, PICTURE, 13),
+    "einsum of two axes": (node("Einsum", "w", equation="bchw,hwd->bcd"), {"w": weight(7, 6, 3)}, PICTURE, 13),
+    "einsum sums alone": (node("Einsum", "w", equation="bchw,ce->bh"), {"w": weight(4, 3)}, PICTURE, 13),
+    "einsum of the rest": (node("Einsum", "w", equation="...w,wd->...d"), {"w": weight(6, 2)}, PICTURE, 13),
+    "einsum implicit": (node("Einsum", "w", equation="bchw,wa"), {"w": weight(6, 2)}, PICTURE, 13),
+    "einsum of one": (node("Einsum", equation="bchw->wb"), {}, PICTURE, 13),
+    "depth to space": (node("DepthToSpace", blocksize=2), {}, (1, 8, 3, 2), 13),
+    "depth to space by channel": (node("DepthToSpace", blocksize=2, mode="CRD"), {}, (1, 8, 3, 2), 13),
+    "space to depth": (node("SpaceToDepth", blocksize=2), {}, (1, 3, 4, 6), 13),
+    "tile": (node("Tile", "r"), {"r": np.array([1, 2, 1, 3])}, PICTURE, 13),
+    "where": (
+        helper.make_node("Where", ["c", "x", "w"], ["y"]), {"c": weight(7, 1) > 0, "w": weight(6)}, PICTURE, 13),
+    "where reversed": (
+        helper.make_node("Where", ["c", "w", "x"], ["y"]), {"c": weight(3, 1, 7, 6) > 0, "w": weight(6)}, PICTURE, 13),
+    "gather elements": (
+        node("GatherElements", "i", axis=2), {"i": np.array([[[[0, -1, 3], [5, 2, -7]]]])}, (1, 4, 7, 6), 13),
+    "gather nd": (node("GatherND", "i"), {"i": np.array([[0, 1, -1], [0, 3, 2]])}, PICTURE, 13),
+    "scatter elements": (
+        node("ScatterElements", "i", "u", axis=-1), {"i": np.array([[[1, -1], [0, 3]]]), "u": weight(1, 2, 2)},
+        (1, 2, 6), 13),
+    "scatter nd": (node("ScatterND", "i", "u"), {"i": np.array([[0, 3], [0, 1]]), "u": weight(2, 7, 6)}, PICTURE, 13),
+    "scatter nd into a constant": (
+        helper.make_node("ScatterND", ["w", "i", "x"], ["y"]), {"w": weight(5, 6), "i": np.array([[2]])}, (1, 6), 13),
     "concat constant after": (node("Concat", "w", axis=1), {"w": weight(1, 2, 7, 6)}, PICTURE, 13),
     "concat constant before": (
         helper.make_node("Concat", ["w", "x"], ["y"], axis=-2), {"w": weight(1, 1, 6)}, (1, 16, 6), 13),
@@ -214,6 +278,41 @@ ATTENTION = (
     step("Softmax", "scores", "shares"),
     step("MatMul", "shares x", "y"),
 )
+
+
+def resized(mode, coordinates, *, sizes=None, scales=None, shape=PICTURE, opset=19, **attributes):
+    """A Resize to some sizes, or by some scales."""
+    inputs = ("", "", "sizes") if sizes else ("", "scales")
+    weights = {"sizes": np.array(sizes)} if sizes else {"scales": np.array(scales, np.float32)}
+    made = node("Resize", *inputs, mode=mode, coordinate_transformation_mode=coordinates, **attributes)
+    return made, weights, shape, opset
+
+
+TWICE, THRICE = [1, 1, 2, 2], [1, 1, 3, 1.5]
+ONE_NODE |= {
+    f"resize {mode} {coordinates} {'x'.join(map(str, given))}": resized(mode, coordinates, **{key: given})
+    for mode in ("nearest", "linear", "cubic")
+    for coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+    for key, given in (("scales", TWICE), ("scales", THRICE), ("sizes", [1, 4, 5, 9]), ("scales", [1, 1, 0.6, 0.4]))
+}
+ONE_NODE |= {
+    f"resize nearest {rounding}": resized("nearest", coordinates, sizes=[1, 4, 11, 3], nearest_mode=rounding)
+    for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    for coordinates in ("half_pixel", "asymmetric")
+}
+ONE_NODE |= {
+    "resize axes": resized("linear", "half_pixel", sizes=[9, 8], axes=[2, 3]),
+    "resize of opset 10": (
+        helper.make_node("Resize", ["x", "s"], ["y"], mode="linear"), {"s": np.array(TWICE, np.float32)}, PICTURE, 10),
+    "upsample": (
+        helper.make_node("Upsample", ["x", "s"], ["y"]), {"s": np.array([1, 1, 2, 3], np.float32)}, PICTURE, 9),
+    "upsample linear": (
+        helper.make_node("Upsample", ["x", "s"], ["y"], mode="linear"), {"s": np.array([1, 1, 2, 2], np.float32)},
+        PICTURE, 9),
+}  # fmt: skip
+HIDDEN = np.where(np.tri(5, dtype=bool), 0, -np.inf).astype(np.float32)
+NOTHING = np.full((5, 5), -np.inf, np.float32)
+NOTHING[1:, 2:] = 0
 # name: (nodes, weights, input shape, opset)
 SEVERAL_NODES = {
     "attention": (ATTENTION, {}, (1, 2, 5, 3), 13),
@@ -243,6 +342,46 @@ SEVERAL_NODES = {
         {"zero": np.array([0]), "one": np.array([1]), "axis": np.array([1]), "flat": np.array([-1])}, (1, 5, 5), 13),
     "gemm of computed values": (
         (step("Tanh", "x", "t"), step("Gemm", "x t x", "y", alpha=0.5, beta=-2.0, transB=1)), {}, (1, 1), 13),
+    "max of two": ((step("Tanh", "x", "t"), step("Max", "x t", "y")), {}, PICTURE, 13),
+    "max of several": (
+        (step("Conv", "x w", "c"), step("Neg", "x", "n"), step("Max", "x v c n", "y")),
+        {"w": weight(4, 4, 1, 1), "v": weight(6)}, PICTURE, 13),
+    "min of two that widen": (
+        (step("ReduceMean", "x", "m", axes=[1]), step("Min", "m x", "y")), {}, PICTURE, 13),
+    "reduce max of a convolution": (
+        (step("Conv", "x w", "c"), step("ReduceMax", "c", "y", axes=[2, 3])), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
+    "where of two": (
+        (step("Tanh", "x", "t"), step("Where", "c x t", "y")), {"c": weight(4, 1, 6) > 0}, PICTURE, 13),
+    "log": ((*POSITIVE, step("Log", "p", "y")), HALF, PICTURE, 13),
+    "reduce log sum": ((*POSITIVE, step("ReduceLogSum", "p", "y", axes=[1])), HALF, PICTURE, 13),
+    "log softmax in the midst": ((step("LogSoftmax", "x", "l", axis=1), step("Mul", "l half", "y")), HALF, PICTURE, 13),
+    "causal attention": (
+        (*ATTENTION[:2], step("Add", "scores m", "masked"), step("Softmax", "masked", "shares"), ATTENTION[3]),
+        {"m": HIDDEN}, (1, 2, 5, 3), 13),
+    "attention with a mask that is moved": (
+        (*ATTENTION[:2], step("Where", "m scores low", "masked"), step("Reshape", "masked s", "r"),
+         step("Mul", "r half", "h"), step("Softmax", "h", "shares"), step("MatMul", "shares v", "y")),
+        {"m": HIDDEN == 0, "low": np.float32(-np.inf), "s": np.array([2, 5, 5]), "v": weight(5, 2), **HALF},
+        (1, 2, 5, 3), 13),
+    "attention with a guard": (
+        (*ATTENTION[:2], step("Add", "scores m", "masked"), step("Softmax", "masked", "s"), step("IsNaN", "s", "n"),
+         step("Where", "n zero s", "shares"), ATTENTION[3]),
+        {"m": NOTHING, "zero": np.float32(0)}, (1, 2, 5, 3), 13),
+    "attention with a guard before": (
+        (*ATTENTION[:2], step("Add", "scores m", "masked"), step("Equal", "masked low", "e"), step("Not", "e", "seen"),
+         step("Cast", "seen", "number", to=1), step("ReduceMax", "number axis", "any"),
+         step("Cast", "any", "some", to=9), step("Softmax", "masked", "s"), step("Where", "some s zero", "shares"),
+         ATTENTION[3]),
+        {"m": NOTHING, "zero": np.float32(0), "low": np.float32(-np.inf), "axis": np.array([-1])}, (1, 2, 5, 3), 18),
+    "einsum of computed values": (
+        (step("Tanh", "x", "t"), step("Einsum", "x t", "y", equation="bchw,bdhw->bcd")), {}, PICTURE, 13),
+    "einsum of a convolution": (
+        (step("Conv", "x w", "c"), step("Einsum", "c x", "y", equation="bchw,bdhv->bwcdv")), {"w": weight(3, 4, 1, 1)},
+        PICTURE, 13),
+    "resize of a convolution": (
+        (step("Conv", "x w", "c"), step("Resize", "c _ s", "y", mode="linear")),
+        {"w": weight(3, 4, 2, 2), "s": np.array([1, 1, 2, 0.7], np.float32), "_": np.zeros(0, np.float32)},
+        PICTURE, 13),
     "mul of two": ((step("Tanh", "x", "t"), step("Mul", "t x", "y")), {}, PICTURE, 13),
     "mul of two layouts": (
         (step("Conv", "x w", "c"), step("Transpose", "x", "t", perm=[0, 1, 3, 2]), step("Mul", "c t", "y")),
@@ -335,6 +474,7 @@ CHANNELS_LAST = (1, 4, 5, 2)
 NARROW, WIDE, POSITIVE_NUMBERS = (-4.0, 4.0), (-12.0, 12.0), (0.05, 12.0)
 convolution = Conv(normal(1, 3, 18), normal(3), SlidingWindow((3, 3), (2, 1), pads=(1, 0, 1, 1)))
 few = Conv(normal(1, 2, 18), normal(2), SlidingWindow((3, 3), pads=(1, 1, 1, 1)))
+MASK = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.float64)
 # name: operator, shapes of its inputs, where its inputs are
 OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]] = {
     "linear": (Linear(normal(3, 4), normal(3)), [(2, 4)], NARROW),
@@ -347,6 +487,7 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "unrolled conv": (unrolled(few, torch.Size((1, 2, 2, 2))), [(1, 2, 2, 2)], NARROW),
     "average pool": (
         AveragePool(SlidingWindow((2, 2), (2, 2)), normal(2, 2, 1).abs() + 1), [CHANNELS_LAST], NARROW),
+    "resample": (Resample(1, ((0, 0, 3, 2), (1, 0, 1, 3)), normal(2, 4)), [(2, 4, 3)], NARROW),
     "reshape": (Reshape((8, 5)), [CHANNELS_LAST], NARROW),
     "transpose": (Transpose((2, 0, 1)), [(2, 3, 4)], NARROW),
     "concat": (Concat(0), [(2, 3), (1, 3)], NARROW),
@@ -373,7 +514,12 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "gelu tanh": (GeluTanh(), [(2, 6)], WIDE),
     "silu": (Silu(), [(2, 6)], WIDE),
     "hard swish": (HardSwish(), [(2, 6)], WIDE),
+    "elu": (Elu(1.0), [(2, 6)], WIDE),
+    "steep elu": (Elu(1.7), [(2, 6)], NARROW),
+    "falling elu": (Elu(-0.6), [(2, 6)], NARROW),
+    "mish": (Mish(), [(2, 6)], WIDE),
     "exp": (Exp(), [(2, 6)], WIDE),
+    "log": (Log(), [(2, 6)], POSITIVE_NUMBERS),
     "square": (Power(2.0), [(2, 6)], WIDE),
     "cube": (Power(3.0), [(2, 6)], WIDE),
     "square root": (Power(0.5), [(2, 6)], POSITIVE_NUMBERS),
@@ -383,6 +529,7 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "matrix product": (MatMul(), [(2, 3, 4), (1, 4, 2)], NARROW),
     "softmax": (Softmax(1), [(2, 5)], NARROW),
     "wide softmax": (Softmax(0), [(4, 2)], WIDE),
+    "masked softmax": (Softmax(1, MASK), [(2, 5)], NARROW),
 }  # fmt: skip
 
 

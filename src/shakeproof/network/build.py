@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.network.graph import Graph, Node
+from shakeproof.network.infinite import NoNumbers, after_softmax, carried
 from shakeproof.network.simplify import simplify
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
@@ -34,6 +35,7 @@ from shakeproof.operators import (
     Operator,
     Pad,
     Pair,
+    Resample,
     Reshape,
     Scale,
     SlidingWindow,
@@ -98,12 +100,15 @@ class Builder:
         self._input_shape = torch.Size(input_shape)
         self._nodes: list[Node] = []
         self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._no_numbers = NoNumbers()
         self.input = self._seen(0)
         self.is_exact = True  # until a constant is computed from others
 
     def finish(self, output: Value) -> Graph:
         """The simplified graph, with `output`, flattened, as class scores."""
-        self.reshape(output, (prod(output.shape),), keep=True)
+        scores = self.reshape(output, (prod(output.shape),), keep=True)
+        if scores.index in self._no_numbers:
+            raise Unsupported("minus infinity, other than under a softmax")
         graph = simplify(Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact))
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")
@@ -133,12 +138,33 @@ class Builder:
         what it was made of.
         """
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
+        if bool(offset.isinf().any()):
+            finite = self.scale(x, factor, offset.masked_fill(offset.isinf(), 0.0), roundings, terms)
+            return self.where(finite, offset.isfinite(), offset)
         x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
         if not roundings and terms is None and bool((factor == 1).all()) and bool((offset == 0).all()):
             return x
         off = None if terms is None else self._stored(torch.as_tensor(CONSTANT_ROUNDINGS * UNIT * terms), x)
         stored = (self._stored(constant, x) for constant in (factor, offset))
         return self.elementwise(Scale(*stored, roundings=roundings, off=off), x)
+
+    def where(self, x: Value, kept: Tensor, otherwise: Tensor) -> Value:
+        """The value where `kept`, and a constant elsewhere, which may be minus infinity if a softmax reads it."""
+        x = self.expand(x, np.broadcast_shapes(x.shape, kept.shape, otherwise.shape))
+        if bool(kept.all()):
+            return x
+        kept, otherwise = (self._stored(constant, x) for constant in (kept, otherwise.double()))
+        put = torch.where(kept, 0.0, otherwise)
+        if bool((put.isnan() | (put == torch.inf)).any()):
+            raise Unsupported("a constant that is infinite or no number")
+        infinite = torch.where(kept, self._no_numbers.of(x.index, self._shape(x.index)), put.clamp(max=0))
+        infinite = infinite.masked_fill(infinite.isfinite(), 0.0)
+        scale = Scale(kept.double(), put.masked_fill(put.isinf(), 0.0))
+        return Value(self._node(scale, x.index, no_numbers=infinite), x.shape, x.order)
+
+    def no_numbers(self, x: Value) -> Tensor:
+        """What constants make of the value's entries: -inf, NaN, or 0 for those that are numbers."""
+        return self._no_numbers.of(x.index, self._shape(x.index)).permute(x.order)
 
     def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
         """first + sign * second."""
@@ -181,6 +207,12 @@ class Builder:
         divisor = torch.stack(window.shifted(whole, window.output_size(*x.shape[2:]))).sum(0)[0]
         return self._picture(AveragePool(window, divisor), x, window)
 
+    def resample(self, x: Value, axis: int, sources: Sequence[Sequence[int]], weight: Tensor, roundings: int) -> Value:
+        """Along one axis, output i is the sum over taps t of weight[t, i] times entry sources[t][i]."""
+        axis, taps = x.axis(axis), tuple(tuple(source) for source in sources)
+        index = self._node(Resample(x.order[axis], taps, weight, roundings=roundings), x.index)
+        return Value(index, (*x.shape[:axis], weight.shape[1], *x.shape[axis + 1 :]), x.order)
+
     # -- not affine --------------------------------------------------------------------------------------------
 
     def elementwise(self, operator: Operator, x: Value) -> Value:
@@ -216,7 +248,12 @@ class Builder:
         return self._seen(self._node(MatMul(), *stored))
 
     def softmax(self, x: Value, axis: int) -> Value:
-        return self.elementwise(Softmax(x.order[x.axis(axis)]), x)
+        axis = x.order[x.axis(axis)]
+        if x.index not in self._no_numbers:
+            return self.elementwise(Softmax(axis), x)
+        entries = self._no_numbers.of(x.index, self._shape(x.index))
+        index = self._node(Softmax(axis, (entries == 0).double()), x.index, no_numbers=after_softmax(entries, axis))
+        return Value(index, x.shape, x.order)
 
     # -- shape -------------------------------------------------------------------------------------------------
 
@@ -258,9 +295,15 @@ class Builder:
 
     # -- how values are stored ---------------------------------------------------------------------------------
 
-    def _node(self, operator: Operator, *inputs: int) -> int:
+    def _node(self, operator: Operator, *inputs: int, no_numbers: Tensor | None = None) -> int:
+        if no_numbers is None and any(i in self._no_numbers for i in inputs):
+            no_numbers = carried(operator, [self._no_numbers.of(i, self._shape(i)) for i in inputs])
+            if no_numbers is None:
+                raise Unsupported("minus infinity, other than under a softmax")
         zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
         self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:]))
+        if no_numbers is not None:
+            self._no_numbers.note(len(self._nodes), no_numbers)
         return len(self._nodes)
 
     def _shape(self, index: int) -> torch.Size:

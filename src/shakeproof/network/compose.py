@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.operators import CONSTANT_ROUNDINGS, Power
+from shakeproof.network.build import Builder, Pooling, Unsupported, Value
+from shakeproof.operators import Abs, Elu, Exp, Log, Power, Relu
 
 # Computed by the network, or a constant.
 Operand = Value | Tensor
@@ -55,13 +55,69 @@ def power(b: Builder, x: Value, exponent: float) -> Value:
     return x if exponent == 1 else b.elementwise(Power(exponent), x)
 
 
+def maximum(b: Builder, first: Operand, second: Operand) -> Value:
+    """The larger of two, as relu(first - second) + second: what they have in common stays known to bounds."""
+    x, other, limit = _compared(b, first, second)
+    if limit is not None:
+        return b.clip(x, limit, inf)
+    return add(b, b.elementwise(Relu(), add(b, x, other, -1)), other)
+
+
+def minimum(b: Builder, first: Operand, second: Operand) -> Value:
+    """The smaller of two, as second - relu(second - first)."""
+    x, other, limit = _compared(b, first, second)
+    if limit is not None:
+        return b.clip(x, -inf, limit)
+    return add(b, other, b.elementwise(Relu(), add(b, other, x, -1)), -1)
+
+
+def _compared(b: Builder, first: Operand, second: Operand) -> tuple[Value, Operand, float | None]:
+    """Two that are compared, the first of them computed; and the second as a number, if it is the same throughout."""
+    if isinstance(first, Tensor):
+        first, second = second, first
+    if isinstance(first, Tensor):
+        raise NEITHER_COMPUTED
+    if isinstance(second, Value) or not bool((second == second.flatten()[0]).all()):
+        return first, second, None
+    return b.expand(first, np.broadcast_shapes(first.shape, second.shape)), second, float(second.flatten()[0])
+
+
+def negative(b: Builder, x: Value) -> Value:
+    return b.scale(x, -1.0, 0.0)
+
+
+def where(b: Builder, condition: Tensor, first: Operand, second: Operand) -> Value:
+    """The first where a constant condition holds, the second elsewhere."""
+    condition = condition.bool()
+    match first, second:
+        case Value() as x, Tensor() as constant:
+            return b.where(x, condition, constant)
+        case Tensor() as constant, Value() as x:
+            return b.where(x, ~condition, constant)
+        case Value() as x, Value() as y:
+            zero = torch.zeros((), dtype=torch.float64)
+            return b.combine(b.where(x, condition, zero), b.where(y, ~condition, zero))
+    raise NEITHER_COMPUTED
+
+
+def elu(b: Builder, x: Value, alpha: float) -> Value:
+    return b.elementwise(Elu(alpha) if alpha else Relu(), x)
+
+
+def celu(b: Builder, x: Value, alpha: float) -> Value:
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+    if not alpha > 0:
+        raise Unsupported(f"alpha={alpha:g}")
+    return b.scale(elu(b, b.scale(x, 1 / alpha, 0.0, roundings=1), 1.0), alpha, 0.0)
+
+
 def matmul(b: Builder, first: Operand, second: Operand) -> Value:
     """first @ second as numpy means it."""
     if len(first.shape) == 1:
-        product = matmul(b, _reshaped(b, first, (1, *first.shape)), second)
+        product = matmul(b, reshaped(b, first, (1, *first.shape)), second)
         return b.reshape(product, (*product.shape[:-2], product.shape[-1]))
     if len(second.shape) == 1:
-        product = matmul(b, first, _reshaped(b, second, (*second.shape, 1)))
+        product = matmul(b, first, reshaped(b, second, (*second.shape, 1)))
         return b.reshape(product, product.shape[:-1])
     match first, second:
         case Value() as x, Value() as y:
@@ -102,25 +158,58 @@ def total(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
     return b.scale(b.mean(x, axes, keep), float(prod(x.shape[axis] for axis in axes)), 0.0)
 
 
-def batch_norm(
-    b: Builder, x: Value, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
-) -> Value:
-    """(x - mean) / sqrt(variance + epsilon) * weight + bias, by channel."""
-    factor = weight / torch.sqrt(variance + epsilon)
-    moved = mean * factor
-    along = (-1,) + (1,) * (len(x.shape) - 2)
-    constants = (factor, bias - moved, bias.abs() + moved.abs())
-    factor, offset, terms = (constant.reshape(along) for constant in constants)
-    return b.scale(x, factor, offset, CONSTANT_ROUNDINGS, terms)
+def log_softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+    return add(b, x, log_sum_exp(b, x, axes, keep=True), -1)
 
 
-def layer_norm(
-    b: Builder, x: Value, axes: Sequence[int], epsilon: float, weight: Tensor | float, bias: Tensor | float
-) -> Value:
-    """(x - mean) / sqrt(variance + epsilon), scaled and shifted; mean and variance are over some axes."""
-    centred = b.combine(x, b.mean(x, axes, keep=True), -1)
-    variance = b.mean(power(b, centred, 2.0), axes, keep=True)
-    return b.scale(b.multiply(centred, power(b, b.scale(variance, 1.0, epsilon), -0.5)), weight, bias)
+def attention(b: Builder, query: Operand, key: Operand, value: Operand, factor: float, mask: Operand | None) -> Value:
+    """softmax(factor query key^T + mask) value, and 0 where a mask leaves nothing."""
+    scores = b.scale(matmul(b, query, transposed(b, key)), factor, 0.0)
+    if mask is not None:
+        scores = add(b, scores, mask)
+    return matmul(b, safe_softmax(b, scores, -1), value)
+
+
+def safe_softmax(b: Builder, x: Value, axis: int) -> Value:
+    """A softmax that is 0 where a mask leaves nothing."""
+    shares = b.softmax(x, axis)
+    return b.where(shares, ~b.no_numbers(shares).isnan(), torch.zeros(()))
+
+
+def largest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    """The maximum over some axes: max pooling of a picture that has them as its height, and all others as channels."""
+    reduced = [x.axis(axis) for axis in axes]
+    others = [axis for axis in range(len(x.shape)) if axis not in reduced]
+    height, channels = prod(x.shape[axis] for axis in reduced), prod(x.shape[axis] for axis in others)
+    picture = b.transpose(b.reshape(b.transpose(x, (*reduced, *others)), (1, height, 1, channels)), (0, 3, 1, 2))
+    found = b.max_pool(picture, Pooling((height, 1), (1, 1)))
+    kept = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
+    return b.reshape(found, kept if keep else [x.shape[axis] for axis in others])
+
+
+def smallest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return negative(b, largest(b, negative(b, x), axes, keep))
+
+
+def norm(b: Builder, x: Value, axes: Sequence[int], keep: bool, order: float = 2.0) -> Value:
+    """The sum of |x|^order over some axes, to the power 1 / order; the largest |x| if that is infinite."""
+    if order not in (1.0, 2.0, inf):
+        raise Unsupported(f"a norm of order {order:g}")
+    if order == 2:
+        return power(b, square_sum(b, x, axes, keep), 0.5)
+    return (largest if order == inf else total)(b, b.elementwise(Abs(), x), axes, keep)
+
+
+def square_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return total(b, power(b, x, 2.0), axes, keep)
+
+
+def log_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return b.elementwise(Log(), total(b, x, axes, keep))
+
+
+def log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return log_sum(b, b.elementwise(Exp(), x), axes, keep)
 
 
 def concat(b: Builder, parts: Sequence[Operand], axis: int) -> Value:
@@ -161,5 +250,5 @@ def sections(length: int, size: int) -> list[int]:
     return [min(size, length - start) for start in range(0, length, size)]
 
 
-def _reshaped(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
+def reshaped(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
     return x.reshape(shape) if isinstance(x, Tensor) else b.reshape(x, shape)

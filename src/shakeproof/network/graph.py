@@ -149,6 +149,11 @@ class Graph:
         kinds = {type(n.operator) for n in self.nodes if not isinstance(n.operator, STRAIGHT)}
         return tuple(sorted(kind.__name__ for kind in kinds))
 
+    @cached_property
+    def unpredictable_operators(self) -> tuple[str, ...]:
+        """The kinds of operators of which nobody promises how float32 rounds them."""
+        return tuple(sorted({type(n.operator).__name__ for n in self.nodes if not n.operator.rounds_as_said}))
+
     def to(self, where: torch.device | torch.dtype) -> Graph:
         if where in (self._parameter.device, self._parameter.dtype):
             return self

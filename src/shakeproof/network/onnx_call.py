@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,6 +16,8 @@ from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.compose import Operand
 
 Array = NDArray[Any]
+# Types that values may be turned into: others round them.
+FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 
 
 class Attributes(Mapping[str, Any]):
@@ -94,3 +97,8 @@ class Call:
 def tensor(array: Array) -> Tensor:
     """A constant in float64."""
     return torch.from_numpy(np.array(array, dtype=np.float64))
+
+
+def single(default: float) -> float:
+    """What an attribute is if it is not given: attributes are float32 numbers."""
+    return float(np.float32(default))

@@ -10,11 +10,11 @@ import onnx
 from onnx import TensorProto
 
 from shakeproof.errors import InputError, UnsupportedNetworkError
+from shakeproof.network.onnx_call import FLOATS
 from shakeproof.network.onnx_learning import LEARNING_DOMAIN
 from shakeproof.network.reading import chosen_output
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 # What comes between an ArgMax and a label: a change of type or shape, a look-up in the list of labels.
 LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatureExtractor": 1, "Gather": 1}
 # Functions are written out where they are called; those that call each other can make a short file endless.

@@ -12,10 +12,10 @@ from onnx.reference import ReferenceEvaluator
 
 from shakeproof.errors import InputError
 from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
-from shakeproof.network.onnx_call import Array, Attributes, Call
+from shakeproof.network.onnx_call import FLOATS, Array, Attributes, Call
 from shakeproof.network.onnx_learning import plain
 from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, word_of
-from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, FLOATS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
+from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
 from shakeproof.network.reading import Reading, UnsupportedNode
 
 MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)

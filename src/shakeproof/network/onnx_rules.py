@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 
 import numpy as np
-import onnx
+import torch
 
-from shakeproof.network import compose, onnx_shapes
-from shakeproof.network.build import Builder, Pooling, Unsupported, Value
-from shakeproof.network.onnx_call import Array, Call, tensor
+from shakeproof.network import compose, onnx_norms, onnx_shapes, onnx_windows
+from shakeproof.network.build import Builder, Unsupported, Value
+from shakeproof.network.compose import Operand
+from shakeproof.network.einsum import einsum
+from shakeproof.network.onnx_call import FLOATS, Array, Call, single, tensor
 from shakeproof.operators import (
     Abs,
     Ceil,
@@ -21,6 +23,8 @@ from shakeproof.operators import (
     Gelu,
     GeluTanh,
     HardSwish,
+    Log,
+    Mish,
     Operator,
     Relu,
     Round,
@@ -29,11 +33,6 @@ from shakeproof.operators import (
     Softplus,
     Tanh,
 )
-
-
-def _single(default: float) -> float:
-    """What an attribute is if it is not given: attributes are float32 numbers."""
-    return float(np.float32(default))
 
 
 def _same(call: Call) -> Value:
@@ -98,41 +97,43 @@ def _binary(operation: Callable[..., Value], call: Call) -> Value:
 
 
 def _neg(call: Call) -> Value:
-    return call.builder.scale(call.value(), -1.0, 0.0)
+    return compose.negative(call.builder, call.value())
 
 
-def _sum(call: Call) -> Value:
-    computed = next(i for i, given in enumerate(call.inputs) if isinstance(given, Value))
-    total = call.value(computed)
-    for i in range(len(call.inputs)):
-        total = total if i == computed else compose.add(call.builder, total, call.operand(i))
-    return total
+def _folded(operation: Callable[..., Value], call: Call) -> Value:
+    """An operation of two on all inputs, the computed ones first."""
+    found, others = _computed_first(call)
+    for other in others:
+        found = operation(call.builder, found, other)
+    return found
 
 
-def _batch_norm(call: Call) -> Value:
-    if call.attributes.get("training_mode") or call.outputs > 1:  # before opset 14, more outputs meant training
-        raise Unsupported("training mode")
-    if not call.attributes.get("spatial", 1):
-        raise Unsupported("a mean and variance for each pixel")
-    weight, bias, mean, variance = (tensor(call.constant(i)) for i in range(1, 5))
-    epsilon = call.attributes.get("epsilon", _single(1e-5))
-    return compose.batch_norm(call.builder, call.value(), weight, bias, mean, variance, epsilon)
+def _computed_first(call: Call) -> tuple[Value, list[Operand]]:
+    first, *others = sorted(call.operands(), key=lambda x: not isinstance(x, Value))
+    assert isinstance(first, Value)
+    return first, others
 
 
-def _layer_norm(call: Call) -> Value:
-    x = call.value()
-    if call.attributes.get("stash_type", onnx.TensorProto.FLOAT) not in FLOATS:
-        raise Unsupported("mean and variance in 16 bits, which rounds them")
-    axes = range(x.axis(call.attributes.get("axis", -1)), len(x.shape))
-    bias = call.optional(2)
-    return compose.layer_norm(
-        call.builder,
-        x,
-        axes,
-        call.attributes.get("epsilon", _single(1e-5)),
-        tensor(call.constant(1)),
-        0.0 if bias is None else tensor(bias),
-    )
+def _where(call: Call) -> Value:
+    condition = torch.from_numpy(call.constant(0).astype(bool))
+    return compose.where(call.builder, condition, call.operand(1), call.operand(2))
+
+
+def _is_nan(call: Call) -> Array:
+    """Real numbers are numbers: only what constants make of a value may be none."""
+    return np.asarray(call.builder.no_numbers(call.value()).isnan())
+
+
+def _equal(call: Call) -> Array:
+    """Only where a value is minus infinity, by constants alone, can be told beforehand."""
+    x, (other,) = _computed_first(call)
+    if isinstance(other, Value) or not bool((other == -np.inf).all()):
+        raise Unsupported("a comparison of computed values")
+    return np.asarray(call.builder.no_numbers(x) == other)
+
+
+def _einsum(call: Call) -> Value:
+    return einsum(call.builder, call.attributes["equation"].decode(), call.operands())
 
 
 def softmax_axes(call: Call) -> range:
@@ -153,11 +154,11 @@ def _softmax(call: Call) -> Value:
 
 
 def _log_softmax(call: Call) -> Value:
-    raise Unsupported("only as the last operator, over all class scores")
+    return compose.log_softmax(call.builder, call.value(), softmax_axes(call))
 
 
 def _leaky_relu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), call.attributes.get("alpha", _single(0.01)))
+    return call.builder.leaky_relu(call.value(), call.attributes.get("alpha", single(0.01)))
 
 
 def _prelu(call: Call) -> Value:
@@ -169,118 +170,23 @@ def _clip(call: Call) -> Value:
     return call.builder.clip(call.value(), low, high)
 
 
+def _elu(call: Call) -> Value:
+    return compose.elu(call.builder, call.value(), call.attributes.get("alpha", 1.0))
+
+
+def _selu(call: Call) -> Value:
+    alpha = call.attributes.get("alpha", single(1.6732632423543772))
+    gamma = call.attributes.get("gamma", single(1.0507009873554805))
+    return call.builder.scale(compose.elu(call.builder, call.value(), alpha), gamma, 0.0)
+
+
+def _celu(call: Call) -> Value:
+    return compose.celu(call.builder, call.value(), call.attributes.get("alpha", 1.0))
+
+
 def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = call.attributes.get("alpha", _single(0.2)), call.attributes.get("beta", 0.5)
+    alpha, beta = call.attributes.get("alpha", single(0.2)), call.attributes.get("beta", 0.5)
     return call.builder.clip(call.builder.scale(call.value(), alpha, beta), 0.0, 1.0)
-
-
-def _conv(call: Call) -> Value:
-    x, weight = call.value(), tensor(call.constant(1))
-    bias = call.optional(2)
-    kernel = list(weight.shape[2:])
-    if list(call.attributes.get("kernel_shape", kernel)) != kernel:
-        raise Unsupported(f"a kernel_shape other than the weights' {kernel}")
-    if _padding(call).startswith("SAME") and max(call.attributes.get("dilations", (1,))) > 1:
-        raise Unsupported("auto_pad with dilations, which onnxruntime does not run")
-    return _on_picture(
-        call,
-        x,
-        kernel,
-        lambda picture, pooling: call.builder.conv(
-            picture,
-            weight if weight.dim() == 4 else weight.unsqueeze(2),
-            None if bias is None else tensor(bias),
-            pooling,
-            call.attributes.get("group", 1),
-        ),
-    )
-
-
-def _max_pool(call: Call) -> Value:
-    _check_same_padding(call)
-    return _on_picture(call, call.value(), call.attributes["kernel_shape"], call.builder.max_pool)
-
-
-def _average_pool(call: Call) -> Value:
-    _check_same_padding(call)
-    count_padding = bool(call.attributes.get("count_include_pad", 0))
-    return _on_picture(
-        call,
-        call.value(),
-        call.attributes["kernel_shape"],
-        lambda picture, pooling: call.builder.average_pool(picture, pooling, count_padding),
-    )
-
-
-def _padding(call: Call) -> str:
-    """How windows are padded: by `pads` (NOTSET), so that the size is kept (SAME_*), or not at all (VALID)."""
-    auto = str(call.attributes.get("auto_pad", b"NOTSET").decode())
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise Unsupported(f"auto_pad={auto}")
-    if auto != "NOTSET" and any(call.attributes.get("pads", ())):
-        raise Unsupported(f"auto_pad={auto} and pads at once")
-    return auto
-
-
-def _check_same_padding(call: Call) -> None:
-    """Refuse what onnxruntime pads unlike ONNX says: it forgets dilations, and crops where windows leave gaps."""
-    if not _padding(call).startswith("SAME"):
-        return
-    kernel = call.attributes["kernel_shape"]
-    if max(call.attributes.get("dilations", (1,))) > 1:
-        raise Unsupported("auto_pad with dilations")
-    if any(s > k for s, k in zip(call.attributes.get("strides", (1,) * len(kernel)), kernel, strict=True)):
-        raise Unsupported("auto_pad with strides larger than the kernel")
-
-
-def _global_average_pool(call: Call) -> Value:
-    x = call.value()
-    return call.builder.mean(x, range(2, len(x.shape)), keep=True)
-
-
-def _global_max_pool(call: Call) -> Value:
-    x = call.value()
-    return _on_picture(call, x, list(x.shape[2:]), call.builder.max_pool)
-
-
-def _on_picture(call: Call, x: Value, kernel: Sequence[int], operation: Callable[[Value, Pooling], Value]) -> Value:
-    """A windowed operation in two dimensions; one-dimensional signals are pictures of height 1."""
-    if len(kernel) not in (1, 2) or len(x.shape) != len(kernel) + 2:
-        raise Unsupported(f"a window of {len(kernel)} dimensions on a value of shape {list(x.shape)}")
-    if len(kernel) == 1:
-        picture = call.builder.reshape(x, (*x.shape[:2], 1, x.shape[2]))
-        flat = operation(picture, _pooling(call, [1, kernel[0]], picture.shape[2:], one_dimensional=True))
-        return call.builder.reshape(flat, (*flat.shape[:2], flat.shape[3]))
-    return operation(x, _pooling(call, kernel, x.shape[2:]))
-
-
-def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensional: bool = False) -> Pooling:
-    def pair(name: str) -> tuple[int, int]:
-        given = list(call.attributes.get(name, ()))
-        padded = [1, *given] if one_dimensional and given else given or [1, 1]
-        return padded[0], padded[1]
-
-    strides, dilations = pair("strides"), pair("dilations")
-    pads = list(call.attributes.get("pads", (0,) * (2 if one_dimensional else 4)))
-    auto = _padding(call)
-    if one_dimensional:
-        pads = [0, pads[0], 0, pads[1]]
-    if auto.startswith("SAME"):
-        totals = [
-            max(0, (-(-side // stride) - 1) * stride + dilation * (k - 1) + 1 - side)
-            for side, stride, dilation, k in zip(size, strides, dilations, kernel, strict=True)
-        ]
-        small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        pads = [*small, *large] if auto == "SAME_UPPER" else [*large, *small]
-    if min(pads) < 0:
-        raise Unsupported("negative padding of a window")
-    return Pooling(
-        (int(kernel[0]), int(kernel[1])),
-        strides,
-        dilations,
-        (pads[0], pads[1], pads[2], pads[3]),
-        bool(call.attributes.get("ceil_mode", 0)),
-    )
 
 
 def _reduce(operation: Callable[..., Value], call: Call) -> Value:
@@ -291,64 +197,92 @@ def _reduce(operation: Callable[..., Value], call: Call) -> Value:
     return operation(call.builder, x, axes or range(len(x.shape)), keep)
 
 
-FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
-
 # A rule gives a node's output, or a tuple of them; the Shape of a value is a constant.
 OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Abs": partial(_function, Abs()),
     "Add": partial(_binary, compose.add),
-    "AveragePool": _average_pool,
-    "BatchNormalization": _batch_norm,
+    "AveragePool": onnx_windows.average_pool,
+    "BatchNormalization": onnx_norms.batch_norm,
     "Cast": _cast,
     "Ceil": partial(_function, Ceil()),
+    "Celu": _celu,
     "Clip": _clip,
     "Concat": onnx_shapes.concat,
-    "Conv": _conv,
+    "Conv": onnx_windows.conv,
+    "DepthToSpace": onnx_shapes.depth_to_space,
     "Div": partial(_binary, compose.divide),
     "Dropout": _dropout,
+    "Einsum": _einsum,
+    "Elu": _elu,
+    "Equal": _equal,
     "Erf": partial(_function, Erf()),
     "Exp": partial(_function, Exp()),
     "Expand": onnx_shapes.expand,
     "Flatten": onnx_shapes.flatten,
     "Floor": partial(_function, Floor()),
     "Gather": onnx_shapes.gather,
+    "GatherElements": onnx_shapes.gather_elements,
+    "GatherND": onnx_shapes.gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_average_pool,
-    "GlobalMaxPool": _global_max_pool,
+    "GlobalAveragePool": onnx_windows.global_average_pool,
+    "GlobalMaxPool": onnx_windows.global_max_pool,
+    "GroupNormalization": onnx_norms.group_norm,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": partial(_function, HardSwish()),
     "Identity": _same,
-    "LayerNormalization": _layer_norm,
+    "InstanceNormalization": onnx_norms.instance_norm,
+    "IsNaN": _is_nan,
+    "LayerNormalization": onnx_norms.layer_norm,
     "LeakyRelu": _leaky_relu,
+    "Log": partial(_function, Log()),
     "LogSoftmax": _log_softmax,
+    "LpNormalization": onnx_norms.lp_norm,
     "MatMul": partial(_binary, compose.matmul),
-    "MaxPool": _max_pool,
+    "Max": partial(_folded, compose.maximum),
+    "MaxPool": onnx_windows.max_pool,
+    "Min": partial(_folded, compose.minimum),
+    "Mish": partial(_function, Mish()),
     "Mul": partial(_binary, compose.multiply),
     "Neg": _neg,
     "PRelu": _prelu,
     "Pad": onnx_shapes.pad,
     "Pow": _pow,
     "Reciprocal": partial(_power, -1.0),
+    "ReduceL1": partial(_reduce, partial(compose.norm, order=1.0)),
+    "ReduceL2": partial(_reduce, compose.norm),
+    "ReduceLogSum": partial(_reduce, compose.log_sum),
+    "ReduceLogSumExp": partial(_reduce, compose.log_sum_exp),
+    "ReduceMax": partial(_reduce, compose.largest),
     "ReduceMean": partial(_reduce, Builder.mean),
+    "ReduceMin": partial(_reduce, compose.smallest),
     "ReduceSum": partial(_reduce, compose.total),
+    "ReduceSumSquare": partial(_reduce, compose.square_sum),
     "Relu": partial(_function, Relu()),
     "Reshape": onnx_shapes.reshape,
     "Round": partial(_function, Round()),
+    "Resize": onnx_windows.resize,
+    "ScatterElements": onnx_shapes.scatter_elements,
+    "ScatterND": onnx_shapes.scatter_nd,
+    "Selu": _selu,
     "Shape": onnx_shapes.shape,
     "Sigmoid": partial(_function, Sigmoid()),
     "Sign": partial(_function, Sign()),
     "Slice": onnx_shapes.cut,
     "Softmax": _softmax,
     "Softplus": partial(_function, Softplus()),
+    "SpaceToDepth": onnx_shapes.space_to_depth,
     "Split": onnx_shapes.split,
     "Sqrt": partial(_power, 0.5),
     "Squeeze": onnx_shapes.squeeze,
     "Sub": partial(_binary, partial(compose.add, sign=-1)),
-    "Sum": _sum,
+    "Sum": partial(_folded, compose.add),
     "Tanh": partial(_function, Tanh()),
+    "Tile": onnx_shapes.tile,
     "Transpose": onnx_shapes.transpose,
     "Unsqueeze": onnx_shapes.unsqueeze,
+    "Upsample": onnx_windows.upsample,
+    "Where": _where,
 }
 # Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
 IRRELEVANT: Mapping[str, frozenset[str]] = {
@@ -358,7 +292,12 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "MaxPool": frozenset(("storage_order",)),
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
-CONSTANT_OPERATORS = frozenset(("Constant", "ConstantOfShape", "Range", "Equal", "Where"))
+CONSTANT_OPERATORS = frozenset(
+    (
+        *("And", "Constant", "ConstantOfShape", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"),
+        *("Range", "Xor"),
+    )
+)
 # Of these, what leaves numbers as they are, or makes whole ones of them.
 MOVES = frozenset(
     (

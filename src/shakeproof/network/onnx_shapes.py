@@ -7,11 +7,9 @@ from math import prod
 import numpy as np
 import torch
 
-from shakeproof.network import compose
+from shakeproof.network import arrange, compose
 from shakeproof.network.build import Unsupported, Value
 from shakeproof.network.onnx_call import Array, Call
-
-LARGEST_PAD = 10_000
 
 
 def shape(call: Call) -> Array:
@@ -67,7 +65,7 @@ def concat(call: Call) -> Value:
 
 
 def gather(call: Call) -> Value:
-    indices = torch.from_numpy(call.constant(1).astype(np.int64))
+    indices = _indices(call)
     return compose.gather(call.builder, call.value(), call.attributes.get("axis", 0), indices)
 
 
@@ -105,24 +103,59 @@ def pad(call: Call) -> Value:
     if pads is None:
         raise Unsupported("without pads")
     chosen = range(rank) if axes is None else [int(a) % rank for a in axes.reshape(-1)]
-    sources = [np.arange(size) for size in x.shape]
+    sources = [list(range(size)) for size in x.shape]
     for place, axis in enumerate(chosen):
-        sources[axis] = _pad_sources(x.shape[axis], pads[place], pads[place + len(chosen)], mode)
-    return call.builder.pad(x, [source.tolist() for source in sources], call.number("value", 2, 0.0))
+        sources[axis] = arrange.pad_sources(x.shape[axis], pads[place], pads[place + len(chosen)], mode)
+    return call.builder.pad(x, sources, call.number("value", 2, 0.0))
 
 
-def _pad_sources(size: int, before: int, after: int, mode: str) -> Array:
-    """Which index each index of the padded axis copies; -1 for the constant. Negative padding crops."""
-    if max(before, after) > LARGEST_PAD:
-        raise Unsupported(f"padding by {max(before, after)} entries")
-    inner = np.arange(size)[max(0, -before) : size - max(0, -after)]
-    widths = (max(0, before), max(0, after))
-    if mode == "constant":
-        return np.pad(inner, widths, constant_values=-1)
-    # By mode, how far a picture reaches when it is continued once; beyond, and for crops, runtimes differ.
-    reach = {"reflect": size - 1, "edge": LARGEST_PAD, "wrap": size}
-    if mode not in reach:
+def depth_to_space(call: Call) -> Value:
+    mode = call.attributes.get("mode", b"DCR").decode()
+    if mode not in ("DCR", "CRD"):
         raise Unsupported(f"mode {mode}")
-    if min(before, after) < 0 or max(before, after) > reach[mode]:
-        raise Unsupported(f"mode {mode}, by {before} and {after} entries on an axis of {size}")
-    return np.asarray(np.pad(inner, widths, mode=mode))  # type: ignore[call-overload]
+    return arrange.depth_to_space(call.builder, call.value(), call.attributes["blocksize"], mode == "DCR")
+
+
+def space_to_depth(call: Call) -> Value:
+    return arrange.space_to_depth(call.builder, call.value(), call.attributes["blocksize"], blocks_first=True)
+
+
+def tile(call: Call) -> Value:
+    return arrange.tile(call.builder, call.value(), [int(count) for count in call.constant(1).reshape(-1)])
+
+
+def gather_elements(call: Call) -> Value:
+    x = call.value()
+    axis = x.axis(call.attributes.get("axis", 0))
+    flat = call.builder.reshape(x, (prod(x.shape),))
+    return compose.gather(call.builder, flat, 0, arrange.along(x.shape, axis, _indices(call)))
+
+
+def gather_nd(call: Call) -> Value:
+    if call.attributes.get("batch_dims", 0):
+        raise Unsupported("batch_dims")
+    x, indices = call.value(), _indices(call)
+    return arrange.picked(call.builder, x, 0, indices.unbind(-1))
+
+
+def scatter_elements(call: Call) -> Value:
+    _check_reduction(call)
+    x = call.operand(0)
+    axis = call.attributes.get("axis", 0) % len(x.shape)
+    return arrange.replaced(call.builder, x, arrange.along(x.shape, axis, _indices(call)), call.operand(2))
+
+
+def scatter_nd(call: Call) -> Value:
+    _check_reduction(call)
+    x, indices = call.operand(0), _indices(call)
+    places = arrange.numbered(x.shape)[tuple(indices.unbind(-1))]
+    return arrange.replaced(call.builder, x, places, call.operand(2))
+
+
+def _check_reduction(call: Call) -> None:
+    if call.attributes.get("reduction", b"none") != b"none":
+        raise Unsupported("a reduction")
+
+
+def _indices(call: Call) -> torch.Tensor:
+    return torch.from_numpy(call.constant(1).astype(np.int64))

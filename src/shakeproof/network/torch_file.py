@@ -34,6 +34,8 @@ MEMBERS = re.compile(
     r"|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder|\.data/(version|serialization_id)|version)"
 )
 NAME = re.compile(r"[\w.]*")
+# What an operator is told in words: a mode, or the equation of an einsum.
+WORDS = re.compile(r"[\w., >-]*")
 OPERATOR = re.compile(r"torch\.ops\.(aten|prims)\.([a-zA-Z]\w*|_[a-zA-Z]\w*)\.\w+|_operator\.getitem")
 SIZES_OF = re.compile(
     r"torch\.sym_\w+|_operator\.(add|sub|mul|floordiv|mod|eq|ne|lt|le|gt|ge)|torch\.ops\.aten\.sym_\w+\.\w+"
@@ -129,7 +131,8 @@ def _check_text(value: Any, key: str) -> None:
         elif key in ("in_spec", "out_spec", "context") and value[:1] in ("[", "{", '"'):
             _check_text(json.loads(value), "context")
         else:
-            _require(NAME.fullmatch(value), f"the text {value[:80]!r}")
+            allowed = WORDS if key == "as_string" else NAME
+            _require(allowed.fullmatch(value), f"the text {value[:80]!r}")
 
 
 def _check_node(node: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from shakeproof.errors import InputError
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.reading import Reading, UnsupportedNode, chosen_output
-from shakeproof.network.torch_rules import FLOATS, OPERATORS, softmax_axis
+from shakeproof.network.torch_call import FLOATS, widened
+from shakeproof.network.torch_rules import OPERATORS, softmax_axis
 
 # By word, what a final one is called in notes.
 SOFTMAX = {"softmax": "Softmax", "_softmax": "Softmax", "log_softmax": "LogSoftmax", "_log_softmax": "LogSoftmax"}
@@ -29,7 +30,7 @@ def read(program: ExportedProgram, name: str, output_name: str | None = None) ->
         program = program.run_decompositions({})  # what works in place may change other values: write it without
     reader = _TorchReader(program, name, number)
     for node in program.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and node.users:  # else a check, or an output that nobody asked for
             reader.take(node)
     return reader.finish()
 
@@ -98,8 +99,7 @@ class _TorchReader:
         self.known: dict[str, Any] = {image.name: self.builder.input}
         weights = {**program.state_dict, **program.constants}
         for place, held in _held(program).items():
-            weight = weights[held].detach()
-            self.known[place] = weight.double() if weight.is_floating_point() else weight
+            self.known[place] = widened(weights[held].detach())
         self.output = program.graph.output_node().args[0][number].name
         outputs = _output_names(program)
         among = f"of the outputs {', '.join(outputs)}, {outputs[number]} is analysed"
@@ -172,7 +172,7 @@ def _folded(node: torch.fx.Node, arguments: Any, options: Any) -> Any:
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
         raise Unsupported("random numbers")
-    return target(*arguments, **options)
+    return tree_map(widened, target(*arguments, **options))
 
 
 def _word(node: torch.fx.Node) -> str:

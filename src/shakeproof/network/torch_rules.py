@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, prod, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shakeproof.network import compose
-from shakeproof.network.build import Builder, Pooling, Unsupported, Value
-from shakeproof.network.compose import Operand
+from shakeproof.network import arrange, compose, resample, torch_norms, torch_shapes, torch_windows
+from shakeproof.network.build import Builder, Unsupported, Value
+from shakeproof.network.einsum import einsum
+from shakeproof.network.torch_call import check_type, operand
 from shakeproof.operators import (
     Abs,
     Ceil,
@@ -21,6 +22,8 @@ from shakeproof.operators import (
     Gelu,
     GeluTanh,
     HardSwish,
+    Log,
+    Mish,
     Operator,
     Relu,
     Round,
@@ -31,86 +34,19 @@ from shakeproof.operators import (
     Tanh,
 )
 
-# Types that values may be turned into: others round them.
-FLOATS = (torch.float32, torch.float64)
 # Above this, torch's softplus is the identity: by then the two differ by less than float32 can tell.
 SOFTPLUS_THRESHOLD = 20
-
-
-def _check_type(dtype: torch.dtype | None) -> None:
-    if dtype is not None and dtype not in FLOATS:
-        raise Unsupported(f"a result of type {dtype}, which rounds it")
-
-
-def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values[0], values[-1]
-
-
-def _pooling(
-    kernel: Sequence[int],
-    stride: int | Sequence[int] | None,
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int] = 1,
-    ceil: bool = False,
-) -> Pooling:
-    down, across = _pair(padding)
-    return Pooling(_pair(kernel), _pair(stride or kernel), _pair(dilation), (down, across, down, across), ceil)
-
-
-def _conv2d(
-    b: Builder,
-    x: Value,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-) -> Value:
-    height, width = weight.shape[2:]
-    if isinstance(padding, str):
-        reach = [d * (k - 1) for d, k in zip(_pair(dilation), (height, width), strict=True)]
-        before = [r // 2 if padding == "same" else 0 for r in reach]
-        after = [r - r // 2 if padding == "same" else 0 for r in reach]
-        pooling = Pooling((height, width), _pair(stride), _pair(dilation), (*before, *after))  # type: ignore[arg-type]
-    else:
-        pooling = _pooling((height, width), stride, padding, dilation)
-    return b.conv(x, weight, bias, pooling, groups)
 
 
 def _linear(b: Builder, x: Value, weight: Tensor, bias: Tensor | None = None) -> Value:
     return b.linear(x, weight.T, bias)
 
 
-def _batch_norm(
-    b: Builder,
-    x: Value,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    variance: Tensor,
-    training: bool,
-    momentum: float,
-    epsilon: float,
-    cudnn_enabled: bool = False,
-) -> Value:
-    if training:
-        raise Unsupported("training mode")
-    weight = torch.ones_like(mean) if weight is None else weight
-    bias = torch.zeros_like(mean) if bias is None else bias
-    return compose.batch_norm(b, x, weight, bias, mean, variance, epsilon)
-
-
-def _operand(x: Any) -> Operand:
-    return x if isinstance(x, Value) else torch.as_tensor(x, dtype=torch.float64)
-
-
 def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Value:
-    second, weight = _operand(y), abs(alpha)
+    second, weight = operand(y), abs(alpha)
     b.is_exact &= alpha in (1, -1)
     weighted = b.scale(second, weight, 0.0) if isinstance(second, Value) else second * weight
-    return compose.add(b, _operand(x), weighted, 1 if alpha > 0 else -1)
+    return compose.add(b, operand(x), weighted, 1 if alpha > 0 else -1)
 
 
 def _sub(b: Builder, x: Any, y: Any, alpha: float = 1) -> Value:
@@ -118,15 +54,15 @@ def _sub(b: Builder, x: Any, y: Any, alpha: float = 1) -> Value:
 
 
 def _mul(b: Builder, x: Any, y: Any) -> Value:
-    return compose.multiply(b, _operand(x), _operand(y))
+    return compose.multiply(b, operand(x), operand(y))
 
 
 def _div(b: Builder, x: Any, y: Any) -> Value:
-    return compose.divide(b, _operand(x), _operand(y))
+    return compose.divide(b, operand(x), operand(y))
 
 
 def _matmul(b: Builder, x: Any, y: Any) -> Value:
-    return compose.matmul(b, _operand(x), _operand(y))
+    return compose.matmul(b, operand(x), operand(y))
 
 
 def _pow(b: Builder, x: Any, exponent: Any) -> Value:
@@ -137,49 +73,15 @@ def _pow(b: Builder, x: Any, exponent: Any) -> Value:
     return compose.power(b, x, float(exponent))
 
 
-def _clamp(b: Builder, x: Value, low: float | None = None, high: float | None = None) -> Value:
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        raise Unsupported("clamping to bounds that are tensors")
-    return b.clip(x, -inf if low is None else low, inf if high is None else high)
+def _clamp(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
+    if not any(isinstance(limit, (Tensor, Value)) for limit in (low, high)):
+        return b.clip(x, -inf if low is None else low, inf if high is None else high)
+    x = x if low is None else compose.maximum(b, x, operand(low))
+    return x if high is None else compose.minimum(b, x, operand(high))
 
 
 def _prelu(b: Builder, x: Value, slope: Tensor) -> Value:
     return b.leaky_relu(x, slope.reshape(-1, *(1,) * (len(x.shape) - 2)))
-
-
-def _max_pool2d(
-    b: Builder,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil: bool = False,
-) -> Value:
-    return b.max_pool(x, _pooling(kernel, stride, padding, dilation, ceil))
-
-
-def _avg_pool2d(
-    b: Builder,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    if divisor_override:
-        raise Unsupported("divisor_override")
-    return b.average_pool(x, _pooling(kernel, stride, padding, 1, ceil_mode), count_include_pad)
-
-
-def _adaptive_avg_pool2d(b: Builder, x: Value, size: Sequence[int]) -> Value:
-    sides = x.shape[2:]
-    if any(side % out for side, out in zip(sides, size, strict=True)):
-        raise Unsupported(f"adaptive pooling from {list(sides)} to {list(size)}")
-    kernel = (sides[0] // size[0], sides[1] // size[1])
-    return b.average_pool(x, Pooling(kernel, kernel), True)
 
 
 def _axes(x: Value, axes: int | Sequence[int] | None) -> Sequence[int]:
@@ -187,109 +89,72 @@ def _axes(x: Value, axes: int | Sequence[int] | None) -> Sequence[int]:
 
 
 def _mean(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    _check_type(dtype)
+    check_type(dtype)
     return b.mean(x, _axes(x, axes), keepdim)
 
 
 def _sum(b: Builder, x: Value, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    _check_type(dtype)
+    check_type(dtype)
     return compose.total(b, x, _axes(x, axes), keepdim)
 
 
-def _view(b: Builder, x: Value, shape: Sequence[int]) -> Value:
-    return b.reshape(x, _known(shape, prod(x.shape)))
+def _reduction(operation: Callable[..., Value]) -> Callable[..., Value]:
+    return lambda b, x, axes=None, keepdim=False: operation(b, x, _axes(x, axes), keepdim)
 
 
-def _known(shape: Sequence[int], entries: int) -> list[int]:
-    """A shape for so many entries, in which one length may be left open with -1."""
-    rest = prod(size for size in shape if size != -1)
-    return [entries // rest if size == -1 else size for size in shape]
+def _extreme(of_two: Callable[..., Value], of_axes: Callable[..., Value]) -> Callable[..., Any]:
+    """torch's max and min: of two values, along an axis (and where, which is refused), or of all entries."""
+
+    def rule(b: Builder, x: Any, other: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(other, int):
+            return (of_axes(b, x, [other], keepdim),)
+        return of_axes(b, x, range(len(x.shape)), False) if other is None else of_two(b, operand(x), operand(other))
+
+    return rule
 
 
-def _unflatten(b: Builder, x: Value, axis: int, sizes: Sequence[int]) -> Value:
-    axis = x.axis(axis)
-    return b.reshape(x, (*x.shape[:axis], *_known(sizes, x.shape[axis]), *x.shape[axis + 1 :]))
-
-
-def _flatten(b: Builder, x: Value, start: int = 0, end: int = -1) -> Value:
-    start, end = start % len(x.shape), end % len(x.shape)
-    return b.reshape(x, (*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
-
-
-def _squeeze(b: Builder, x: Value, axes: int | Sequence[int] | None = None) -> Value:
-    chosen = range(len(x.shape)) if axes is None else [axes] if isinstance(axes, int) else axes
-    drop = {axis % len(x.shape) for axis in chosen}
-    return b.reshape(x, [s for axis, s in enumerate(x.shape) if s > 1 or axis not in drop])
-
-
-def _unsqueeze(b: Builder, x: Value, axis: int) -> Value:
-    place = axis % (len(x.shape) + 1)
-    return b.reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
-
-
-def _transpose(b: Builder, x: Value, first: int, second: int) -> Value:
-    order = list(range(len(x.shape)))
-    order[first], order[second] = order[second], order[first]
-    return b.transpose(x, order)
-
-
-def _pad(b: Builder, x: Value, pads: Sequence[int], mode: str = "constant", value: float | None = None) -> Value:
-    if mode != "constant":
-        raise Unsupported(f"padding mode {mode}")
-    sources = [list(range(size)) for size in x.shape]
-    for place, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
-        axis = len(x.shape) - 1 - place
-        if min(before, after) < 0:
-            raise Unsupported("negative padding")
-        sources[axis] = [-1] * before + sources[axis] + [-1] * after
-    return b.pad(x, sources, value or 0.0)
-
-
-def _expand(b: Builder, x: Value, sizes: Sequence[int], *, implicit: bool = False) -> Value:
-    new = len(sizes) - len(x.shape)
-    return b.expand(x, [x.shape[axis - new] if size == -1 else size for axis, size in enumerate(sizes)])
-
-
-def _slice(
-    b: Builder, x: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+def _vector_norm(
+    b: Builder, x: Value, order: Any = 2, axes: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Value:
-    return b.take(x, axis, range(x.shape[x.axis(axis)])[start:end:step])
+    check_type(dtype)
+    return compose.norm(b, x, _axes(x, axes), keepdim, 2.0 if order is None else float(order))
 
 
-def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
-    given = [axis for axis, index in enumerate(indices) if index is not None]
-    chosen = indices[given[0]] if len(given) == 1 else None
-    if not isinstance(chosen, Tensor) or chosen.dtype in (torch.bool, torch.uint8):  # both are masks
-        raise Unsupported("indexing other than by one constant list of indices")
-    return compose.gather(b, x, given[0], chosen)
+def _where(b: Builder, condition: Any, x: Any, y: Any) -> Value:
+    if not isinstance(condition, Tensor):
+        raise Unsupported("a computed condition")
+    return compose.where(b, condition, operand(x), operand(y))
 
 
-def _index_select(b: Builder, x: Value, axis: int, indices: Any) -> Value:
-    if not isinstance(indices, Tensor):
-        raise Unsupported("computed indices")
-    return compose.gather(b, x, axis, indices.reshape(-1))
+def _masked_fill(b: Builder, x: Any, mask: Any, value: Any) -> Value:
+    return _where(b, mask, value, x)
 
 
-def _split(b: Builder, x: Value, size: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
-    sizes = compose.sections(x.shape[x.axis(axis)], size) if isinstance(size, int) else size
-    return compose.split(b, x, axis, sizes)
+def _equal(b: Builder, x: Value, other: Any) -> Tensor:
+    """Only where a value is minus infinity, by constants alone, can be told beforehand."""
+    if other != -inf:
+        raise Unsupported("a comparison of computed values")
+    return b.no_numbers(x).isneginf()
 
 
-def _chunk(b: Builder, x: Value, count: int, axis: int = 0) -> tuple[Value, ...]:
-    return _split(b, x, -(-x.shape[x.axis(axis)] // count), axis)
+def _like(number: int) -> Callable[..., Tensor]:
+    return lambda b, x, *, dtype=None, **options: torch.full(x.shape, number, dtype=dtype or torch.float64)
 
 
-def _unbind(b: Builder, x: Value, axis: int = 0) -> tuple[Value, ...]:
-    return tuple(compose.gather(b, x, axis, torch.tensor(i)) for i in range(x.shape[x.axis(axis)]))
+def _elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    return b.scale(compose.elu(b, b.scale(x, input_scale, 0.0), alpha), scale, 0.0)
 
 
-def _cat(b: Builder, parts: Sequence[Any], axis: int = 0) -> Value:
-    return compose.concat(b, [_operand(part) for part in parts], axis)
+def _converted(b: Builder, x: Value, *arguments: Any, **options: Any) -> Value:
+    for given in (*arguments, *options.values()):
+        check_type(given if isinstance(given, torch.dtype) else None)
+    return x
 
 
-def _stack(b: Builder, parts: Sequence[Any], axis: int = 0) -> Value:
-    widened = [_unsqueeze(b, part, axis) if isinstance(part, Value) else part.unsqueeze(axis) for part in parts]
-    return _cat(b, widened, axis)
+def _output(b: Builder, values: Sequence[Any], index: int) -> Any:
+    if index >= len(values):
+        raise Unsupported("an output other than the first is used")
+    return values[index]
 
 
 def _function(operator: Operator) -> Callable[[Builder, Value], Value]:
@@ -305,7 +170,7 @@ def _gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
 
 
 def _glu(b: Builder, x: Value, axis: int = -1) -> Value:
-    value, gate = _chunk(b, x, 2, axis)
+    value, gate = torch_shapes.chunk(b, x, 2, axis)
     return b.multiply(value, b.elementwise(Sigmoid(), gate))
 
 
@@ -319,7 +184,7 @@ def softmax_axis(x: Value, axis: int, dtype: torch.dtype | bool | None = None) -
     """The axis of a softmax, whose result must not be rounded. (Some forms say instead if they widen 16 bits.)"""
     if dtype is True:
         raise Unsupported("a softmax of 16 bits")
-    _check_type(dtype or None)
+    check_type(dtype or None)
     return x.axis(axis)
 
 
@@ -327,21 +192,8 @@ def _softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
     return b.softmax(x, softmax_axis(x, axis, dtype))
 
 
-def _log_softmax(b: Builder, x: Value, *_: Any) -> Value:
-    raise Unsupported("only as the last operator, over all class scores")
-
-
-def _layer_norm(
-    b: Builder,
-    x: Value,
-    shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    epsilon: float = 1e-5,
-    cudnn_enable: bool = False,
-) -> Value:
-    axes = range(len(x.shape) - len(shape), len(x.shape))
-    return compose.layer_norm(b, x, axes, epsilon, 1.0 if weight is None else weight, 0.0 if bias is None else bias)
+def _log_softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
+    return compose.log_softmax(b, x, [softmax_axis(x, axis, dtype)])
 
 
 def _attention(
@@ -356,13 +208,16 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(query key^T scale) value."""
-    if mask is not None or dropout or is_causal or enable_gqa:
-        raise Unsupported("attention with a mask, dropout or grouped queries")
-    query, key, value = (_operand(x) for x in (query, key, value))
-    scores = compose.matmul(b, query, compose.transposed(b, key))
+    """A mask is added, or says what takes part."""
+    if dropout or enable_gqa:
+        raise Unsupported("attention with dropout or grouped queries")
+    query, key, value = (operand(x) for x in (query, key, value))
+    if is_causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -inf)
     factor = 1 / sqrt(query.shape[-1]) if scale is None else scale
-    return compose.matmul(b, b.softmax(b.scale(scores, factor, 0.0), -1), value)
+    return compose.attention(b, query, key, value, factor, mask)
 
 
 def _same(b: Builder, x: Value, *, memory_format: Any = None) -> Value:
@@ -380,85 +235,157 @@ def _clip(b: Builder, x: Value, low: float = -1.0, high: float = 1.0) -> Value:
 
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, var, momentum, eps: (
-        _batch_norm(b, x, w, bias, mean, var, False, momentum, eps),
-    ),
-    "_unsafe_view": _view,
-    "_log_softmax": _log_softmax,
-    "_softmax": _softmax,
     "abs": _function(Abs()),
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "adaptive_avg_pool1d": torch_windows.one_dimensional(torch_windows.adaptive_avg_pool2d),
+    "adaptive_avg_pool2d": torch_windows.adaptive_avg_pool2d,
+    "adaptive_max_pool1d": torch_windows.one_dimensional(torch_windows.adaptive_max_pool2d),
+    "adaptive_max_pool2d": torch_windows.adaptive_max_pool2d,
     "add": _add,
-    "avg_pool2d": _avg_pool2d,
-    "batch_norm": _batch_norm,
+    "alias": _same,
+    "alpha_dropout": _dropout,
+    "amax": _reduction(compose.largest),
+    "amin": _reduction(compose.smallest),
+    "avg_pool1d": torch_windows.one_dimensional(torch_windows.avg_pool2d),
+    "avg_pool2d": torch_windows.avg_pool2d,
+    "batch_norm": torch_norms.batch_norm,
     "bmm": _matmul,
-    "cat": _cat,
+    "cat": torch_shapes.cat,
     "ceil": _function(Ceil()),
-    "chunk": _chunk,
+    "celu": lambda b, x, alpha=1.0: compose.celu(b, x, alpha),
+    "channel_shuffle": torch_shapes.channel_shuffle,
+    "chunk": torch_shapes.chunk,
     "clamp": _clamp,
+    "clamp_max": lambda b, x, high: _clamp(b, x, None, high),
+    "clamp_min": _clamp,
     "clone": _same,
     "contiguous": _same,
-    "conv2d": _conv2d,
+    "conv1d": torch_windows.one_dimensional(torch_windows.conv2d),
+    "conv2d": torch_windows.conv2d,
+    "copy": torch_shapes.copied,
     "detach": _same,
     "div": _div,
     "dropout": _dropout,
+    "einsum": lambda b, equation, operands, *, path=None: einsum(b, equation, [operand(x) for x in operands]),
+    "elu": _elu,
+    "eq": _equal,
     "erf": _function(Erf()),
     "exp": _function(Exp()),
-    "expand": _expand,
+    "expand": torch_shapes.expand,
+    "expand_as": lambda b, x, other: b.expand(x, other.shape),
+    "feature_alpha_dropout": _dropout,
     "feature_dropout": _dropout,
-    "flatten": _flatten,
+    "fill": lambda b, x, number: torch.full(x.shape, float(number), dtype=torch.float64),
+    "flatten": torch_shapes.flatten,
+    "flip": torch_shapes.flip,
     "floor": _function(Floor()),
+    "full_like": lambda b, x, number, **options: _like(number)(b, x, **options),
+    "gather": torch_shapes.gather,
     "gelu": _gelu,
-    "getitem": lambda b, values, index: values[index],
+    "getitem": _output,
     "glu": _glu,
+    "group_norm": torch_norms.group_norm,
     "hardsigmoid": lambda b, x: b.clip(b.scale(x, 1 / 6, 0.5, roundings=1), 0.0, 1.0),
     "hardswish": _function(HardSwish()),
     "hardtanh": _clip,
-    "index": _index,
-    "index_select": _index_select,
-    "layer_norm": _layer_norm,
+    "index": torch_shapes.index,
+    "index_put": torch_shapes.index_put,
+    "index_select": torch_shapes.index_select,
+    "instance_norm": torch_norms.instance_norm,
+    "isnan": lambda b, x: b.no_numbers(x).isnan(),
+    "layer_norm": torch_norms.layer_norm,
     "leaky_relu": lambda b, x, slope=0.01: b.leaky_relu(x, slope),
+    "linalg_vector_norm": _vector_norm,
     "linear": _linear,
+    "log": _function(Log()),
+    "log_sigmoid": lambda b, x: compose.negative(b, b.elementwise(Softplus(), compose.negative(b, x))),
+    "_log_softmax": _log_softmax,
     "log_softmax": _log_softmax,
+    "logsumexp": _reduction(compose.log_sum_exp),
     "mT": compose.swapped,
+    "masked_fill": _masked_fill,
     "matmul": _matmul,
-    "max_pool2d": _max_pool2d,
+    "max": _extreme(compose.maximum, compose.largest),
+    "max_pool1d": torch_windows.one_dimensional(torch_windows.max_pool2d),
+    "max_pool2d": torch_windows.max_pool2d,
+    "max_pool2d_with_indices": lambda b, *arguments: (torch_windows.max_pool2d(b, *arguments),),
+    "maximum": lambda b, x, y: compose.maximum(b, operand(x), operand(y)),
     "mean": _mean,
+    "min": _extreme(compose.minimum, compose.smallest),
+    "minimum": lambda b, x, y: compose.minimum(b, operand(x), operand(y)),
+    "mish": _function(Mish()),
     "mm": _matmul,
+    "movedim": torch_shapes.movedim,
     "mul": _mul,
+    "narrow": lambda b, x, axis, start, length: torch_shapes.cut(b, x, axis, start, start + length),
+    "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, var, momentum, eps: (
+        torch_norms.batch_norm(b, x, w, bias, mean, var, False, momentum, eps),
+    ),
+    "native_group_norm": lambda b, x, weight, bias, n, channels, entries, groups, epsilon: (
+        torch_norms.group_norm(b, x, groups, weight, bias, epsilon),
+    ),
+    "native_layer_norm": lambda b, *arguments: (torch_norms.layer_norm(b, *arguments),),
     "neg": lambda b, x: b.scale(x, -1.0, 0.0),
-    "pad": _pad,
+    "norm": _vector_norm,
+    "ones_like": _like(1),
+    "pad": torch_shapes.pad,
     "permute": lambda b, x, order: b.transpose(x, [x.axis(axis) for axis in order]),
+    "pixel_shuffle": lambda b, x, block: arrange.depth_to_space(b, x, block, blocks_first=False),
+    "pixel_unshuffle": lambda b, x, block: arrange.space_to_depth(b, x, block, blocks_first=False),
     "pow": _pow,
     "prelu": _prelu,
     "reciprocal": _power(-1.0),
     "relu": _function(Relu()),
     "relu6": lambda b, x: b.clip(x, 0.0, 6.0),
-    "reshape": _view,
+    "repeat": torch_shapes.tile,
+    "repeat_interleave": torch_shapes.repeat_interleave,
+    "reshape": torch_shapes.view,
+    "rms_norm": torch_norms.rms_norm,
+    "roll": torch_shapes.roll,
     "round": _function(Round()),
     "rsqrt": _power(-0.5),
     "rsub": lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
+    "_safe_softmax": lambda b, x, axis, dtype=None: compose.safe_softmax(b, x, softmax_axis(x, axis, dtype)),
     "scaled_dot_product_attention": _attention,
+    "scatter": torch_shapes.scatter,
     "select": lambda b, x, axis, index: compose.gather(b, x, axis, torch.tensor(index)),
+    "select_scatter": torch_shapes.select_scatter,
+    "selu": lambda b, x: _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "sigmoid": _function(Sigmoid()),
     "sign": _function(Sign()),
     "silu": _function(Silu()),
-    "slice": _slice,
+    "slice": torch_shapes.cut,
+    "slice_scatter": torch_shapes.slice_scatter,
+    "_softmax": _softmax,
     "softmax": _softmax,
     "softplus": _softplus,
-    "split": _split,
-    "split_with_sizes": _split,
+    "split": torch_shapes.split,
+    "split_with_sizes": torch_shapes.split,
     "sqrt": _power(0.5),
     "square": _power(2.0),
-    "squeeze": _squeeze,
-    "stack": _stack,
+    "squeeze": torch_shapes.squeeze,
+    "stack": torch_shapes.stack,
     "sub": _sub,
     "sum": _sum,
     "t": lambda b, x: x if len(x.shape) < 2 else compose.swapped(b, x),
     "tanh": _function(Tanh()),
-    "transpose": _transpose,
-    "unbind": _unbind,
-    "unflatten": _unflatten,
-    "unsqueeze": _unsqueeze,
-    "view": _view,
+    "tile": torch_shapes.tile,
+    "to": _converted,
+    "_to_copy": _converted,
+    "transpose": torch_shapes.transpose,
+    "type_as": lambda b, x, other: _converted(b, x, getattr(other, "dtype", None)),
+    "unbind": torch_shapes.unbind,
+    "unflatten": torch_shapes.unflatten,
+    "_unsafe_view": torch_shapes.view,
+    "unsqueeze": torch_shapes.unsqueeze,
+    "upsample_bicubic2d": torch_windows.upsample(resample.cubic),
+    "upsample_bilinear2d": torch_windows.upsample(resample.linear),
+    "upsample_linear1d": torch_windows.upsample(resample.linear),
+    "upsample_nearest1d": torch_windows.upsample_nearest(0.0),
+    "upsample_nearest2d": torch_windows.upsample_nearest(0.0),
+    "_upsample_nearest_exact1d": torch_windows.upsample_nearest(0.5),
+    "_upsample_nearest_exact2d": torch_windows.upsample_nearest(0.5),
+    "view": torch_shapes.view,
+    "view_as": lambda b, x, other: b.reshape(x, other.shape),
+    "where": _where,
+    "zeros_like": _like(0),
 }

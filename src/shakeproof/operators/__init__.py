@@ -22,15 +22,18 @@ from shakeproof.operators.base import (
 from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
 from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
 from shakeproof.operators.jump import Ceil, Floor, Jumping, Round, Sign
+from shakeproof.operators.kinked import Elu, HardSwish, Kinked
 from shakeproof.operators.pool import MaxPool, envelope_breaks
 from shakeproof.operators.product import MatMul, Multiply, Softmax
+from shakeproof.operators.resample import Resample
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
 from shakeproof.operators.smooth import (
     Erf,
     Exp,
     Gelu,
     GeluTanh,
-    HardSwish,
+    Log,
+    Mish,
     Power,
     Sigmoid,
     Silu,
@@ -58,6 +61,7 @@ __all__ = [
     "Concat",
     "Conv",
     "Elementwise",
+    "Elu",
     "Erf",
     "Exp",
     "Floor",
@@ -66,11 +70,14 @@ __all__ = [
     "HardSwish",
     "Itself",
     "Jumping",
+    "Kinked",
     "LeakyRelu",
     "Linear",
+    "Log",
     "MatMul",
     "MaxPool",
     "Mean",
+    "Mish",
     "Multiply",
     "Operator",
     "Pad",
@@ -80,6 +87,7 @@ __all__ = [
     "Range",
     "Relaxation",
     "Relu",
+    "Resample",
     "Reshape",
     "Round",
     "Scale",

@@ -115,6 +115,11 @@ class Operator(ABC):
         """How many rounded operations an entry of the output is made of, one after another, at most."""
         return 4
 
+    @property
+    def rounds_as_said(self) -> bool:
+        """Whether that holds in any arithmetic, and not only in our own: libraries have their own ways with curves."""
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class Affine(Operator):
@@ -129,6 +134,10 @@ class Affine(Operator):
 
     passes_ranges: ClassVar[bool] = False
     """Whether its output's range is worth working out from its inputs' (which are kept for that)."""
+
+    @property
+    def rounds_as_said(self) -> bool:
+        return True
 
     @abstractmethod
     def magnitude(self) -> Operator:
@@ -196,6 +205,10 @@ class PiecewiseLinear(Operator):
         `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
         Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
         """
+
+    @property
+    def rounds_as_said(self) -> bool:
+        return True
 
     @property
     def steepest(self) -> float:

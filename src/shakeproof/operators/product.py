@@ -102,12 +102,18 @@ class MatrixMultiplied(Bilinear):
 
 @dataclass(frozen=True, eq=False)
 class Softmax(Operator):
-    """exp(x) over its sum along one axis (counted without the row axis)."""
+    """exp(x) over its sum along one axis (counted without the row axis).
+
+    `seen` (*shape) is 1, or 0 for entries that take no part, whatever they are, and give 0: those that a mask makes
+    minus infinity.
+    """
 
     axis: int
+    seen: Tensor | None = None
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        return inputs[0].softmax(self.axis + 1)
+        shares = self._hiding(inputs[0], -torch.inf).softmax(self.axis + 1)
+        return self._hiding(shares, 0.0)
 
     def terms(self, *inputs: torch.Size) -> int:
         return inputs[0][self.axis] + 8
@@ -120,9 +126,9 @@ class Softmax(Operator):
         """
         (within,) = ranges
         axis = self.axis + 1
-        share = within.centre.softmax(axis)
+        share = self.apply(within.centre)
         lowest, highest = self._extremes(within)
-        radius = within.radius
+        radius = self._hiding(within.radius, 0.0)
         remainder = highest * (radius + radius.amax(axis, keepdim=True)) ** 2 / 2
         constant = (highest - lowest) / 2
         follows = remainder < constant
@@ -133,9 +139,15 @@ class Softmax(Operator):
     def _extremes(self, within: Range) -> Range:
         """A share is largest with its own input at the top and all others at the bottom, and smallest the other way."""
         axis = self.axis + 1
+        within = Range(*(self._hiding(end, -torch.inf) for end in within))
         top = within.high.amax(axis, keepdim=True)
         low, high = (within.low - top).exp(), (within.high - top).exp()
-        return Range(low / (low + _others(high, axis)), high / (high + _others(low, axis)))
+        shares = low / (low + _others(high, axis)), high / (high + _others(low, axis))
+        return Range(*(self._hiding(share, 0.0) for share in shares))
+
+    def _hiding(self, x: Tensor, value: float) -> Tensor:
+        """A row is `value` where it takes no part."""
+        return x if self.seen is None else x.masked_fill(self.seen == 0, value)
 
 
 def _others(x: Tensor, axis: int) -> Tensor:

@@ -41,13 +41,13 @@ class Smooth(Elementwise):
         parts = [k / PARTS for k in range(PARTS + 1)]
         knots = [low * (1 - part) + high * part for part in parts]
         heights = torch.stack([self.apply(x) - slopes * x for x in knots])
-        curvature = torch.stack([self.curvature(x) for x in _places(within, self.turns)])
+        curvature = torch.stack([self.curvature(x) for x in places(within, self.turns)])
         reach = ((high - low) / PARTS) ** 2 / 8
         sag, rise = curvature.amax(0).clamp(min=0) * reach, -curvature.amin(0).clamp(max=0) * reach
         return self._where_defined(Range(heights.amin(0) - sag, heights.amax(0) + rise), within)
 
     def image(self, within: Range) -> Range:
-        heights = torch.stack([self.apply(x) for x in _places(within, self.level)])
+        heights = torch.stack([self.apply(x) for x in places(within, self.level)])
         return self._where_defined(Range(heights.amin(0), heights.amax(0)), within)
 
     def _where_defined(self, found: Range, within: Range) -> Range:
@@ -55,7 +55,8 @@ class Smooth(Elementwise):
         return Range(torch.where(defined, found.low, -torch.inf), torch.where(defined, found.high, torch.inf))
 
 
-def _places(within: Range, inner: tuple[float, ...]) -> list[Tensor]:
+def places(within: Range, inner: tuple[float, ...]) -> list[Tensor]:
+    """The ends of a range, and some inner numbers, moved into it."""
     return [within.low, within.high, *(torch.full_like(within.low, x).clamp(within.low, within.high) for x in inner)]
 
 
@@ -196,20 +197,29 @@ class Power(Smooth):
 
 
 @dataclass(frozen=True, eq=False)
-class HardSwish(Elementwise):
-    """x times clip(x / 6 + 1 / 2, 0, 1): straight outside [-3, 3], a parabola inside."""
+class Log(Smooth):
+    """The natural logarithm, of positive numbers."""
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        return functional.hardswish(inputs[0])
+        return inputs[0].log()
 
-    def strays(self, slopes: Tensor, within: Range) -> Range:
-        # Farthest from a line at an end, at a kink, or where the parabola has the line's slope.
-        level = (3 * slopes - 1.5).clamp(-3, 3)
-        places = [x.expand_as(slopes) for x in _places(within, (-3.0, 3.0))]
-        places.append(level.clamp(within.low, within.high))
-        heights = torch.stack([self.apply(x) - slopes * x for x in places])
-        return Range(heights.amin(0), heights.amax(0))
+    def curvature(self, x: Tensor) -> Tensor:
+        return -1 / (x * x)
 
-    def image(self, within: Range) -> Range:
-        heights = torch.stack([self.apply(x) for x in _places(within, (-3.0, -1.5))])
-        return Range(heights.amin(0), heights.amax(0))
+    def defined(self, within: Range) -> Tensor:
+        return within.low > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Mish(Smooth):
+    """x times the hyperbolic tangent of its softplus."""
+
+    turns = (-3.2673378465204046, -0.0879344313149142, 2.1148425630208771)
+    level = (-1.1924312145154952,)
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return functional.mish(inputs[0])
+
+    def curvature(self, x: Tensor) -> Tensor:
+        s, t = x.sigmoid(), functional.softplus(x).tanh()
+        return (1 - t * t) * s * (2 + x * (1 - s - 2 * s * t))

@@ -1,0 +1,104 @@
+"""Pictures of another size: interpolation as exporters mean it, and pooling to a given size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import ceil, floor
+
+import numpy as np
+import torch
+
+from shakeproof.network.build import Builder, Pooling, Unsupported, Value
+
+HALF = Fraction(1, 2)
+# By coordinate mode, where output i of an axis lies among its inputs, given both sizes and the scale between them.
+PLACES: dict[str, Callable[[Fraction, int, int, Fraction], Fraction]] = {
+    "half_pixel": lambda i, size, wanted, scale: (i + HALF) / scale - HALF,
+    "pytorch_half_pixel": lambda i, size, wanted, scale: (i + HALF) / scale - HALF if wanted > 1 else Fraction(0),
+    "align_corners": lambda i, size, wanted, scale: i * Fraction(size - 1, wanted - 1) if wanted > 1 else Fraction(0),
+    "asymmetric": lambda i, size, wanted, scale: i / scale,
+}
+ROUNDED: dict[str, Callable[[Fraction], int]] = {
+    "round_prefer_floor": lambda place: ceil(place - HALF),
+    "round_prefer_ceil": lambda place: floor(place + HALF),
+    "floor": floor,
+    "ceil": ceil,
+}
+# Of the entries around a place that is so far beyond one of them, the weights: as many before it as after.
+Weights = Callable[[Fraction], list[Fraction]]
+
+
+def places(size: int, wanted: int, scale: Fraction, mode: str) -> list[Fraction]:
+    """Where each of the wanted entries lies among the given ones."""
+    if mode not in PLACES:
+        raise Unsupported(f"the coordinate transformation {mode}")
+    if scale <= 0 or wanted < 1:
+        raise Unsupported(f"{size} entries resized to {wanted}")
+    return [PLACES[mode](Fraction(i), size, wanted, scale) for i in range(wanted)]
+
+
+def nearest(b: Builder, x: Value, axis: int, where: Sequence[Fraction], rounding: str) -> Value:
+    """Along an axis, the entry nearest to each place, which runtimes work out in float32."""
+    if rounding not in ROUNDED:
+        raise Unsupported(f"the nearest mode {rounding}")
+    size = x.shape[x.axis(axis)]
+    rounded = (ROUNDED[rounding](Fraction(float(np.float32(float(place))))) for place in where)
+    return b.take(x, axis, [min(max(index, 0), size - 1) for index in rounded])
+
+
+def interpolated(b: Builder, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
+    """Along an axis, at each place the weighted sum of the entries around it; the last ones go on beyond the ends.
+
+    Weights that no arithmetic rounds are known in any; of others, float32 may make its own.
+    """
+    size = x.shape[x.axis(axis)]
+    shares = [weights(place - floor(place)) for place in where]
+    taps = len(shares[0])
+    sources = [[min(max(floor(place) + 1 - taps // 2 + t, 0), size - 1) for place in where] for t in range(taps)]
+    rounded = any(share.denominator & (share.denominator - 1) for row in shares for share in row)
+    weight = torch.tensor([[float(row[t]) for row in shares] for t in range(taps)], dtype=torch.float64)
+    return b.resample(x, axis, sources, weight, roundings=2 if rounded else 0)
+
+
+def linear(share: Fraction) -> list[Fraction]:
+    return [1 - share, share]
+
+
+def cubic(share: Fraction, bend: Fraction = Fraction(-3, 4)) -> list[Fraction]:
+    """Keys' convolution: R. G. Keys, Cubic Convolution Interpolation for Digital Image Processing. IEEE 1981."""
+
+    def near(t: Fraction) -> Fraction:
+        return (bend + 2) * t**3 - (bend + 3) * t**2 + 1
+
+    def far(t: Fraction) -> Fraction:
+        return bend * (t**3 - 5 * t**2 + 8 * t - 4)
+
+    return [far(share + 1), near(share), near(1 - share), far(2 - share)]
+
+
+def adaptive_average_pool(b: Builder, x: Value, wanted: Sequence[int]) -> Value:
+    """The mean under as many windows as are wanted along the last axes, as even as they can be."""
+    for axis, count in enumerate(wanted, start=len(x.shape) - len(wanted)):
+        windows = _windows(x.shape[axis], count)
+        longest = max(map(len, windows))
+        sources = [[window[min(tap, len(window) - 1)] for window in windows] for tap in range(longest)]
+        weight = [[(tap < len(window)) / len(window) for window in windows] for tap in range(longest)]
+        x = b.resample(x, axis, sources, torch.tensor(weight, dtype=torch.float64), roundings=1)
+    return x
+
+
+def adaptive_max_pool(b: Builder, x: Value, wanted: Sequence[int]) -> Value:
+    """The maximum under such windows, of a picture; the shorter ones are filled up with entries of their own."""
+    kernel = []
+    for axis, count in zip((2, 3), wanted, strict=True):
+        windows = _windows(x.shape[axis], count)
+        kernel.append(max(map(len, windows)))
+        x = b.take(x, axis, [window[min(tap, len(window) - 1)] for window in windows for tap in range(kernel[-1])])
+    return b.max_pool(x, Pooling((kernel[0], kernel[1]), (kernel[0], kernel[1])))
+
+
+def _windows(size: int, count: int) -> list[range]:
+    if count < 1:
+        raise Unsupported(f"pooling {size} entries to {count}")
+    return [range(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
