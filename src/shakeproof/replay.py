@@ -47,7 +47,7 @@ def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budg
         theirs.append(network.reference(inputs))
         scores = network.scores(torch.from_numpy(inputs).double())
         ours.append(scores)
-        disagreement.append(network.disagreement(scores, theirs[-1]))
+        disagreement.append(network.disagreement(scores, theirs[-1], inputs))
     if not theirs:
         return [Comparison(np.empty(0), np.empty(0, bool), np.empty(0))] * len(places)
     outputs, scores, shares = np.concatenate(theirs), torch.cat(ours), np.concatenate(disagreement)

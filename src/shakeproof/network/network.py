@@ -14,10 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
-from shakeproof.network.agreement import Usual, disagreement
+from shakeproof.network.agreement import (
+    SHARE_OF_FLOAT64,
+    TIMES,
+    TOLERANCE_OF_TWINS,
+    Usual,
+    allowed,
+    disagreement,
+    float32_noise,
+    twin_noise,
+)
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.runtimes import Reference
+from shakeproof.network.twins import Twin
 from shakeproof.operators import Scale
 
 
@@ -136,12 +146,13 @@ class Deployed:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Network(Deployed):
     """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
-    their normalisation.
+    their normalisation. `twin` is the model by another implementation.
     """
 
     graph: Graph
     dropped: str | None = None
     usual: Usual = field(default_factory=Usual)
+    twin: Twin | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -163,14 +174,40 @@ class Network(Deployed):
     def predicted(self, inputs: Tensor) -> list[int]:
         return [int(winner) for winner in self.scores(inputs).argmax(1)]
 
-    def disagreement(self, scores: Tensor, theirs: NDArray[np.float32]) -> NDArray[np.float64]:
+    def disagreement(
+        self, scores: Tensor, theirs: NDArray[np.float32], inputs: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float64]:
         """How far the runtime's outputs are from our scores, both (n, classes): 1 is as far as float32 explains.
 
-        For each row the largest difference, as a share of what is allowed; above 1, or NaN, they disagree.
+        For each row the largest difference, as a share of what is allowed; above 1, or NaN, they disagree. With the
+        pictures that the rows are about, `inputs` (n, *input_shape), float32's own error is told from a misreading.
         """
-        ours = self.with_softmax(scores.detach().double().cpu()).numpy()
+        ours, given = self.with_softmax(scores.detach().double().cpu()).numpy(), theirs.astype(np.float64)
         # a softmax is computed from numbers around 1, however small its results
-        return disagreement(ours, theirs, self.usual, least=1.0 if self.dropped else 0.0)
+        within = allowed(given, self.usual, least=1.0 if self.dropped else 0.0)
+        shares = disagreement(ours, given, within)
+        far = ~(shares <= 1) & np.isfinite(ours).all(1) & np.isfinite(given).all(1)
+        if inputs is not None and self.twin is not None and far.any():
+            noise, read = self._in_float32(inputs[far], ours[far], self.twin)
+            explained = disagreement(ours[far], given[far], within[far] + TIMES * noise)
+            shares[far] = np.where(read <= 1, explained, shares[far])
+        return shares
+
+    def _in_float32(
+        self, inputs: NDArray[np.float32], ours: NDArray[np.float64], twin: Twin
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What float32 may do to the outputs (n, 1), the largest of a row; and how far ours are from those of a twin.
+
+        What it does to scores, it does to a softmax of them, or less.
+        """
+        with torch.inference_mode():
+            own = float32_noise(self.graph, torch.from_numpy(inputs).double()).amax(1).numpy()
+        prepared = self.prepared(inputs)
+        noise = np.maximum(own, twin_noise(twin, prepared))[:, None]
+        exact = twin.exact(prepared.astype(np.float64))
+        kept = noise if self.normalisation is not None else SHARE_OF_FLOAT64 * noise  # pictures are prepared in float32
+        size = np.abs(exact).max(1, keepdims=True)
+        return noise, disagreement(ours, exact, TOLERANCE_OF_TWINS * size + TIMES * kept)
 
     def with_softmax(self, scores: Tensor) -> Tensor:
         """The model's own outputs for our scores (n, classes): through the final softmax that the graph leaves out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto
@@ -134,8 +135,17 @@ def with_output(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
 # -- the input ------------------------------------------------------------------------------------------------------
 
 
-def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> tuple[str, Shape, str | None]:
-    """The one input that is not a weight, its shape for one image, and what should be said about it.
+class ImageInput(NamedTuple):
+    """The one input that is not a weight: its shape for one image, whether in float64, and what should be said."""
+
+    name: str
+    shape: Shape
+    is_double: bool
+    note: str | None = None
+
+
+def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> ImageInput:
+    """The one input that is not a weight.
 
     `picture` (channels, height, width) decides where the shape leaves sizes open.
     """
@@ -146,7 +156,8 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> tup
         raise InputError(
             f"{name}: the network has {len(inputs)} inputs{listed}; shakeproof needs one image in, class scores out"
         )
-    if inputs[0].type.tensor_type.elem_type not in FLOATS:
+    kind = inputs[0].type.tensor_type.elem_type
+    if kind not in FLOATS:
         raise InputError(f"{name}: the input is not float32 or float64; export the network for one of them")
     dims = list(inputs[0].type.tensor_type.shape.dim)
     if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
@@ -156,7 +167,7 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> tup
         shape[0] = 1
     if shape and 0 not in shape:
         _check_batch(shape, name)
-        return inputs[0].name, tuple(shape), None
+        return ImageInput(inputs[0].name, tuple(shape), kind == TensorProto.DOUBLE)
     if picture is None:
         raise InputError(
             f"{name}: the input's shape {_dims(dims)} leaves its size open; say for which pictures it is meant",
@@ -166,7 +177,7 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> tup
     for fitting in _as_inputs(picture):
         if len(fitting) == len(shape) and all(size in (0, wanted) for size, wanted in zip(shape, fitting, strict=True)):
             note = f"the network's input {_dims(dims)} leaves its size open: it is analysed for pictures of {sizes}"
-            return inputs[0].name, fitting, note
+            return ImageInput(inputs[0].name, fitting, kind == TensorProto.DOUBLE, note)
     raise InputError(f"{name}: a picture of {sizes} does not fit the network's input {_dims(dims)}")
 
 

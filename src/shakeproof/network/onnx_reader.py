@@ -41,16 +41,16 @@ class _OnnxReader:
     def __init__(self, model: onnx.ModelProto, name: str, picture: Shape | None) -> None:
         self.name = name
         self.opset = _opset(model, name)
-        model_input, shape, self.note = image_input(model, name, picture)
-        if prod(shape) > LARGEST_VALUE:
-            raise InputError(f"{name}: an input of {prod(shape)} numbers is too large to analyse")
+        self.image = image_input(model, name, picture)
+        if prod(self.image.shape) > LARGEST_VALUE:
+            raise InputError(f"{name}: an input of {prod(self.image.shape)} numbers is too large to analyse")
         graph = plain(inlined(model, name)).graph
         self.output, self.nodes = graph.output[0].name, needed(graph)
-        self.builder = Builder(shape)
+        self.builder = Builder(self.image.shape)
         self.known: dict[str, Value | Array | None] = {
             tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in graph.initializer
         }
-        self.known[model_input] = self.builder.input
+        self.known[self.image.name] = self.builder.input
         self.known[""] = None
         self.halves = {tensor.name for tensor in graph.initializer if tensor.data_type in SIXTEEN_BITS}
         self.reads = {i for node in self.nodes for i in node.input} | {self.output}
@@ -90,8 +90,9 @@ class _OnnxReader:
                 graph, output_shape = self.builder.finish(final), tuple(final.shape)
             except Unsupported as problem:
                 self.problems.append(UnsupportedNode("output", self.output, str(problem)))
-        notes = () if self.note is None else (self.note,)
-        return Reading(graph, self.operators, tuple(self.problems), self.dropped, output_shape, notes)
+        notes = () if self.image.note is None else (self.image.note,)
+        problems = tuple(self.problems)
+        return Reading(graph, self.operators, problems, self.dropped, output_shape, notes, self.image.is_double)
 
     def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
         self.problems.append(UnsupportedNode(word_of(node), node.name or node.output[0], reason))

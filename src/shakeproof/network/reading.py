@@ -33,7 +33,7 @@ class Reading:
 
     `operators` counts the nodes that see the image, by operator. `dropped` names a final Softmax or LogSoftmax that
     the graph leaves out: it does not change which class wins. `output_shape` is the output's before it was flattened.
-    `notes` are what the user should know.
+    `notes` are what the user should know; `is_double` whether the input is in float64.
     """
 
     graph: Graph | None
@@ -42,6 +42,7 @@ class Reading:
     dropped: str | None
     output_shape: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    is_double: bool = False
 
     @property
     def refusal(self) -> str:

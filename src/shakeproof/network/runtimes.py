@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError
-from shakeproof.network.agreement import disagreement, usual
+from shakeproof.network.agreement import allowed, disagreement, usual
 
 # Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -56,8 +56,8 @@ class OnnxRuntime:
             if together.shape != alone[:count].shape:
                 return True
             told = np.isfinite(alone[:count]).all(1)
-            shares = disagreement(alone[:count][told].astype(np.float64), together[told], usually, 0.0)
-            if not (shares <= 1).all():
+            single, mixed = (scores[told].astype(np.float64) for scores in (alone[:count], together))
+            if not (disagreement(single, mixed, allowed(mixed, usually, 0.0)) <= 1).all():
                 return True
         return False
 
@@ -72,9 +72,14 @@ class OnnxRuntime:
         return wanted.name, np.float64 if wanted.type == "tensor(double)" else np.float32
 
 
+class NoKernelError(InputError):
+    """A network of onnxruntime's operators, but in numbers that it does not compute some of them in."""
+
+
 def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     """A serialised model in onnxruntime."""
     import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as states
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -83,6 +88,8 @@ def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session: Any = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except states.NotImplemented as error:
+        raise NoKernelError(f"{name}: onnxruntime cannot run the network ({first_line(error)})") from error
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise InputError(f"{name}: onnxruntime cannot load the network ({first_line(error)})") from error
     shape = session.get_inputs()[0].shape
