@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from models import narrow_flip_network, random_module
+from PIL import Image as Pillow
 from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.analysis import fitting
 from shakeproof.errors import InputError
 from shakeproof.evidence import Comparison, Swept, Witness
 from shakeproof.exact import Curve
+from shakeproof.query import fitting
 from shakeproof.verdict import Evidence, judge
 
 
@@ -411,3 +414,95 @@ def test_scores_that_overflow_on_the_way_are_no_verdict(method):
     assert (result.status, result.reason) == (sp.Status.UNDECIDED, sp.Reason.NOT_FINITE)
     assert result.counterexample is None
     assert result.certified_strength == 0.0
+
+
+# -- what users pass ---------------------------------------------------------------------------------------------------
+
+SIGNS = [path for path, _ in demo.images()[:2]]
+
+
+def test_a_list_of_images_or_perturbations_gives_a_list_of_results(demo_network):
+    texts = ["box-blur:size=5", sp.haze(0.5)]
+    both = sp.profile(demo.MODEL, SIGNS, texts)
+    assert [(r.query.name, str(r.query.perturbation)) for r in both] == [
+        (str(sign), str(text)) for sign in SIGNS for text in texts
+    ]
+    assert [r.status for r in sp.profile(demo_network, SIGNS[0], texts)] == [r.status for r in both[:2]]
+    assert [r.status for r in sp.verify(demo_network, tuple(SIGNS), texts[0], 0.2)] == ["safe", "safe"]
+    (alone,) = sp.profile(demo_network, [SIGNS[0]], texts[0])
+    assert alone.critical_strength == both[0].critical_strength
+    assert sp.profile(demo_network, [], texts) == sp.profile(demo_network, SIGNS, []) == []
+
+
+def test_labels_for_each_image(demo_network):
+    for labels in ([1, None], np.array([1, 4]), torch.tensor([1, 4])):
+        first, second = sp.verify(demo_network, SIGNS, "box-blur:size=3", 0.1, label=labels)
+        assert (first.label, first.status, second.label, second.status) == (1, "misclassified", 4, "safe")
+    for one in (np.int64(6), torch.tensor(6)):
+        result = sp.verify(demo_network, SIGNS[0], "box-blur:size=3", 0.1, label=one)
+        assert json.loads(json.dumps(result.to_json()))["label"] == 6
+
+
+def test_pictures_of_every_kind(demo_network):
+    array = np.asarray(Pillow.open(SIGNS[0]))
+    pixels = torch.tensor(array).permute(2, 0, 1) / 255
+    kinds = [SIGNS[0], str(SIGNS[0]), array, Pillow.open(SIGNS[0]), pixels, pixels.double().requires_grad_(),
+             sp.read_image(SIGNS[0])]  # fmt: skip
+    for kind in kinds:
+        result = sp.verify(demo_network, kind, "box-blur:size=3", 0.1)
+        assert torch.allclose(result.query.image.pixels, pixels.double(), atol=1e-7)
+
+
+BLUR = "box-blur:size=3"
+
+
+@pytest.mark.parametrize(
+    ("ask", "problem"),
+    [
+        (lambda n: sp.profile("gone.onnx", SIGNS[0], BLUR), "gone.onnx"),
+        (lambda n: sp.profile(None, SIGNS[0], BLUR), "a network is what load(...) gives"),
+        (lambda n: sp.profile(nn.ReLU(), SIGNS[0], BLUR), "load it first"),
+        (lambda n: sp.verify_specification(n, "q.vnnlib"), "q.vnnlib"),
+        (lambda n: sp.verify_specification(n, 5), "a specification is a VNN-LIB file"),
+        (lambda n: sp.profile(n, None, BLUR), "not NoneType"),
+        (lambda n: sp.profile(n, {}, BLUR), "not dict"),
+        (lambda n: sp.profile(n, "gone.png", BLUR), "gone.png"),
+        (lambda n: sp.profile(n, np.zeros((3, 31, 32)), BLUR), "3 x 31 x 32"),
+        (lambda n: sp.perturbed(n, SIGNS[0], BLUR), "images are a list"),
+        (lambda n: sp.profile(n, SIGNS[0], None), "a perturbation is a text"),
+        (lambda n: sp.profile(n, SIGNS[0], np.ones((3, 3))), "not numpy.ndarray of shape (3, 3)"),
+        (lambda n: sp.profile(n, SIGNS[0], sp.any_kernel(3)), "only `verify` takes it"),
+        (lambda n: sp.profile(n, SIGNS[0], BLUR, label="stop"), "label stop is not one"),
+        (lambda n: sp.profile(n, SIGNS[0], BLUR, label=6.0), "the number of a class"),
+        (lambda n: sp.profile(n, SIGNS, BLUR, label=[6]), "1 labels for 2 images"),
+        (lambda n: sp.verify(n, SIGNS[0], BLUR, "half"), "a strength is a number"),
+        (lambda n: sp.verify(n, SIGNS[0], BLUR, None), "a strength is a number"),
+        (lambda n: sp.profile(n, SIGNS[0], BLUR, timeout="5"), "the timeout must be a number"),
+        (lambda n: sp.export(demo.MODEL, SIGNS[0], 5, 0.1, "q"), "a perturbation is a text"),
+        (lambda n: sp.parse(5), "parsed from a text"),
+        (lambda n: sp.psf(5), "file is given by its name"),
+        (lambda n: sp.box_blur("3"), "kernel size '3'"),
+        (lambda n: sp.any_kernel(3.0), "size must be odd"),
+        (lambda n: sp.motion_blur(3, "north"), "angle must be a number"),
+        (lambda n: sp.brightness(None), "max must be a number"),
+        (lambda n: sp.box_blur(3, clip=5), "clip must be"),
+        (lambda n: sp.box_blur(3, clip=("a", "b")), "clip must be"),
+    ],
+)  # fmt: skip
+def test_the_wrong_thing_is_called_so(demo_network, ask, problem):
+    with pytest.raises(InputError) as error:
+        ask(demo_network)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_dir_shows():
+    assert {*dir(sp)} == {*sp.__all__, "__version__"}
+    for name in sp.__all__:
+        assert getattr(sp, name) is not None
+    assert "analysis" not in dir(sp)
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "shakeproof", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"shakeproof, version {sp.__version__}"

@@ -20,7 +20,7 @@ LAYERS = {
     "networks": {"operators", "network", "inputs", "images", "demo"},
     "engines": {"rounding", "exact", "bounds", "search"},
     "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis"},
-    "faces": {"report", "exporting", "certificate", "testing", "cli"},
+    "faces": {"report", "exporting", "certificate", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` is a convenience for people at a prompt: it looks up, and only when called.
@@ -45,7 +45,8 @@ def room_of(path: Path) -> str:
 
 
 def sources() -> list[Path]:
-    return [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+    doors = (ROOT / "__init__.py", ROOT / "__main__.py")
+    return [path for path in sorted(ROOT.rglob("*.py")) if path not in doors]
 
 
 def edges() -> dict[str, set[str]]:

@@ -213,7 +213,7 @@ def test_the_question(tmp_path):
 def test_the_label_is_the_given_one_the_images_own_or_the_prediction(tmp_path, demo_network):
     pixels = read_image(str(SIGN)).fitted(demo_network.picture())
     predicted = int(demo_network.scores(pixels.pixels[None, None])[0].argmax())
-    own = exporting.Image("mine", pixels.pixels, (predicted + 1) % 10)
+    own = sp.Image("mine", pixels.pixels, (predicted + 1) % 10)
     assert sp.export(demo.MODEL, SIGN, "box-blur:size=3", 1, tmp_path).label == predicted
     assert sp.export(demo.MODEL, own, "box-blur:size=3", 1, tmp_path).label == own.label
     assert sp.export(demo.MODEL, own, "box-blur:size=3", 1, tmp_path, label=2).label == 2

@@ -16,10 +16,10 @@ from test_exporting import dense, picture, save
 from warm import run
 
 import shakeproof as sp
-from shakeproof.analysis import fitting
 from shakeproof.budget import Budget
 from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
+from shakeproof.query import fitting
 from shakeproof.replay import compared, places
 from shakeproof.vnnlib import robustness
 

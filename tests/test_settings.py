@@ -20,7 +20,8 @@ follow_imports = silent
 [mypy-torch.*,numpy.*,onnx.*,matplotlib.*,PIL.*,scipy.*,onnxruntime.*,rich.*,click.*,vnnlib.*,google.*]
 follow_imports = skip
 """
-SNIPPET = """import numpy as np
+SNIPPET = """from pathlib import Path
+import numpy as np
 import shakeproof as sp
 
 net = sp.load("model.onnx")
@@ -29,14 +30,21 @@ sp.profile(net, img, "identity", timeout=3.0)
 sp.profile(net, img, "identity", timeout=None, memory=1.0, method="bounds", tolerance=1e-3, whole_curve=True)
 sp.verify(net, img, "identity", 0.5, timeout=3.0, device="cpu", stop_early=False)
 sp.verify_specification(net, "query.vnnlib", timeout=3.0)
+one: sp.Result = sp.profile("model.onnx", "stop.png", sp.box_blur(3), label=7)
+several: list[sp.Result] = sp.profile(net, ["stop.png", img], "identity", label=[7, None])
+several = sp.verify(net, [Path("stop.png")], ["identity", sp.box_blur(3)], 0.5)
+several = sp.verify(net, img, (sp.any_kernel(3), "identity"), 0.5)
+one = sp.assert_safe("model.onnx", img, "identity", 0.5, timeout=3.0)
 result: sp.Result = sp.analyse(net, sp.perturbed(net, [], "identity"), sp.Settings(timeout=3.0))[0]
 """
 WRONG = {
     'sp.profile(net, img, "identity", timeuot=3)': "timeuot",
     'sp.verify(net, img, "identity", 0.5, timeuot=3)': "timeuot",
     'sp.verify_specification(net, "query.vnnlib", timeuot=3)': "timeuot",
-    'sp.profile(net, img, "identity", method="exakt")': "arg-type",
-    'sp.profile(net, img, "identity", timeout="3")': "arg-type",
+    'sp.profile(net, img, "identity", method="exakt")': "call-overload",
+    'sp.profile(net, img, "identity", timeout="3")': "call-overload",
+    'one = sp.profile(net, img, ["identity"])': "assignment",
+    "sp.profile(net, img, 5)": "call-overload",
     "sp.Settings(timeuot=3)": "timeuot",
     "result.status = sp.Status.SAFE": "read-only",
     "sp.Result(status=sp.Status.SAFE)": "status",

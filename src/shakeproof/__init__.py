@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
+    from shakeproof.asserting import assert_safe
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
@@ -75,6 +76,7 @@ _HOMES = {
     "vnnlib": ("Specification", "read_specification"),
     "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
+    "asserting": ("assert_safe",),
 }
 
 __all__ = [
@@ -96,6 +98,7 @@ __all__ = [
     "analyse",
     "answers",
     "any_kernel",
+    "assert_safe",
     "box_blur",
     "brightness",
     "contrast",
@@ -126,3 +129,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"shakeproof.{module}"), name)
     raise AttributeError(f"module 'shakeproof' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What users need; modules that happen to be imported stay out of sight."""
+    return [*__all__, "__version__"]

@@ -3,77 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from shakeproof.budget import nobody
-from shakeproof.errors import InputError
-from shakeproof.images import Image, as_picture, read_image
+from shakeproof.errors import InputError, kind_of
 from shakeproof.methods import answer_by_splitting, answer_by_sweep, lines_at_once
-from shakeproof.network import Graph, Network
+from shakeproof.network import Graph, Network, load
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
-from shakeproof.query import Query, Strength, perturbed, specified
+from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
 from shakeproof.result import Result
 from shakeproof.settings import Method, Options, Settings
 from shakeproof.vnnlib import Specification, read_specification
 
-Picture = Image | NDArray[Any] | Tensor | str | Path
+Model = Network | str | Path
+"""What `load` gave, or a file for it to load."""
+Kernel = Perturbation | AnyKernel | str
+Label = int | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
+"""One for all images, or one for each."""
 
 
-def profile(
-    network: Network,
+@overload  # a str is a sequence, too, but the first that matches is meant
+def profile(  # type: ignore[overload-overlap]
+    network: Model,
     image: Picture,
-    perturbation: Perturbation | str,
-    label: int | None = None,
+    perturbation: Kernel,
+    label: Label = None,
     max_strength: Strength = 1.0,
     progress: Callable[[float], None] = nobody,
     **options: Unpack[Options],
-) -> Result:
+) -> Result: ...
+
+
+@overload
+def profile(
+    network: Model,
+    image: Sequence[Picture],
+    perturbation: Kernel | Sequence[Kernel],
+    label: Label = None,
+    max_strength: Strength = 1.0,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> list[Result]: ...
+
+
+@overload
+def profile(
+    network: Model,
+    image: Picture,
+    perturbation: Sequence[Kernel],
+    label: Label = None,
+    max_strength: Strength = 1.0,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> list[Result]: ...
+
+
+def profile(
+    network: Model,
+    image: Any,
+    perturbation: Any,
+    label: Label = None,
+    max_strength: Strength = 1.0,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> Result | list[Result]:
     """The class at every strength in [0, max_strength] of a perturbation of an image.
 
-    `image` is a picture (channels, height, width), or a file. Without a `label`, the image's own or else the class
-    predicted at strength 0 is taken. The other arguments are those of `Settings`.
+    `network` is what `load` gave, or a model file; `image` a picture (channels, height, width), or a file. Without a
+    `label`, the image's own or else the class predicted at strength 0 is taken. Of a list of images, of perturbations,
+    or of both, there is a list of results: every image under every perturbation. The other arguments are those of
+    `Settings`.
     """
-    perturbation = parse_path(perturbation) if isinstance(perturbation, str) else perturbation
-    queries = perturbed(network, [fitting(network, image)], perturbation, label, max_strength)
-    return analyse(network, queries, Settings(**options), progress)[0]
+    for kernel in _several(perturbation):
+        parse_path(kernel)
+    return _answered(network, image, perturbation, label, max_strength, Settings(**options), progress)
+
+
+@overload
+def verify(  # type: ignore[overload-overlap]
+    network: Model,
+    image: Picture,
+    perturbation: Kernel,
+    strength: Strength,
+    label: Label = None,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> Result: ...
+
+
+@overload
+def verify(
+    network: Model,
+    image: Sequence[Picture],
+    perturbation: Kernel | Sequence[Kernel],
+    strength: Strength,
+    label: Label = None,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> list[Result]: ...
+
+
+@overload
+def verify(
+    network: Model,
+    image: Picture,
+    perturbation: Sequence[Kernel],
+    strength: Strength,
+    label: Label = None,
+    progress: Callable[[float], None] = nobody,
+    **options: Unpack[Options],
+) -> list[Result]: ...
 
 
 def verify(
-    network: Network,
-    image: Picture,
-    perturbation: Perturbation | AnyKernel | str,
+    network: Model,
+    image: Any,
+    perturbation: Any,
     strength: Strength,
-    label: int | None = None,
+    label: Label = None,
     progress: Callable[[float], None] = nobody,
     **options: Unpack[Options],
-) -> Result:
+) -> Result | list[Result]:
     """Whether the label wins at every strength in [0, strength]; stops at the first confirmed counterexample.
 
-    If a quick probe finds one, all that is known of the critical strength is that it is in (0, counterexample].
+    If a quick probe finds one, all that is known of the critical strength is that it is in (0, counterexample]. Takes
+    the same as `profile`, lists included.
     """
-    queries = perturbed(network, [fitting(network, image)], perturbation, label, strength)
-    return analyse(network, queries, _early(options), progress)[0]
+    return _answered(network, image, perturbation, label, strength, _early(options), progress)
 
 
 def verify_specification(
-    network: Network,
+    network: Model,
     specification: Specification | str | Path,
     progress: Callable[[float], None] = nobody,
     **options: Unpack[Options],
 ) -> Result:
     """Whether a specification, or a VNN-LIB file, has no counterexample. One with a perturbation is `verify`'d."""
     name = "specification" if isinstance(specification, Specification) else str(specification)
-    if not isinstance(specification, Specification):
+    if isinstance(specification, (str, Path)):
         specification = read_specification(Path(specification))
-    network, query = specified(network, name, specification)
-    return analyse(network, [query], _early(options), progress)[0]
+    if not isinstance(specification, Specification):
+        raise InputError(f"a specification is a VNN-LIB file, or what was read from one, not {kind_of(specification)}")
+    loaded, query = specified(as_network(network), name, specification)
+    return analyse(loaded, [query], _early(options), progress)[0]
 
 
 def _early(options: Options) -> Settings:
@@ -81,12 +160,47 @@ def _early(options: Options) -> Settings:
     return Settings(**(early | options))
 
 
-def fitting(network: Network, image: Picture) -> Image:
-    """An image, or what names one, as the network's picture."""
-    layout = network.picture()
-    if isinstance(image, (str, Path)):
-        return read_image(str(image)).fitted(layout)
-    return image if isinstance(image, Image) else Image("array", as_picture(np.asarray(image), layout.image_shape))
+def as_network(model: Model) -> Network:
+    """What `load` gave, or now gives for a file; an error that says so of anything else."""
+    if isinstance(model, (str, Path)):
+        return load(model)
+    if isinstance(model, torch.nn.Module):
+        raise InputError(f"{type(model).__name__}: is a torch module; load it first: load(module, example_input)")
+    if not isinstance(model, Network):
+        raise InputError(f"a network is what load(...) gives, or a model file's name, not {kind_of(model)}")
+    return model
+
+
+def _answered(
+    model: Model,
+    image: Any,
+    perturbation: Any,
+    label: Label,
+    strength: Strength,
+    settings: Settings,
+    progress: Callable[[float], None],
+) -> Result | list[Result]:
+    """One result for an image and a perturbation, a list for a list of either: every image under every perturbation."""
+    network = as_network(model)
+    images = [fitting(network, own) for own in _several(image)]
+    given: Any = label.tolist() if isinstance(label, (np.ndarray, np.generic, torch.Tensor)) else label
+    if isinstance(given, (list, tuple)):
+        if len(given) != len(images):
+            raise InputError(f"there are {len(given)} labels for {len(images)} images; give one for each, or one label")
+        images = [replace(own, label=its) for own, its in zip(images, given, strict=True)]
+        given = None
+    by_kernel = [perturbed(network, images, kernel, given, strength) for kernel in _several(perturbation)]
+    queries = [query for own in zip(*by_kernel, strict=True) for query in own]
+    results = analyse(network, queries, settings, progress)
+    return results if _is_several(image) or _is_several(perturbation) else results[0]
+
+
+def _several(given: Any) -> Sequence[Any]:
+    return given if _is_several(given) else [given]
+
+
+def _is_several(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 def analyse(

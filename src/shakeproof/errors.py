@@ -39,3 +39,10 @@ class ProofError(ShakeproofError):
 
 class NotFiniteError(ShakeproofError):
     """Scores that are infinite or no numbers: nothing can be said of the query that met them."""
+
+
+def kind_of(thing: object) -> str:
+    """What something is, for an error about it: its type, and its shape if it has one."""
+    shape = getattr(thing, "shape", None)
+    size = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.") + size

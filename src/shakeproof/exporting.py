@@ -13,18 +13,15 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from shakeproof import vnnlib
-from shakeproof.analysis import fitting
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
-from shakeproof.images import Image
 from shakeproof.network import Network, load, read_onnx
 from shakeproof.perturbation import Perturbation, parse_path
-from shakeproof.query import Query, Strength, perturbed
+from shakeproof.query import Picture, Query, Strength, perturbed
 
 Format = Literal["augmented", "vnnlib", "perturbed"]
 
@@ -51,7 +48,7 @@ class Exported:
 
 def export(
     model: str | Path,
-    image: Image | NDArray[Any] | Tensor | str | Path,
+    image: Picture,
     perturbation: Perturbation | str,
     strength: Strength,
     folder: str | Path,
@@ -69,8 +66,7 @@ def export(
     """
     refuse_torch(model, form)
     network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
-    perturbation = parse_path(perturbation) if isinstance(perturbation, str) else perturbation
-    (query,) = perturbed(network, [fitting(network, image)], perturbation, label, strength)
+    (query,) = perturbed(network, [image], parse_path(perturbation), label, strength)
     return write_query(model, network, query, folder, form)
 
 

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import index
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from shakeproof.errors import InputError
-from shakeproof.images import Image, RawImage
+from shakeproof.errors import InputError, kind_of
+from shakeproof.images import Image, RawImage, as_picture, read_image
 from shakeproof.inputs import InputBox, InputPath, InputSet
 from shakeproof.network import Deployed, Network
-from shakeproof.perturbation import AnyKernel, Perturbation, parse
+from shakeproof.perturbation import AnyKernel, Perturbation, as_perturbation
 from shakeproof.property import Property, wins
 from shakeproof.vnnlib import Specification
 
 Strength = float | tuple[float, ...]
 """One number for a perturbation with one parameter, a number each for one with several."""
+
+Picture = Image | RawImage | NDArray[Any] | Tensor | str | Path
+"""Pixels (channels, height, width), or what names them."""
 
 # So many numbers of pictures are evaluated at once where their labels have to be predicted.
 PREDICTED_AT_ONCE = 2**24
@@ -47,6 +56,11 @@ class Query:
     strengths: tuple[float, ...] = ()
     label_predicted: bool = False
 
+    def __repr__(self) -> str:
+        under = "" if self.perturbation is None else f" under {self.perturbation} up to {self.strengths}"
+        label = "" if self.label is None else f", label {self.label}"
+        return f"<Query {self.name}{under}{label}>"
+
     @property
     def path(self) -> InputPath | None:
         """Where the inputs come from, if that is a path of images."""
@@ -61,7 +75,7 @@ class Query:
 
 def perturbed(
     network: Deployed,
-    images: Sequence[Image],
+    images: Sequence[Picture],
     perturbation: Perturbation | AnyKernel | str,
     label: int | None = None,
     strength: Strength = 1.0,
@@ -71,39 +85,68 @@ def perturbed(
     Without a `label`, an image's own is meant, or else the class that is predicted at strength 0. Images that share a
     perturbation are convolved together.
     """
-    perturbation = parse(perturbation) if isinstance(perturbation, str) else perturbation
+    if not isinstance(images, Sequence) or isinstance(images, str):
+        raise InputError(f"images are a list, even if it is one image, not {kind_of(images)}")
+    perturbation = as_perturbation(perturbation)
     strengths = perturbation.strengths(strength)
     if not images:
         return []
-    for image in images:
-        check_image(network, image, label)
+    pictures = [fitting(network, image) for image in images]
+    for picture in pictures:
+        check_image(network, picture, label)
     sets: list[InputSet]
     if isinstance(perturbation, AnyKernel):
         layout = network.picture()
-        boxes = (perturbation.box(image.pixels, strengths[0]) for image in images)
+        boxes = (perturbation.box(picture.pixels, strengths[0]) for picture in pictures)
         sets = [InputBox(layout.to_input(low), layout.to_input(high), layout) for low, high in boxes]
-        starts = layout.to_input(torch.stack([image.pixels for image in images]))
+        starts = layout.to_input(torch.stack([picture.pixels for picture in pictures]))
     else:
-        paths = perturbation.apply(torch.stack([image.pixels for image in images]))
-        sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(images))]
+        paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
+        sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
         starts = paths.clipped(network.picture().to_input(paths.base))
-    wanted = [image.label if label is None else label for image in images]
+    wanted = [_class_number(picture.label if label is None else label) for picture in pictures]
     unlabelled = [number for number, own in enumerate(wanted) if own is None]
     labels = {**dict(enumerate(wanted)), **dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))}
     properties = {own: wins(own, network.classes) for own in set(labels.values()) if own is not None}
     return [
         Query(
-            name=image.name,
+            name=picture.name,
             obligations=(Obligation(sets[number], properties[own]),),
-            image=image,
+            image=picture,
             label=own,
             perturbation=perturbation,
             strengths=strengths,
             label_predicted=number in unlabelled,
         )
-        for number, image in enumerate(images)
+        for number, picture in enumerate(pictures)
         if (own := labels[number]) is not None
     ]
+
+
+def fitting(network: Deployed, image: Picture) -> Image:
+    """An image, or what names one, as the network's picture."""
+    layout = network.picture()
+    if isinstance(image, (str, Path)):
+        image = read_image(str(image))
+    if isinstance(image, RawImage):
+        return image.fitted(layout)
+    if isinstance(image, Image):
+        return image
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = image.double() if image.is_floating_point() else image
+    array = np.asarray(image)
+    if array.dtype == object:
+        raise InputError(f"an image is an array, a tensor or a file's name, not {kind_of(image)}")
+    return Image("array", as_picture(array, layout.image_shape))
+
+
+def _class_number(label: int | None) -> int | None:
+    """A label as Python's own whole number, whatever kind it is of."""
+    try:
+        return None if label is None else index(label)
+    except TypeError:
+        raise InputError(f"a label is the number of a class, not {label!r}") from None
 
 
 def _predicted(network: Deployed, inputs: torch.Tensor) -> list[int]:
@@ -151,7 +194,7 @@ def _with_directives(network: Network, name: str, specification: Specification) 
     if "mean" in said or "std" in said:
         network = network.normalised(numbers.get("mean", [0.0]), numbers.get("std", [1.0]))
     image = RawImage(name, specification, specification.label).fitted(network.picture())
-    (query,) = perturbed(network, [image], parse(said["perturbation"]), None, tuple(numbers["strength"]))
+    (query,) = perturbed(network, [image], said["perturbation"], None, tuple(numbers["strength"]))
     return network, query
 
 

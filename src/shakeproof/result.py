@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from math import floor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,6 +188,15 @@ class Result:
         """The object that `--json` prints."""
         return self.record.to_json()
 
+    def __repr__(self) -> str:
+        return f"<Result {self.record.summary}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from shakeproof.report import result_html
+
+        return result_html(self)
+
     def plot(self) -> Figure:
         """The label's margin over each rival against the strength, or a map of two strengths, in matplotlib."""
         from shakeproof.report import result_figure
@@ -227,6 +238,36 @@ class Record:
     reason: Reason | None
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Record {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """What was asked, and what was found, in a line."""
+        return f"{self.asked}: {self.status}, {self.sentence}"
+
+    @property
+    def asked(self) -> str:
+        """The image and what happens to it, in words."""
+        return Path(self.image).name + (f" under {self.perturbation}" if self.perturbation else "")
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        if self.status is Status.MISCLASSIFIED:
+            return f"class {self.predicted} wins at strength 0, not class {self.label}"
+        loses = "the property fails" if self.label is None else f"class {self.label} loses"
+        wins = "the property holds" if self.label is None else f"class {self.label} wins"
+        if self.status is Status.UNSAFE:
+            if self.critical_strength is not None:
+                return f"{loses}, critical strength {bracketed(self.critical_strength)}"
+            return loses + _at(self.counterexample.strength if self.counterexample else None, " at strength ")
+        if self.status is Status.SAFE:
+            but = " (rounding was not looked at)" if self.rounding == "nominal" else ""
+            return wins + _at(self.strength, " at every strength up to ") + but
+        reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
+        return (self.reason.sentence if self.reason else "nothing was proved") + reached
+
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -264,6 +305,22 @@ class Record:
             return Record(**said)
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
+
+
+def bracketed(critical: Bracket) -> str:
+    """What is known of a critical strength, in digits that are."""
+    low, high = critical
+    if high - low < 1e-6:
+        return f"{low:.9f}"
+    return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"
+
+
+def _at(strength: float | tuple[float, ...] | None, words: str) -> str:
+    """Words before a strength; nothing where there is none."""
+    if strength is None:
+        return ""
+    several = strength if isinstance(strength, tuple) else (strength,)
+    return words + ",".join(f"{z:.9g}" for z in several)
 
 
 def _plain(strengths: tuple[float, ...]) -> float | tuple[float, ...] | None:

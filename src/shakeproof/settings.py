@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, TypedDict
 
 from shakeproof.errors import InputError
@@ -49,6 +50,9 @@ class Settings:
     arithmetic: Arithmetic = "real"
 
     def __post_init__(self) -> None:
+        for name, value in (("timeout", self.timeout), ("memory", self.memory), ("tolerance", self.tolerance)):
+            if value is not None and not isinstance(value, Real):
+                raise InputError(f"the {name} must be a number, not {value!r}")
         if self.timeout is not None and not self.timeout > 0:
             raise InputError(f"the timeout must be a positive number of seconds, not {self.timeout}")
         if not (self.memory > 0 and math.isfinite(self.memory)):

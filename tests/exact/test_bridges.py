@@ -9,10 +9,10 @@ from models import random_module
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.analysis import fitting
 from shakeproof.errors import ProofError
 from shakeproof.exact import Bridge, Curve, bridges, join
 from shakeproof.exact.bridges import Bettor
+from shakeproof.query import fitting
 
 
 @pytest.fixture

@@ -28,6 +28,10 @@ class Image:
     label: int | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        label = "" if self.label is None else f", label {self.label}"
+        return f"<Image {self.name}: {by(self.pixels.shape)}{label}>"
+
 
 @dataclass(frozen=True, eq=False)
 class RawImage:
@@ -37,6 +41,9 @@ class RawImage:
     array: Array | vnnlib.Specification
     label: int | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<RawImage {self.name}>"
 
     def own_shape(self) -> tuple[int, int, int] | None:
         """(channels, height, width) if the array has the axes of a picture: it can then explain a flat input."""

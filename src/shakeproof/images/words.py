@@ -74,9 +74,9 @@ def one_source(word: str, array: str | None = None, labels: str | None = None) -
     return first
 
 
-def read_image(word: str, array: str | None = None, labels: str | None = None) -> RawImage:
+def read_image(word: str | Path, array: str | None = None, labels: str | None = None) -> RawImage:
     """The one image that a word stands for: a picture, FILE.npy, FILE.npy@INDEX, FILE.npz@INDEX or FILE.vnnlib(.gz)."""
-    return one_source(word, array, labels).read()
+    return one_source(os.fspath(word), array, labels).read()
 
 
 def _refuse(problem: InputError) -> RawImage:

@@ -174,7 +174,9 @@ def _around_mass(weights: Sequence[Fraction | int]) -> range:
 
 
 def _check_size(size: int) -> None:
-    if not isinstance(size, int) or not 3 <= size <= LARGEST_SIZE:
+    if not isinstance(size, int):
+        raise InputError(f"kernel size {size!r} is not possible: use a whole number of Python's own, an int")
+    if not 3 <= size <= LARGEST_SIZE:
         raise InputError(
             f"kernel size {size} is not possible: use an odd size from 3 or an even size from 4, up to {LARGEST_SIZE}"
         )

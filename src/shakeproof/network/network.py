@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import Self
 
 import numpy as np
@@ -55,7 +56,7 @@ class Normalisation:
         return mean, std
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Deployed:
     """A model as it is deployed: the runtime that computes it, and how its input is a picture.
 
@@ -74,6 +75,29 @@ class Deployed:
     mixes_batches: bool = False
     remarks: tuple[str, ...] = ()
     output_name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {', '.join(map(' '.join, self.facts.items()))}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        facts = {"model": self.name, **self.facts, "note": "; ".join(self.notes)}
+        rows = (
+            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{escape(value)}</td></tr>"
+            for name, value in facts.items()
+            if value
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What there is to say of it in a line or a small table."""
+        taken = self.input_shape if self.layout is None else self.layout.image_shape
+        given = self.output_shape if max(self.output_shape, default=1) != self.classes else [self.classes]
+        facts = {"input": " x ".join(map(str, taken)), "outputs": " x ".join(map(str, given))}
+        if self.normalisation is not None:
+            facts["normalised by"] = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
+        return facts
 
     @property
     def classes(self) -> int:
@@ -143,7 +167,7 @@ class Deployed:
         return mean.float().numpy(), std.float().numpy()
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Network(Deployed):
     """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
     their normalisation. `twin` is the model by another implementation.
@@ -153,6 +177,12 @@ class Network(Deployed):
     dropped: str | None = None
     usual: Usual = field(default_factory=Usual)
     twin: Twin | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        smooth = ", ".join(self.graph.smooth_operators)
+        kind = f"smooth by {smooth}: bounds" if smooth else "piecewise linear: exact"
+        return super().facts | {"operators": f"{len(self.graph.nodes)} ({kind})"}
 
     @property
     def notes(self) -> tuple[str, ...]:

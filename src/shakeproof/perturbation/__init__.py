@@ -3,6 +3,7 @@
 from shakeproof.perturbation.families import (
     FAMILIES,
     any_kernel,
+    as_perturbation,
     box_blur,
     brightness,
     contrast,
@@ -30,6 +31,7 @@ __all__ = [
     "Perturbation",
     "Tone",
     "any_kernel",
+    "as_perturbation",
     "box_blur",
     "brightness",
     "contrast",

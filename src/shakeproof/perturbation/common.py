@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shakeproof.errors import InputError
 from shakeproof.path import ClipRange
 
 
 def check_clip(text: str, clip: ClipRange | None) -> None:
-    if clip is not None and not (all(map(math.isfinite, clip)) and clip[0] < clip[1]):
+    try:
+        possible = clip is None or (len(clip) == 2 and all(map(math.isfinite, clip)) and clip[0] < clip[1])
+    except TypeError:
+        possible = False
+    if not possible:
         raise InputError(f"{text}: clip must be LOW..HIGH with LOW below HIGH, e.g. clip=0..1")
 
 
@@ -21,9 +25,9 @@ def clip_option(clip: ClipRange | None) -> list[tuple[str, str]]:
 def strengths(of: object, given: float | Sequence[float], parameters: int) -> tuple[float, ...]:
     """A strength for each parameter, checked."""
     try:
-        several = tuple(float(strength) for strength in given)  # type: ignore[union-attr]
-    except TypeError:  # one number, of any kind
-        several = (float(given),)  # type: ignore[arg-type]
+        several = tuple(map(float, given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)))
+    except (TypeError, ValueError):
+        raise InputError(f"a strength is a number, not {given!r}") from None
     for strength in several:
         if not 0 <= strength <= 1:
             raise InputError(f"the strength must be between 0 and 1, not {strength:g}")

@@ -14,7 +14,7 @@ from operator import add
 from pathlib import Path
 
 from shakeproof import kernels
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, kind_of
 from shakeproof.kernels import LARGEST_ENTRY, ParameterisedKernel
 from shakeproof.path import ClipRange
 from shakeproof.perturbation.common import plain
@@ -39,6 +39,7 @@ def sharpen(size: int, padding: str = "reflect", clip: ClipRange | None = None) 
 
 def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Camera shake: the mean along a line; `angle` is a bearing (0 is up, clockwise), equal modulo 180."""
+    angle = _number("motion-blur", "angle", angle)
     kernel = kernels.motion_blur(size, angle)
     options = (("size", str(size)), ("angle", plain(kernels.reduced(angle))))
     return _single("motion-blur", options, kernel, clip, padding)
@@ -46,21 +47,21 @@ def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRan
 
 def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square."""
-    sigma = float(sigma)
+    sigma = _number("gaussian-blur", "sigma", sigma)
     kernel = kernels.gaussian_blur(size, sigma)
     return _single("gaussian-blur", (("size", str(size)), ("sigma", plain(sigma))), kernel, clip, padding)
 
 
 def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Out of focus: the mean over a disk with a radius in pixels."""
-    radius = float(radius)
+    radius = _number("defocus", "radius", radius)
     kernel = kernels.defocus(radius)
     return _single("defocus", (("radius", plain(radius)),), kernel, clip, padding)
 
 
 def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Unsharp masking: the image plus its difference from its Gaussian blur."""
-    sigma = float(sigma)
+    sigma = _number("unsharp", "sigma", sigma)
     kernel = kernels.unsharp(size, sigma)
     return _single("unsharp", (("size", str(size)), ("sigma", plain(sigma))), kernel, clip, padding)
 
@@ -75,7 +76,7 @@ def psf(
 
 def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
     """Haze, fog, smoke: every pixel on its way to one grey level; at strength 1 nothing else is left."""
-    colour = float(colour)
+    colour = _number("haze", "colour", colour)
     if not abs(colour) <= LARGEST_ENTRY:
         raise InputError(f"haze: colour must be a number of at most {LARGEST_ENTRY:g} either way, not {colour:g}")
     text = plain(colour)
@@ -84,12 +85,14 @@ def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
 
 def brightness(max: float, clip: ClipRange | None = None) -> Perturbation:
     """Brighter: max is added to every pixel (darker if it is negative)."""
+    max = _number("brightness", "max", max)
     text = _tone_text("brightness", max)
     return _single("brightness", (("max", text),), Tone(offset=Fraction(text)), clip)
 
 
 def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
     """More contrast: every pixel times 1 + max (less if it is negative)."""
+    max = _number("contrast", "max", max)
     text = _tone_text("contrast", max)
     if not max > -1:
         raise InputError(f"contrast: max must be above -1, where nothing is left of the image, not {text}")
@@ -125,12 +128,21 @@ def _single(
 
 
 def _file_options(file: str | Path, index: str | int | None) -> tuple[tuple[str, str], ...]:
+    if not isinstance(file, (str, Path)):
+        raise InputError(f"a kernel's file is given by its name, not by {kind_of(file)}")
     options = (("file", str(file)), *(() if index is None else (("index", str(index)),)))
     for key, text in options:
         if _BETWEEN_PARTS.search(text) or _BETWEEN_OPTIONS.search(text):
             what = "file" if key == "file" else "array"
             raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
     return options
+
+
+def _number(family: str, key: str, given: float) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise InputError(f"{family}: {key} must be a number, not {given!r}") from None
 
 
 def _tone_text(family: str, largest: float) -> str:
@@ -158,6 +170,8 @@ class Family:
 
 def parse(text: str) -> Perturbation | AnyKernel:
     """The perturbation that a text describes, e.g. `motion-blur:size=9,angle=45,padding=zeros+brightness:max=0.2`."""
+    if not isinstance(text, str):
+        raise InputError(f"a perturbation is parsed from a text, not from {kind_of(text)}")
     parts = [_parse_single(part) for part in _split(text.strip())]
     if len(parts) == 1:
         return parts[0]
@@ -166,11 +180,23 @@ def parse(text: str) -> Perturbation | AnyKernel:
     return reduce(add, parts)
 
 
-def parse_path(text: str) -> Perturbation:
+def as_perturbation(given: Perturbation | AnyKernel | str) -> Perturbation | AnyKernel:
+    """A perturbation as it is, or what a text describes."""
+    if isinstance(given, str):
+        return parse(given)
+    if not isinstance(given, (Perturbation, AnyKernel)):
+        raise InputError(
+            f"a perturbation is a text like motion-blur:size=9,angle=45, or what a family's function gives,"
+            f" not {kind_of(given)}"
+        )
+    return given
+
+
+def parse_path(given: Perturbation | AnyKernel | str) -> Perturbation:
     """The same, for what needs a path of images."""
-    parsed = parse(text)
+    parsed = as_perturbation(given)
     if isinstance(parsed, AnyKernel):
-        raise InputError(f"{text}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it")
+        raise InputError(f"{given}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it")
     return parsed
 
 

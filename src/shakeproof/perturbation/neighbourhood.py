@@ -28,10 +28,10 @@ class AnyKernel:
     clip: ClipRange | None = None
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_NEIGHBOURHOOD:
+        if not isinstance(self.size, int) or self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_NEIGHBOURHOOD:
             raise InputError(
                 f"any-kernel: size must be odd, so that a pixel is in the middle, and at most {LARGEST_NEIGHBOURHOOD},"
-                f" not {self.size}"
+                f" not {self.size!r}"
             )
         check_clip(str(self), self.clip)
 

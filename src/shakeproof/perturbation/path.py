@@ -165,6 +165,9 @@ class Perturbation:
     def __str__(self) -> str:
         return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*clip_option(self.clip))))
 
+    def __repr__(self) -> str:
+        return f"<Perturbation {self}>"
+
     def __add__(self, other: Perturbation) -> Perturbation:
         """Both at once, each with its own strengths; clipping, if any, comes after the sum."""
         if not isinstance(other, Perturbation):

@@ -6,12 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shakeproof.report.notebook import result_html
     from shakeproof.report.page import write_page
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
     from shakeproof.report.tables import ResultRows, demo_tables, plain_table, remarks
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
+    "notebook": ("result_html",),
     "page": ("write_page",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
     "tables": ("ResultRows", "demo_tables", "plain_table", "remarks"),
@@ -26,6 +28,7 @@ __all__ = [
     "plain_table",
     "remarks",
     "result_figure",
+    "result_html",
     "save",
     "write_page",
 ]

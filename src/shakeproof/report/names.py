@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
 
 from shakeproof.evidence import Swept
-from shakeproof.result import Result
+from shakeproof.result import Result, bracketed
 
 
 def class_name(result: Result, number: int | None) -> str:
@@ -35,7 +35,4 @@ def critical_text(result: Result) -> str:
     if result.critical_strength is None:
         reached = result.certified_strength
         return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
-    low, high = result.critical_strength
-    if high - low < 1e-6:
-        return f"{low:.9f}"
-    return f"{low:.6f} to {high:.6f}" if low > 0 else f"at most {high:.6f}"
+    return bracketed(result.critical_strength)

@@ -83,7 +83,7 @@ def _table(by_image: dict[str, list[Result]]) -> str:
         f"<th>{escape(str(r.query.perturbation)).replace(':', '<br>').replace(',', '<br>')}</th>" for r in first
     )
     rows = "".join(
-        f"<tr><td><img src='{_png(_pixels(group[0]))}' alt=''>{escape(name)}</td>"
+        f"<tr><td><img src='{png_address(_pixels(group[0]))}' alt=''>{escape(name)}</td>"
         + "".join(map(_cell, group))
         + "</tr>"
         for name, group in by_image.items()
@@ -125,7 +125,7 @@ def _figures(result: Result, strength: float, label: str, winner: str) -> Iterat
     assert isinstance(perturbation, Perturbation)
     moved = perturbation.apply(_pixels(result)).image(strength)
     for pixels, caption in ((_pixels(result), label), (moved, f"z = {strength:.4f}: {winner}")):
-        yield f"<figure><img src='{_png(pixels)}' alt=''><figcaption>{escape(caption)}</figcaption></figure>"
+        yield f"<figure><img src='{png_address(pixels)}' alt=''><figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _pixels(result: Result) -> Tensor:
@@ -141,8 +141,12 @@ def _svg(result: Result, classes: Sequence[str]) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _png(pixels: Tensor) -> str:
+def png_address(pixels: Tensor) -> str:
     """Pixels as a data address."""
     file = io.BytesIO()
     Pillow.fromarray((displayable(pixels) * 255).round().astype(np.uint8)).save(file, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return data_address(file.getvalue())
+
+
+def data_address(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

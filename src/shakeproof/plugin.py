@@ -1,0 +1,44 @@
+"""What pytest loads: the critical strengths that `assert_safe` finds, below the tests and in junit files."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shakeproof import asserting
+
+if TYPE_CHECKING:
+    from shakeproof.result import Record
+
+PREFIX = "shakeproof: "
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
+    """Answers become properties of the test that asks: pytest writes these to junit files, xdist hands them over."""
+
+    def note(record: Record) -> None:
+        item.user_properties.append(
+            (f"{PREFIX}{record.image} {record.perturbation}", f"{record.status}, {record.sentence}")
+        )
+
+    asserting.listeners.append(note)
+    yield
+    asserting.listeners.remove(note)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Every answer, under its test."""
+    found: dict[str, list[tuple[str, object]]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):  # a test has several: the last of them knows all answers
+                said = [(key, value) for key, value in report.user_properties if key.startswith(PREFIX)]
+                found[report.nodeid] = max(found.get(report.nodeid, []), said, key=len)
+    if any(found.values()):
+        terminalreporter.section("shakeproof")
+    for test, said in found.items():
+        for key, value in said:
+            terminalreporter.line(f"{test}  {key.removeprefix(PREFIX)}: {value}")

@@ -1,0 +1,67 @@
+"""What a notebook shows of a result: the answer, the pictures, the margins. Nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from io import BytesIO
+
+from torch import Tensor
+
+from shakeproof.perturbation import Perturbation
+from shakeproof.report.names import class_name, shown
+from shakeproof.report.page import data_address, png_address
+from shakeproof.report.plot import result_figure
+from shakeproof.result import Result
+
+COLOURS = {"safe": "#15803d", "unsafe": "#b91c1c", "misclassified": "#a21caf", "undecided": "#a16207"}
+# Notebooks have light and dark themes, and hosts that strip styles; so it brings its own ground, element by element.
+CARD = (
+    "display:inline-block;background:#fff;color:#1e293b;border:1px solid #e2e8f0;border-radius:8px;padding:12px 14px;"
+    "font:14px/1.45 system-ui,sans-serif"
+)
+PICTURE = "width:150px;height:auto;image-rendering:pixelated;border-radius:4px;display:block;margin:0"
+
+
+def result_html(result: Result) -> str:
+    """One card."""
+    record = result.record
+    colour = COLOURS[record.status]
+    pictures = "".join(
+        f"<figure style='display:inline-block;margin:0 10px 0 0'><img src='{png_address(pixels)}' style='{PICTURE}'"
+        f" alt=''><figcaption style='font-size:12px;text-align:center'>{escape(caption)}</figcaption></figure>"
+        for pixels, caption in _pictures(result)
+    )
+    facts = f"label {class_name(result, result.label)}, {record.method}, {record.pieces} pieces, {record.seconds:.3g} s"
+    return (
+        f"<div style='{CARD}'><div><b style='color:{colour}'>{record.status}</b> &nbsp;{escape(shown(record.asked))}</div>"
+        f"<div>{escape(record.sentence)}</div>"
+        f"<div style='display:flex;align-items:center;flex-wrap:wrap;margin:8px 0'><div>{pictures}</div>{_plot(result)}"
+        f"</div><div style='font-size:12px;color:#64748b'>{escape(facts)}</div></div>"
+    )
+
+
+def _pictures(result: Result) -> Iterator[tuple[Tensor, str]]:
+    """The image, and the counterexample or else the image at the full strength."""
+    query, witness, found = result.query, result.counterexample, result.picture()
+    if query.image is None:
+        return
+    yield query.image.pixels, f"original: class {class_name(result, result.predicted)}"
+    if found is not None and witness is not None:
+        at = "" if witness.strengths is None else f"z = {_digits(witness.strengths)}: "
+        yield found, f"{at}class {class_name(result, witness.winner)}"
+    elif isinstance(query.perturbation, Perturbation):
+        yield query.perturbation.apply(query.image.pixels).image(*query.strengths), f"z = {_digits(query.strengths)}"
+
+
+def _digits(strengths: tuple[float, ...]) -> str:
+    return ", ".join(f"{strength:.4g}" for strength in strengths)
+
+
+def _plot(result: Result) -> str:
+    """The margins, or the map, where there is one."""
+    if result.query.parameters not in (1, 2):
+        return ""
+    drawn = BytesIO()
+    result_figure(result).savefig(drawn, format="png", dpi=140)
+    return f"<img src='{data_address(drawn.getvalue())}' style='width:540px;max-width:100%;height:auto' alt='margins'>"
