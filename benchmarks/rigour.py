@@ -28,7 +28,7 @@ from rich.table import Table
 
 import shakeproof as sp
 from shakeproof import checker, demo
-from shakeproof.certificate import NoCertificateError, certificate
+from shakeproof.certificate import NoCertificateError, certificate, pack
 from shakeproof.images import Image, read_image
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
@@ -178,8 +178,8 @@ def certificates(data: Path, only: list[str], file: Path | None, every: int) -> 
                 row["checker"] += time.perf_counter() - started
                 arrays = checker.unpack(made)[1]
                 row["pieces"] += result.pieces
-                row["leaves"] += len(arrays["ends"]) - 1
-                row["leaf_bytes"] += arrays["ends"].nbytes
+                row["leaves"] += len(arrays["cuts"]) + 1
+                row["leaf_bytes"] += sum(array.nbytes for name, array in arrays.items() if name != "pixels")
                 row["all_bytes"] += len(made)
         row["bytes_a_piece"] = row["leaf_bytes"] / max(row["pieces"], 1)
         rows.append(row)
@@ -236,37 +236,40 @@ def corrupted(valid: bytes, others: Sequence[bytes], random: np.random.Generator
         return kind, bytes(data) if kind == "byte" else renewed(bytes(data))
     header, arrays = checker.unpack(valid)
     header, arrays = json.loads(json.dumps(header)), {name: array.copy() for name, array in arrays.items()}
-    ends = arrays["ends"]
+    cuts = arrays["cuts"]
     if kind == "leaf":
-        place = int(random.integers(len(ends)))
+        place = int(random.integers(len(cuts)))
         match random.integers(4):
             case 0:
-                arrays["ends"] = np.delete(ends, place)
+                arrays["cuts"] = np.delete(cuts, place)
+                if random.random() < 0.5:
+                    arrays["winners"] = np.delete(arrays["winners"], place)
             case 1:
-                ends[place] = random.uniform(0, 1)
+                cuts[place] = random.uniform(0, 1)
             case 2:
-                ends[place] = np.nan
+                cuts[place] = np.nan
             case _:
-                arrays["ends"] = np.sort(np.append(ends, random.uniform(-0.5, 1.5)))
+                arrays["cuts"] = np.sort(np.append(cuts, random.uniform(-0.5, 1.5)))
+                if random.random() < 0.5:
+                    arrays["winners"] = np.insert(arrays["winners"], place, arrays["winners"][place])
     elif kind == "pixels":
         flat = arrays["pixels"].reshape(-1)
         flat[random.integers(len(flat))] += np.float32(random.choice([1.0, np.nan, 1e-3]))
         if random.random() < 0.5:
             wide = arrays["pixels"].astype("<f8")
-            header["image"]["sha256"] = hashlib.sha256(wide.tobytes()).hexdigest()
+            header["image_sha256"] = hashlib.sha256(wide.tobytes()).hexdigest()
     elif kind == "claims":
-        for interval in header["intervals"]:
-            interval["class"] = int(random.integers(header["classes"]))
-        header["label"] = int(random.integers(header["classes"]))
+        winners = arrays["winners"]
+        winners[random.integers(len(winners)) :] = random.integers(-1, winners.max() + 2)
+        header["label"] = int(random.integers(winners.max() + 2))
     elif kind == "mixed":
         other = checker.unpack(others[random.integers(len(others))])
-        arrays["ends"] = other[1]["ends"]
-        header["intervals"] = other[0]["intervals"]
+        arrays |= {name: other[1][name] for name in ("cuts", "winners")}
     else:
         key = str(random.choice([k for k in header if k != "arrays"]))
         header[key] = [None, 0, 1.0, "zeros", [], {}, [0.5]][random.integers(7)]
     try:
-        return kind, checker.pack(header, arrays)
+        return kind, pack(header, arrays)
     except (ValueError, TypeError, KeyError):
         return kind, valid[:-1]
 
@@ -275,23 +278,21 @@ def renewed(data: bytes) -> bytes:
     return data[:-32] + hashlib.sha256(data[:-32]).digest()
 
 
-# What may differ between two certificates that claim the same of the same picture.
-NAMES = ("tool", "model", "image")
+# What may differ between two certificates that claim the same of the same picture; of a profile, the label is a note.
+NOTED = ("tool", "model", "image", "file_sha256", "arrays")
 
 
 def equivalent(changed: bytes, valid: bytes) -> bool:
-    """Whether both claim the same: same question, same intervals and classes; ends within them may be others."""
-    (one, pixels), (other, own) = (
-        (header, arrays["pixels"]) for header, arrays in map(checker.unpack, (changed, valid))
-    )
-    noted = (*NAMES, "arrays", *(["label"] if other["claim"] == "profile" else []))  # there, the label is only a note
-    claims = [
-        {key: [{k: v for k, v in i.items() if k != "leaves"} for i in said] if key == "intervals" else said
-         for key, said in header.items() if key not in noted}
-        for header in (one, other)
-    ]  # fmt: skip
-    same = one["model"]["sha256"] == other["model"]["sha256"] and np.array_equal(pixels, own)
-    return same and claims[0] == claims[1]
+    """Whether one claims no more than the other: same question, and where it names winners, the same ones."""
+    (one, arrays), (other, own) = map(checker.unpack, (changed, valid))
+    noted = (*NOTED, *(["label"] if other["claim"] == "profile" else []))
+    asked = [{key: said for key, said in header.items() if key not in noted} for header in (one, other)]
+    if asked[0] != asked[1] or not np.array_equal(arrays["pixels"], own["pixels"]):
+        return False
+    ends = np.union1d(arrays["cuts"], own["cuts"])
+    middles = np.convolve([0.0, *ends, *one["strength"]], [0.5, 0.5], "valid")
+    named, truth = (given["winners"][np.searchsorted(given["cuts"], middles)] for given in (arrays, own))
+    return bool(((named == truth) | (named == -1) | (truth == -1)).all())
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

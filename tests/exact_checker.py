@@ -39,8 +39,8 @@ RADIUS_UNIT = Fraction(1, 2**200)
 LEAVES_AT_ONCE = 64
 Integers = np.ndarray  # of Python's own, dtype object
 KEYS = [
-    "tool", "model", "image", "channels_last", "perturbation", "parts", "clip", "mean", "std", "label", "classes",
-    "strength", "arithmetic", "claim", "intervals", "witness", "arrays",
+    "tool", "model", "model_sha256", "image", "image_sha256", "file_sha256", "channels_last", "perturbation", "kernels",
+    "mean", "std", "label", "strength", "arithmetic", "claim", "arrays",
 ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """The bytes of a certificate; the header's `arrays` are filled in."""
-    described = [{"name": n, "dtype": a.dtype.str, "shape": list(a.shape)} for n, a in arrays.items()]
+    described = {n: [a.dtype.str, *a.shape] for n, a in arrays.items()}
     ordered = {key: described if key == "arrays" else header[key] for key in KEYS}
     body = MAGIC + json.dumps(ordered).encode() + b"\n" + b"".join(a.tobytes() for a in arrays.values())
     return body + hashlib.sha256(body).digest()
@@ -76,14 +76,12 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise RefusedError(f"the header is not JSON: {error}") from error
     require(bool(newline) and isinstance(header, dict) and list(header) == KEYS, f"the header's keys are not {KEYS}")
     arrays = {}
-    for entry in header["arrays"]:
-        require(entry["dtype"] in ("<f4", "<f8", "|u1"), f"{entry['name']}: unknown type {entry['dtype']}")
-        dtype, count = np.dtype(entry["dtype"]), math.prod(entry["shape"])
+    for name, (kind, *shape) in header["arrays"].items():
+        require(kind in ("<f4", "<f8", "<i2", "|u1"), f"{name}: unknown type {kind}")
+        dtype, count = np.dtype(kind), math.prod(shape)
         size = count * dtype.itemsize
-        require(
-            len(rest) >= size and entry["name"] not in arrays, f"{entry['name']}: bytes are missing, or it comes twice"
-        )
-        arrays[entry["name"]] = np.frombuffer(rest[:size], dtype).reshape(entry["shape"])
+        require(len(rest) >= size and min(shape) >= 0, f"{name}: bytes are missing")
+        arrays[name] = np.frombuffer(rest[:size], dtype).reshape(shape)
         rest = rest[size:]
     require(not rest, "there are bytes after the arrays")
     require(all(np.isfinite(a).all() for a in arrays.values()), "an array holds NaN or infinity")
@@ -93,23 +91,28 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 # -- the path ---------------------------------------------------------------------------------------------------------
 
 
+def options_of(header: dict[str, Any]) -> dict[str, str]:
+    """What the perturbation's text says, of one strength."""
+    require(len(header["kernels"]) == len(header["strength"]) == 1, "only one strength is checked here")
+    family, _, rest = header["perturbation"].partition(":")
+    return {"family": family, **dict(option.split("=") for option in rest.split(",") if option)}
+
+
 def exact_path(header: dict[str, Any], pixels: np.ndarray) -> tuple[list[Fraction], list[Fraction]]:
     """(base, slope) of the pictures x(z) = base + z slope, in the order of the model's flat input, before clipping."""
-    require(len(header["parts"]) == len(header["strength"]) == 1, "only one strength is checked here")
-    (part,) = header["parts"]
+    options, kernel = options_of(header), [[Fraction(v) for v in row] for row in header["kernels"][0]]
     image = [[[Fraction(float(v)) for v in row] for row in channel] for channel in pixels]
-    if "gain" in part:
-        gain, offset = Fraction(part["gain"]), Fraction(part["offset"])
-        start = image
-        change = [[[gain * v + offset for v in row] for row in channel] for channel in image]
-    else:
-        start, change = (
-            [
-                convolved(channel, [[Fraction(v) for v in row] for row in part[key]], part["padding"])
-                for channel in image
-            ]
-            for key in ("start", "change")
-        )
+    sides = [[Fraction(i in ((n - 1) // 2, n // 2), 2 - n % 2) for i in range(n)] for n in np.shape(kernel)]
+    same = [[a * b for b in sides[1]] for a in sides[0]]
+    start, end = (
+        [convolved(channel, matrix, options.get("padding", "reflect")) for channel in image]
+        for matrix in (same, kernel)
+    )
+    offset = Fraction(options["max"]) if options["family"] == "brightness" else Fraction(0)
+    change = [
+        [[b - a + offset for a, b in zip(*rows, strict=True)] for rows in zip(*both, strict=True)]
+        for both in zip(start, end, strict=True)
+    ]
     base, slope = (np.array(x, object).reshape(pixels.shape) for x in (start, change))
     if header["channels_last"]:
         base, slope = (x.transpose(1, 2, 0) for x in (base, slope))
@@ -313,7 +316,8 @@ class Network:
 
     def __init__(self, header: dict[str, Any], pixels: np.ndarray, layers: Sequence[Layer]) -> None:
         self.base, self.slope = exact_path(header, pixels)
-        self.clip = header["clip"]
+        clip = options_of(header).get("clip")
+        self.clip = None if clip is None else [Fraction(end) for end in clip.split("..")]
         self.normalise = normalisation(header, pixels.shape)
         self.layers = layers
         require(isinstance(layers[-1], Affine) and layers[-1].weight.ndim == 2, "the last layer is not a matrix")
@@ -324,7 +328,7 @@ class Network:
         assert isinstance(last, Affine)
         rows = Rows(*self._pictures(ends), np.zeros((len(self.base), len(ends) - 1), object))
         if self.clip is not None:
-            rows = rows.clip(*(Fraction(float(end)) for end in self.clip))
+            rows = rows.clip(*self.clip)
         for layer in (*self.normalise, *before):
             rows = rows.relu() if isinstance(layer, str) else rows.affine(layer)
         weight = last.weight[[winner]] - last.weight[list(rivals)]
@@ -339,12 +343,9 @@ class Network:
 
 def normalisation(header: dict[str, Any], shape: Sequence[int]) -> list[Affine]:
     """(x - mean) / std for each channel."""
-    if header["mean"] is None and header["std"] is None:
+    if not header["mean"] and not header["std"]:
         return []
-    mean, std = (
-        np.broadcast_to(np.array([default] if header[key] is None else header[key], float), (shape[0],))
-        for key, default in (("mean", 0.0), ("std", 1.0))
-    )
+    mean, std = (np.broadcast_to(np.array(header[key], float), (shape[0],)) for key in ("mean", "std"))
     order = np.arange(shape[0])[:, None, None] * np.ones(shape, int)
     channel = (order.transpose(1, 2, 0) if header["channels_last"] else order).ravel().tolist()
     require(bool(std.all()), "a std is 0")
@@ -365,22 +366,21 @@ def check_exactly(
     """
     header, arrays = unpack(certificate)
     content = Path(model_path).read_bytes()
-    require(hashlib.sha256(content).hexdigest() == header["model"]["sha256"], "the certificate is about another model")
+    require(hashlib.sha256(content).hexdigest() == header["model_sha256"], "the certificate is about another model")
     pixels = arrays["pixels"].astype(np.float64)
-    require(list(pixels.shape) == header["image"]["shape"], "the image has another shape than the header says")
     digest = hashlib.sha256(pixels.astype("<f8").tobytes()).hexdigest()
-    require(digest == header["image"]["sha256"], "the pixels are not those that the header names")
+    require(digest == header["image_sha256"], "the pixels are not those that the header names")
     require(header["arithmetic"] == "real", "only claims about real arithmetic are checked here")
     layers = layers_of(gzip.decompress(content) if str(model_path).endswith(".gz") else content, pixels.size)
     network = Network(header, pixels, layers)
     last = layers[-1]
-    require(isinstance(last, Affine) and len(last.bias) == header["classes"], "the model has other classes")
+    assert isinstance(last, Affine)
+    classes = len(last.bias)
     if header["claim"] == "unsafe":
-        return check_witness(network, header)
-    require("ends" in arrays and arrays["ends"].dtype == np.float64, "there are no ends of leaves")
+        return check_witness(network, header, arrays, classes)
     least = None
-    for number, (winner, ends) in enumerate(claimed(header, arrays["ends"])):
-        rivals = [j for j in range(header["classes"]) if j != winner]
+    for number, (winner, ends) in enumerate(claimed(header, arrays, classes)):
+        rivals = [j for j in range(classes) if j != winner]
         for first in range(0, len(ends) - 1, LEAVES_AT_ONCE):
             progress(number, first)
             leads = network.leads(ends[first : first + LEAVES_AT_ONCE + 1], winner, rivals)
@@ -398,41 +398,33 @@ def smallest(leads: Rows) -> Fraction:
     return Fraction(min(scaled.ravel().tolist()), leads.unit.denominator * RADIUS_UNIT.denominator)
 
 
-def claimed(header: dict[str, Any], ends: np.ndarray) -> list[tuple[int, list[Fraction]]]:
-    """The class and the ends of leaves of each interval; that they cover what is claimed is checked here, exactly."""
-    intervals, (strength,) = header["intervals"], header["strength"]
+def claimed(header: dict[str, Any], arrays: dict[str, np.ndarray], classes: int) -> list[tuple[int, list[Fraction]]]:
+    """The class and the ends of neighbouring leaves of one class; that they cover all is checked here, exactly."""
     require(header["claim"] in ("safe", "profile"), f"unknown claim {header['claim']}")
-    require(isinstance(intervals, list) and len(intervals) > 0, "there are no intervals")
-    if header["claim"] == "safe":
-        require(
-            len(intervals) == 1 and intervals[0]["class"] == header["label"], "safe needs one interval, of the label"
-        )
-        require(intervals[0]["from"] == 0 and intervals[0]["to"] == strength, "the interval is not [0, strength]")
-    require(sum(i["leaves"] + 1 for i in intervals) == len(ends), "the ends are not those of the intervals")
-    found, place = [], 0
-    for interval in intervals:
-        own = ends[place : place + interval["leaves"] + 1].tolist()
-        place += len(own)
-        point = header["claim"] == "safe" and strength == 0 and own == [0.0, 0.0]
-        require(
-            0 <= interval["class"] < header["classes"] and interval["leaves"] > 0, "an interval without class or leaf"
-        )
-        require(
-            own[0] == interval["from"] and own[-1] == interval["to"], "the leaves do not reach their interval's ends"
-        )
-        require(point or all(a < b for a, b in pairwise(own)), "the ends of leaves do not increase")
-        found.append((interval["class"], [Fraction(end) for end in own]))
-    require(all(a["to"] <= b["from"] for a, b in pairwise(intervals)), "intervals overlap")
-    require(intervals[0]["from"] >= 0 and intervals[-1]["to"] <= strength, "an interval leaves [0, strength]")
+    require("cuts" in arrays and arrays["cuts"].dtype == np.float64, "there are no cuts")
+    require(("winners" in arrays) == (header["claim"] == "profile"), "winners are for profiles, only and always")
+    ends = [0.0, *arrays["cuts"].tolist(), *header["strength"]]
+    require(ends == [0.0, 0.0] or all(a < b for a, b in pairwise(ends)), "the cuts do not increase up to the strength")
+    winners = arrays["winners"].tolist() if "winners" in arrays else [header["label"]] * (len(ends) - 1)
+    require(len(winners) == len(ends) - 1, "there is not one winner for each leaf")
+    require(all(-1 <= winner < classes for winner in winners), "a winner is not a class")
+    found: list[tuple[int, list[Fraction]]] = []
+    for before, winner, pair in zip([None, *winners], winners, pairwise(map(Fraction, ends)), strict=False):
+        if winner == before and winner >= 0:
+            found[-1][1].append(pair[1])
+        elif winner >= 0:
+            found.append((winner, list(pair)))
     return found
 
 
-def check_witness(network: Network, header: dict[str, Any]) -> tuple[bool, Fraction]:
-    witness, (strength,) = header["witness"], header["strength"]
-    require(isinstance(witness, dict) and len(witness["strength"]) == 1, "there is no witness of one strength")
-    z, winner = Fraction(float(witness["strength"][0])), witness["class"]
+def check_witness(
+    network: Network, header: dict[str, Any], arrays: dict[str, np.ndarray], classes: int
+) -> tuple[bool, Fraction]:
+    (strength,) = header["strength"]
+    require("witness" in arrays and arrays["witness"].shape == (1,), "there is no witness of one strength")
+    z, winner = Fraction(float(arrays["witness"][0])), int(arrays["winners"][0])
     require(0 <= z <= Fraction(float(strength)), "the witness is outside the domain")
-    require(0 <= winner < header["classes"] and winner != header["label"], "the witness names no other class")
+    require(0 <= winner < classes and winner != header["label"], "the witness names no other class")
     leads = network.leads([z, z], header["label"], [winner])
     margin = int(leads.whole[0, 0]) * leads.unit
     return margin < 0, margin

@@ -61,8 +61,8 @@ def test_what_is_safe_has_a_certificate(small, perturbation):
     assert outcome.accepted, outcome.sentence
     header, arrays = checker.unpack(made)
     assert header["claim"] == "safe"
-    assert len(arrays["ends"]) <= 2 * result.pieces + 2
-    assert arrays["ends"].dtype.itemsize <= 10
+    assert len(arrays["cuts"]) <= 2 * result.pieces
+    assert arrays["cuts"].dtype.itemsize <= 10
 
 
 def test_a_profile_and_a_loss_have_certificates(small):

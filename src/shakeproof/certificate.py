@@ -7,7 +7,8 @@ shown to the checker before the certificate is handed out, and cut further where
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ Floats = NDArray[np.float64]
 # A leaf that the checker cannot prove is halved, so many times at most, as long as it is wider than this share of the
 # domain; around a change of class, what is left then is a gap.
 HALVINGS, NARROWEST, MOST_LEAVES = 60, 1e-9, 10**6
+OPEN = -1  # the winner of a leaf of which nothing is claimed
 NEAR = (0.9e-9, 1e-7, 1e-5)
 TOO_SIMPLE = "the checker's simpler bounds do not prove this answer"
 
@@ -50,10 +52,8 @@ def certificate(network: Network, result: Result, profile: bool = False) -> byte
     if result.status is not Status.SAFE:
         raise NoCertificateError(f"{result.query.name}: is {result.status}, and of that there is no certificate")
     if len(result.query.strengths) == 1:
-        (end,) = result.query.strengths
         (ends,) = _stretches(question, _ends(result), label, result.query.name)
-        interval = {"from": 0.0, "to": end, "class": label, "leaves": len(ends) - 1}
-        return checker.pack(header | {"claim": "safe", "intervals": [interval]}, {"pixels": pixels, "ends": ends})
+        return pack(header | {"claim": "safe"}, {"pixels": pixels, "cuts": ends[1:-1]})
     root = _grown(result)
     for _ in range(HALVINGS):
         leaves = list(root.leaves())
@@ -61,7 +61,7 @@ def certificate(network: Network, result: Result, profile: bool = False) -> byte
         weak = np.flatnonzero(~(question.margins(low, high, label) > 0))
         if not len(weak):
             axes, cuts = root.written()
-            return checker.pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
+            return pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
         if len(leaves) + len(weak) > MOST_LEAVES:
             break
         for number in weak.tolist():
@@ -85,38 +85,44 @@ def _question(network: Network, result: Result) -> tuple[checker.Question, dict[
     said = network.normalisation
     header = {
         "tool": f"shakeproof {shakeproof.__version__}",
-        "model": {"name": path.name, "sha256": network.identity},
-        "image": {
-            "name": file.name,
-            "sha256": hashlib.sha256(pixels.tobytes()).hexdigest(),
-            "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None,
-            "shape": list(pixels.shape),
-        },
+        "model": path.name,
+        "model_sha256": network.identity,
+        "image": file.name,
+        "image_sha256": hashlib.sha256(pixels.tobytes()).hexdigest(),
+        "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
         "channels_last": network.picture().channels_last,
         "perturbation": str(query.perturbation),
-        "parts": [_written(part) for part in query.perturbation.parts],
-        "clip": None if query.perturbation.clip is None else [float(end) for end in query.perturbation.clip],
-        "mean": None if said is None else [float(x) for x in said.mean],
-        "std": None if said is None else [float(x) for x in said.std],
+        "kernels": [_written(part) for part in query.perturbation.parts],
+        "mean": [] if said is None else [float(x) for x in said.mean],
+        "std": [] if said is None else [float(x) for x in said.std],
         "label": result.label,
-        "classes": query.obligations[0].property.outputs,
         "strength": [float(z) for z in query.strengths],
         "arithmetic": result.arithmetic,
-        "intervals": [],
-        "witness": None,
     }
     try:
-        return checker.Question.of(header, pixels, model), header, pixels
-    except checker.Refused as problem:
+        return checker.Question(header, pixels, model), header, pixels
+    except (checker.Refused, *checker.MALFORMED) as problem:
         raise NoCertificateError(f"{network.name}: {problem}") from problem
 
 
-def _written(part: Part) -> dict[str, Any]:
+def _written(part: Part) -> list[list[str]]:
+    """The kernel at full strength; a tone's has one entry, and its offset is in the text."""
     if isinstance(part.effect, Tone):
-        return {"gain": str(part.effect.gain), "offset": str(part.effect.offset)}
+        return [[str(1 + part.effect.gain)]]
     start, (change,) = part.effect.bias, part.effect.coefficients
-    words = ([[str(entry) for entry in row] for row in matrix] for matrix in (start, change))
-    return dict(zip(("padding", "start", "change"), (part.padding, *words), strict=True))
+    return [[str(a + b) for a, b in zip(*rows, strict=True)] for rows in zip(start, change, strict=True)]
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """A certificate's bytes; the header's "arrays" is filled in, pixels stored as float32 where that is exact."""
+    made = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    if (made["pixels"].astype("<f4") == made["pixels"]).all():
+        made["pixels"] = made["pixels"].astype("<f4")
+    listed = {name: [array.dtype.str, *array.shape] for name, array in made.items()}
+    words = json.dumps({**header, "arrays": listed}, ensure_ascii=False, allow_nan=False)
+    body = b"\n".join([b"shakeproof certificate 1", words.encode(), b""])
+    body += b"".join(array.tobytes() for array in made.values())
+    return body + hashlib.sha256(body).digest()
 
 
 def _of_witness(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
@@ -124,31 +130,30 @@ def _of_witness(question: checker.Question, header: dict[str, Any], pixels: Floa
     z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
     rivals = [result.predicted] if found is None else [found.winner]
     for rival in rivals:
-        if rival is not None and label is not None and rival != label and question.advantage(z, label, rival)[1] < 0:
-            witness = {"strength": [float(at) for at in z], "class": rival}
-            return checker.pack(header | {"claim": "unsafe", "witness": witness}, {"pixels": pixels})
+        if rival is not None and question.margins(np.array([z]), np.array([z]), rival, over=label)[0] > 0:
+            arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8"), "winners": np.array([rival], dtype="<i2")}
+            return pack(header | {"claim": "unsafe"}, arrays)
     raise NoCertificateError(f"{result.query.name}: the label loses by less than the checker can tell from rounding")
 
 
 def _of_profile(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     """Each stretch of the profile, as much of it as can be proved: around a change of class there is a gap."""
     (end,) = result.query.strengths
-    rows, intervals, every = _ends(result), [], []
+    rows, ends, winners = _ends(result), np.zeros(1), list[int]()
     for stretch in result.profile:
         # close to a change of class, where most of it can still be proved
         after = [stretch.start + near for near in NEAR if stretch.start > 0]
         before = [stretch.end - near for near in NEAR if stretch.end < end]
         inner = np.union1d(rows, [*after, *before])
         inner = inner[(inner > stretch.start) & (inner < stretch.end)]
-        for ends in _stretches(question, np.array([stretch.start, *inner, stretch.end]), stretch.winner):
-            intervals.append(
-                {"from": float(ends[0]), "to": float(ends[-1]), "class": stretch.winner, "leaves": len(ends) - 1}
-            )
-            every.append(ends)
-    if not intervals or intervals[0]["from"] != 0 or intervals[-1]["to"] != end:
+        for proved in _stretches(question, np.array([stretch.start, *inner, stretch.end]), stretch.winner):
+            if proved[0] > ends[-1]:
+                ends, winners = np.append(ends, proved[0]), [*winners, OPEN]
+            ends, winners = np.append(ends, proved[1:]), [*winners, *[stretch.winner] * (len(proved) - 1)]
+    if ends[-1] != end or winners[:1] in ([], [OPEN]):
         raise NoCertificateError(f"{result.query.name}: the class at an end of the path is not provable")
-    arrays = {"pixels": pixels, "ends": np.concatenate(every)}
-    return checker.pack(header | {"claim": "profile", "intervals": intervals}, arrays)
+    arrays = {"pixels": pixels, "cuts": ends[1:-1], "winners": np.array(winners, dtype="<i2")}
+    return pack(header | {"claim": "profile"}, arrays)
 
 
 def _ends(result: Result) -> Floats:

@@ -11,67 +11,58 @@ import onnx
 
 import shakeproof as sp
 from shakeproof import checker
+from shakeproof.certificate import pack
 
 
-def parts_of(perturbation: sp.Perturbation) -> list[dict[str, Any]]:
-    """The header's `parts`, by the prover's own kernels: the checker has others."""
-
-    def text(matrix: Sequence[Sequence[Any]]) -> list[list[str]]:
-        return [[str(entry) for entry in row] for row in matrix]
-
+def kernels_of(perturbation: sp.Perturbation) -> list[list[list[str]]]:
+    """The header's `kernels`, by the prover's own: the checker has others."""
     return [
-        {"padding": part.padding, "start": text(part.effect.bias), "change": text(part.effect.coefficients[0])}
+        [
+            [str(b + c) for b, c in zip(*rows, strict=True)]
+            for rows in zip(part.effect.bias, part.effect.coefficients[0], strict=True)
+        ]
         if hasattr(part.effect, "bias")
-        else {"gain": str(part.effect.gain), "offset": str(part.effect.offset)}
+        else [[str(1 + part.effect.gain)]]
         for part in perturbation.parts
     ]
 
 
-def header(model: bytes, pixels: np.ndarray, text: str, classes: int, label: int = 0, **more: Any) -> dict[str, Any]:
-    perturbation = sp.parse(text)
-    parts = parts_of(perturbation)
+def header(model: bytes, pixels: np.ndarray, text: str, label: int = 0, **more: Any) -> dict[str, Any]:
+    kernels = kernels_of(sp.parse(text))
     made = {
         "tool": "shakeproof test",
-        "model": {"name": "net.onnx", "sha256": hashlib.sha256(model).hexdigest()},
-        "image": {
-            "name": "image.npy",
-            "sha256": hashlib.sha256(np.asarray(pixels, "<f8").tobytes()).hexdigest(),
-            "file_sha256": None,
-            "shape": list(pixels.shape),
-        },
+        "model": "net.onnx",
+        "model_sha256": hashlib.sha256(model).hexdigest(),
+        "image": "image.npy",
+        "image_sha256": hashlib.sha256(np.asarray(pixels, "<f8").tobytes()).hexdigest(),
+        "file_sha256": "",
         "channels_last": False,
         "perturbation": text,
-        "parts": parts,
-        "clip": None if perturbation.clip is None else list(perturbation.clip),
-        "mean": None,
-        "std": None,
+        "kernels": kernels,
+        "mean": [],
+        "std": [],
         "label": label,
-        "classes": classes,
-        "strength": [1.0] * len(parts),
+        "strength": [1.0] * len(kernels),
         "arithmetic": "real",
         "claim": "safe",
-        "intervals": [],
-        "witness": None,
     }
     return made | more
 
 
-def question(model: onnx.ModelProto, pixels: np.ndarray, text: str, classes: int, **more: Any) -> checker.Question:
+def question(model: onnx.ModelProto, pixels: np.ndarray, text: str, **more: Any) -> checker.Question:
     data = model.SerializeToString()
-    return checker.Question.of(header(data, pixels, text, classes, **more), pixels, data)
+    return checker.Question(header(data, pixels, text, **more), pixels, data)
 
 
 def bounds(asked: checker.Question, low: Sequence[float], high: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """What every score lies between on one box."""
-    scores = asked._scores(np.array([low], dtype=float), np.array([high], dtype=float))
+    with np.errstate(all="ignore"):
+        scores = asked.scores(np.array([low], dtype=float), np.array([high], dtype=float))
     reach = np.abs(scores.lines[1:, 0]).sum(0) + scores.radius[0]
     return scores.lines[0, 0] - reach, scores.lines[0, 0] + reach
 
 
-def safe(model: bytes, pixels: np.ndarray, text: str, ends: Sequence[float], classes: int, **more: Any) -> bytes:
+def safe(model: bytes, pixels: np.ndarray, text: str, ends: Sequence[float], **more: Any) -> bytes:
     """A certificate for one strength, whether it is right or not."""
-    said = header(model, pixels, text, classes, strength=[float(ends[-1])], **more)
-    if not said["intervals"]:
-        inside = {"from": float(ends[0]), "to": float(ends[-1]), "class": said["label"], "leaves": len(ends) - 1}
-        said["intervals"] = [inside]
-    return checker.pack(said, {"pixels": pixels, "ends": np.asarray(ends, dtype=float)})
+    said = header(model, pixels, text, strength=[float(ends[-1])], **more)
+    return pack(said, {"pixels": pixels, "cuts": np.asarray(ends[1:-1], dtype=float)})

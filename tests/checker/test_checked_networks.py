@@ -14,7 +14,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from test_checked_operators import path
 
-from shakeproof.checker import certificate, enclosure, operators
+from shakeproof.checker import enclosure, operators
+from shakeproof.checker import question as asking
 
 
 class Grown:
@@ -129,7 +130,7 @@ def outside(seed: int) -> list[str]:
     options.graph_optimization_level = [levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL][seed % 2]
     runtime = onnxruntime.InferenceSession(narrow.SerializeToString(), options, providers=["CPUExecutionProvider"])
     pixels = random.normal(size=(1, 6, 6))
-    real, single = (question(narrow, pixels, "box-blur:size=3", 4, arithmetic=a) for a in ("real", "float32"))
+    real, single = (question(narrow, pixels, "box-blur:size=3", arithmetic=a) for a in ("real", "float32"))
     found = []
     for width in (0.0, 1e-6, 0.01, 0.3):
         low = random.uniform(0, 1 - width)
@@ -157,13 +158,13 @@ def test_leaves_do_not_mix(monkeypatch):
     for seed in range(25):
         grown, random = Grown(seed), np.random.default_rng(seed)
         data = model(grown.nodes, (1, 1, 6, 6), grown.weights, opset=15)
-        asked = question(data, random.normal(size=(1, 6, 6)), "box-blur:size=3+brightness:max=0.3", 4)
+        asked = question(data, random.normal(size=(1, 6, 6)), "box-blur:size=3+brightness:max=0.3")
         low = random.uniform(0, 0.5, (7, 2))
         high, winners = low + random.choice([0.0, 1e-6, 0.1, 0.5], (7, 2)), random.integers(0, 4, 7)
         alone = [asked.margins(a[None], b[None], int(c))[0] for a, b, c in zip(low, high, winners, strict=True)]
-        for columns, memory in ((operators.COLUMNS, certificate.MEMORY), (1, certificate.MEMORY), (1000, 1)):
+        for columns, memory in ((operators.COLUMNS, asking.MEMORY), (1, asking.MEMORY), (1000, 1)):
             monkeypatch.setattr(operators, "COLUMNS", columns)
-            monkeypatch.setattr(certificate, "MEMORY", memory)
+            monkeypatch.setattr(asking, "MEMORY", memory)
             together = asked.margins(low, high, winners)
             assert np.allclose(together, alone, rtol=1e-9, atol=1e-9)
         monkeypatch.undo()

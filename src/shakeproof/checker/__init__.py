@@ -1,6 +1,7 @@
 """Checks certificates on its own: standard library and numpy, nothing else of shakeproof (docs/checker.md)."""
 
-from shakeproof.checker.certificate import Outcome, Question, check, pack, unpack
+from shakeproof.checker.certificate import MALFORMED, Outcome, check, unpack
+from shakeproof.checker.question import Question
 from shakeproof.checker.wire import Refused, Unknown
 
-__all__ = ["Outcome", "Question", "Refused", "Unknown", "check", "pack", "unpack"]
+__all__ = ["MALFORMED", "Outcome", "Question", "Refused", "Unknown", "check", "unpack"]

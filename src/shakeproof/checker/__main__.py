@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from shakeproof.checker import check
@@ -16,24 +15,18 @@ def main() -> int:
     parser.add_argument("--model", required=True, type=Path, help="the .onnx or .onnx.gz file")
     parser.add_argument("--image", type=Path, help="compare with it: .npy, .npz@INDEX by pixels, others by digest")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    given = parser.parse_args()
-    return run(given.certificates, given.model, given.image, given.json)
-
-
-def run(certificates: Sequence[Path], model: Path, image: Path | None, as_json: bool) -> int:
-    """Check each, say so in a line each, and return the exit code."""
-    worst = 0
-    for path in certificates:
+    given, worst = parser.parse_args(), 0
+    for path in given.certificates:
         try:
-            found = check(path.read_bytes(), model.read_bytes(), image)
-        except (OSError, MemoryError) as error:
+            found = check(path.read_bytes(), given.model.read_bytes(), given.image)
+        except OSError as error:
             sys.stderr.write(f"{path}: cannot be read ({error})\n")
             worst = 2
             continue
-        worst = max(worst, 0 if found.accepted else 1)
         said = {"certificate": str(path), "accepted": found.accepted, "sentence": found.sentence, **found.details}
         line = f"{path}: {'holds' if found.accepted else 'does not hold'}: {found.sentence}"
-        sys.stdout.write((json.dumps(said) if as_json else line) + "\n")
+        sys.stdout.write((json.dumps(said) if given.json else line) + "\n")
+        worst = max(worst, 0 if found.accepted else 1)
     return worst
 
 

@@ -11,7 +11,7 @@ that is too small would be a bug, one that is too large is only a loss. Bounds a
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,8 +36,7 @@ def up(bound: Array, terms: int = 0) -> Array:
 
 def norm(entries: Array) -> Array:
     """At least the 2-norm of each leaf's entries (leaves, ...); squares below 2^-1000 may have been lost."""
-    order = sorted(range(1, entries.ndim), key=lambda axis: -entries.strides[axis])  # as in memory: no copy is made
-    flat = entries.transpose(0, *order).reshape(len(entries), -1)
+    flat = entries.reshape(len(entries), -1)
     return up(np.sqrt(np.einsum("li,li->l", flat, flat)) + math.sqrt(flat.shape[1]) * 2.0**-500, flat.shape[1])
 
 
@@ -84,14 +83,18 @@ Norms = tuple[float, float]  # at least the 2-norms of W and |W|
 
 
 def affine(
-    x: Tube, linear: Linear, terms: int, sigma: Norms, bias: Any = 0.0, bias_size: Any = 0.0, elementwise: bool = False
+    x: Tube, linear: Linear, terms: int, sigma: Norms, bias: Any = 0.0, bias_size: Any = None, elementwise: bool = False
 ) -> Tube:
     """W x + b = (W centre + b) + (W slopes) t + W e, and |W e| <= |W| |e|, ||W e|| <= ||W|| ||e||.
 
     Each computed entry is off by at most unit * (|W| magnitude + |b|), whose 2-norm is at most
     unit * (|| |W| || ||magnitude|| + ||b||). `bias_size` is |b|, or what it was computed from without cancellation.
     """
-    fused, magnitude = x.fused if elementwise else 0, x.magnitude
+    fused, magnitude, bias_size = (
+        x.fused if elementwise else 0,
+        x.magnitude,
+        np.abs(bias) if bias_size is None else bias_size,
+    )
     unit, size, lines = x.unit(terms, fused), norm(magnitude), linear(x.lines, False)
     lines[0] += bias
     tiny = 2.0**-1022 + (2.0**-126 if x.float32 else 0.0)  # what a product may lose by underflow, even flushed to zero
@@ -109,15 +112,17 @@ def affine(
     return x.settled(lines, radius, bound, summed, fused + terms)
 
 
-def scaled(x: Tube, factor: Array, terms: int, offset: Any = 0.0, offset_size: Any = 0.0) -> Tube:
+def scaled(x: Tube, factor: Array, terms: int, offset: Any = 0.0, offset_size: Any = None) -> Tube:
     """factor * x + offset, entry by entry: a diagonal matrix's norm is its largest entry."""
     largest = float(np.abs(factor).max()) * (1 + 2.0**-45)
     linear: Linear = lambda array, absolute: array * (np.abs(factor) if absolute else factor)  # noqa: E731
-    return affine(x, linear, terms, (largest, largest), offset, offset_size, elementwise=True)
+    wide = widened(x, np.broadcast_shapes(x.shape, factor.shape, np.shape(offset)))
+    return affine(wide, linear, terms, (largest, largest), offset, offset_size, elementwise=True)
 
 
 def added(x: Tube, y: Tube) -> Tube:
-    """x + y of one shape: errors add up, and the sum is rounded."""
+    """x + y: errors add up, and the sum is rounded."""
+    x, y = (widened(value, np.broadcast_shapes(x.shape, y.shape)) for value in (x, y))
     fused = max(x.fused, y.fused)
     local = up(x.unit(1, fused) * (x.magnitude + y.magnitude))
     rounding = norm(local)
@@ -125,110 +130,106 @@ def added(x: Tube, y: Tube) -> Tube:
     return x.settled(x.lines + y.lines, radius, bound, rounding / x.unit(1, fused), fused + 1)
 
 
-def placing(places: Array, shape: tuple[int, ...], fill: float = 0.0) -> Callable[[Tube], Tube]:
-    """Moves entries of values of this shape: entry k of the result is entry places[k], or `fill` where that is -1.
+def negated(x: Tube) -> Tube:
+    return replace(x, lines=-x.lines)
+
+
+def joined(tubes: Sequence[Tube], axis: int) -> Tube:
+    """Values side by side along an axis."""
+    axis = axis % len(tubes[0].shape) - len(tubes[0].shape)
+    bound = up(np.sqrt(sum(tube.norm**2 for tube in tubes)) + 2.0**-500, len(tubes))
+    lines, radius = (np.concatenate(side, axis) for side in zip(*((x.lines, x.radius) for x in tubes), strict=True))
+    return Tube(lines, radius, bound, tubes[0].float32, max(tube.fused for tube in tubes))
+
+
+def placed(x: Tube, places: Array) -> Tube:
+    """Entries that move: entry k of the result is entry places[k] of x, or 0 where that is -1.
 
     In the 2-norm, the error of an entry that is there n times counts n times.
     """
     require(places.size <= LARGEST_VALUE, "a value repeated or padded to a very large one", Unknown)
-    outside, entries = places < 0, math.prod(shape)
-    often = int(np.bincount(places[~outside].ravel(), minlength=1).max())
-    still = places.size == entries and bool((places.ravel() == np.arange(entries)).all())
-
-    def move(x: Tube) -> Tube:
-        flat = x.each(lambda array: array.reshape(*array.shape[: array.ndim - len(shape)], entries))
-        if still:
-            return flat.each(lambda array: array.reshape(*array.shape[:-1], *places.shape))
-        made = flat.each(lambda array: array[..., places])
-        if outside.any():
-            made.lines[0][:, outside], made.lines[1:, :, outside], made.radius[:, outside] = fill, 0.0, 0.0
-        return replace(made, norm=x.norm if often <= 1 else up(math.sqrt(often) * x.norm))
-
-    return move
+    entries = math.prod(x.shape)
+    flat = x.each(lambda array: array.reshape(*array.shape[: array.ndim - len(x.shape)], entries))
+    if places.size == entries and (places.ravel() == np.arange(entries)).all():
+        return flat.each(lambda array: array.reshape(*array.shape[:-1], *places.shape))
+    often = np.bincount(places[places >= 0], minlength=1).max()
+    ended = flat.each(lambda array: np.concatenate([array, np.zeros_like(array[..., :1])], -1))  # -1 is the last: 0
+    return replace(ended.each(lambda array: array[..., places]), norm=up(np.sqrt(max(often, 1)) * x.norm))
 
 
-class Stretch(NamedTuple):
-    """Where a piecewise-linear function is slope * x + offset: from `start` to `end`."""
-
-    start: float
-    end: float
-    slope: Array | float
-    offset: float = 0.0
+def widened(x: Tube, shape: tuple[int, ...]) -> Tube:
+    """Repeated to a shape that it is broadcast to."""
+    return placed(x, np.broadcast_to(np.arange(math.prod(x.shape)).reshape(x.shape), shape))
 
 
-def clipping(low: float, high: float) -> list[Stretch]:
-    require(low <= high, f"Clip to [{low}, {high}]", Unknown)
-    pieces = (Stretch(-math.inf, low, 0.0, low), Stretch(low, high, 1.0), Stretch(high, math.inf, 0.0, high))
-    return [piece for piece in pieces if piece.start < piece.end]
+def rectified(x: Tube, below: Any) -> Tube:
+    """f(x) = x where x is positive, `below` times x elsewhere: ReLU (0), leaky ReLU, PReLU, |x| (-1).
 
-
-def bent(x: Tube, stretches: Sequence[Stretch]) -> Tube:
-    """A continuous piecewise-linear function f, entry by entry.
-
-    For any number s, f(a) - s a on the range [low, high] of the affine part a has its extremes at the range's ends or
-    at f's bends; so f(a) is s a + their middle, give or take half their difference. f is Lipschitz: the error adds at
-    most |f(a + e) - f(a)| <= L |e|, with L the steepest slope, or the only one on [low - radius, high + radius].
+    Let a in [low, high] be the affine part: f(a) is slope * a + middle, give or take the gap. f is Lipschitz, so the
+    error adds |f(a + e) - f(a)| <= L |e|, with L its steeper slope, or its only one on [low - radius, high + radius].
     """
-    spread = np.abs(x.lines[1:]).sum(0) * (1 + (len(x.lines) - 2) * 2 * U64)  # a sum of m terms is rounded m - 1 times
-    low, high = x.lines[0] - spread, x.lines[0] + spread
-    low, high = low - 2 * U64 * np.abs(low), high + 2 * U64 * np.abs(high)  # a difference is rounded once
-    steepest = max(float(np.max(np.abs(piece.slope))) for piece in stretches)
-    slope, offset, lipschitz = np.zeros_like(spread), np.zeros_like(spread), np.full_like(spread, steepest)
-    crossing = np.ones(spread.shape, dtype=bool)
-    for piece in stretches:
-        inside = (low >= piece.start) & (high <= piece.end)
-        crossing &= ~inside
-        np.copyto(slope, piece.slope, where=inside)
-        np.copyto(offset, piece.offset, where=inside)
-        start = piece.start * (1 + math.copysign(4 * U64, piece.start))  # a little inside: sides below are rounded
-        end = piece.end * (1 - math.copysign(4 * U64, piece.end))
-        np.copyto(lipschitz, np.abs(piece.slope), where=(low - x.radius >= start) & (high + x.radius <= end))
-    at = np.nonzero(crossing)
-    bending = [piece._replace(slope=np.broadcast_to(piece.slope, spread.shape)[at]) for piece in stretches]
-    slope[at], offset[at], gap = _chord(low[at], high[at], bending)
-    lines, radius = slope * x.lines, lipschitz * x.radius
-    lines[0] += offset
-    radius[at] += gap
-    gaps = up(np.sqrt(np.bincount(at[0], gap * gap, len(radius))), gap.size) + 2.0**-500 * gap.size  # their norm
-    bound, size = up(steepest * x.norm) + gaps, np.zeros(1)
-    if not all(set(np.unique(np.abs(piece.slope))) <= {0.0, 1.0} for piece in stretches):  # slope * x is rounded
-        local = x.unit(2) * steepest * x.magnitude + (2.0**-125 if x.float32 else 2.0**-1021)  # and may underflow
-        radius, bound, size = radius + local, bound + norm(local), norm(local) / x.unit(2)
-    return x.settled(lines, up(radius), up(bound), size)
+    steep, lines, magnitude = np.maximum(1.0, np.abs(below)), x.lines, x.magnitude
+    spread = np.abs(lines[1:]).sum(0) * (1 + (len(lines) - 2) * 2 * U64)  # a sum of m terms is rounded m - 1 times
+    low, high = lines[0] - spread, lines[0] + spread
+    low, high = low - 2 * U64 * np.abs(low), high + 2 * U64 * np.abs(high)  # outwards: a difference is rounded once
+    slope, middle, gap = _chord(low, high, below)
+    lipschitz = np.where(low - x.radius > 0, 1.0, np.where(high + x.radius < 0, np.abs(below), steep))
+    made = slope * lines
+    made[0] += middle
+    # All of that is made by at most 8 roundings of numbers no larger than (1 + steep) * magnitude, where f bends.
+    local = gap + np.where((low < 0) & (high > 0), 32 * U64 * steep * magnitude + 2.0**-1000, 0.0)
+    size = np.zeros(1)
+    if not np.isin(below, (-1.0, 0.0, 1.0)).all():  # then products are rounded everywhere, by a runtime too
+        local = local + x.unit(2) * steep * magnitude + (2.0**-125 if x.float32 else 2.0**-1000)
+        size = norm(steep * magnitude)
+    bound = up(float(np.max(steep)) * x.norm + norm(up(local)))
+    return x.settled(made, up(lipschitz * x.radius + local), bound, size)
 
 
-def _chord(low: Array, high: Array, stretches: list[Stretch]) -> tuple[Array, Array, Array]:
-    """For entries that bend: the chord's slope, the middle of what f strays from it, and how far it strays."""
+def _chord(low: Array, high: Array, below: Any) -> tuple[Array, Array, Array]:
+    """Slope, middle and gap: for any slope, f(a) - slope * a has its extremes at low, at 0 (where it is 0) or at high.
 
-    def value(place: Array) -> Array:
-        return np.select([place <= p.end for p in stretches], [p.slope * place + p.offset for p in stretches])
-
-    slope = (value(high) - value(low)) / (high - low)
-    slope = np.where(np.isfinite(slope), slope, 0.0)  # any number would be sound; a chord is good
-    places = [low, high, *(np.clip(piece.end, low, high) for piece in stretches[:-1])]  # the ends, and bends between
-    strays = np.stack([value(place) - slope * place for place in places])
-    largest = np.maximum(np.abs(low), np.abs(high))
-    sizes = np.stack([(np.abs(p.slope) + np.abs(slope)) * largest + abs(p.offset) for p in stretches])
-    least, most = strays.min(0), strays.max(0)
-    # Every number above is made by at most 8 roundings of numbers no larger than the sizes; so are centre and slopes.
-    return slope, (least + most) / 2, (most - least) / 2 + 32 * U64 * sizes.max(0) + 2.0**-1000
+    Where a does not change its sign, the slope is f's, and nothing is lost; elsewhere the chord's, if it is a number.
+    """
+    crossing, chord = (low < 0) & (high > 0), (high - below * low) / (high - low)
+    slope = np.where(crossing & np.isfinite(chord), chord, np.where(high <= 0, below, 1.0))
+    ends = np.where(crossing, [(below - slope) * low, (1 - slope) * high], 0.0)
+    least, most = np.minimum(ends.min(0), 0.0), np.maximum(ends.max(0), 0.0)
+    return slope, (least + most) / 2, (most - least) / 2
 
 
-def highest(x: Tube, lines: Array, radius: Array, overlap: int) -> Tube:
-    """Max pooling of x, whose windows are along axis -2 of the lines and the radius.
+def raised(x: Tube, floor: float) -> Tube:
+    """max(x, floor) = floor + ReLU(x - floor), in real numbers: a runtime rounds nothing here."""
+    return x if floor == -math.inf else _shifted(rectified(_shifted(x, -floor), 0.0), floor)
+
+
+def clipped(x: Tube, low: float, high: float) -> Tube:
+    return negated(raised(negated(raised(x, low)), -high))
+
+
+def _shifted(x: Tube, by: float) -> Tube:
+    lines = np.concatenate([x.lines[:1] + by, x.lines[1:]])
+    local = 2 * U64 * np.abs(lines[0])
+    return x.settled(lines, up(x.radius + local), up(x.norm + norm(local)))
+
+
+def highest(x: Tube, centre: Array, slopes: Array, radius: Array, overlap: int) -> Tube:
+    """Max pooling of x, whose windows are the last axis of centre (-inf for padding), slopes and radius.
 
     The entry p that is highest in the middle of the leaf stands for the window. How far another entry's affine part may
     exceed it anywhere on the leaf is the gap; the line is put in the middle of [0, gap]. The maximum itself is at least
     p - radius_p, and at most q + radius_q for some q. It moves by no more than its entries do, and in the 2-norm each
     entry's error counts in at most `overlap` windows.
     """
-    top = lines[0].argmax(-2)[..., None, :]
-    best, own = np.take_along_axis(lines, top[None], -2), np.take_along_axis(radius, top, -2)[..., 0, :]
-    ahead, turned = lines[0] - best[0], np.abs(lines[1:] - best[1:]).sum(0)  # -inf for padding
-    excess = ahead + turned + (len(lines) + 3) * 2 * U64 * (np.where(ahead > -np.inf, -ahead, 0.0) + turned)
-    gap, most = np.maximum(excess.max(-2), 0.0), np.maximum((excess + radius * (1 + 8 * U64)).max(-2), own)
-    made = best[..., 0, :]
+    top = centre.argmax(-1)[..., None]
+    best, own = (np.take_along_axis(array, top, -1) for array in (centre, radius))
+    turns = np.take_along_axis(slopes, top[None], -1)
+    ahead, turned = centre - best, np.abs(slopes - turns).sum(0)  # -inf for padding
+    excess = ahead + turned + (len(slopes) + 4) * 2 * U64 * (np.where(ahead > -np.inf, -ahead, 0.0) + turned)
+    gap = np.maximum(excess.max(-1), 0.0)
+    most = np.maximum((excess + radius * (1 + 8 * U64)).max(-1), own[..., 0])
+    made = np.concatenate([best[None], turns])[..., 0]
     rounded = np.where(gap > 0, 4 * U64 * (np.abs(made[0]) + np.abs(most) + gap), 0.0)
     made[0] += gap / 2
-    radius = np.maximum(most - gap / 2, own + gap / 2) + rounded
+    radius = np.maximum(most - gap / 2, own[..., 0] + gap / 2) + rounded
     return x.settled(made, up(radius), up(math.sqrt(overlap) * x.norm + norm(up(gap / 2 + rounded))))

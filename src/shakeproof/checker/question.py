@@ -1,0 +1,112 @@
+"""The question: x(z) on boxes of strengths, and by how much a class is proved to win on them."""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shakeproof.checker import kernels
+from shakeproof.checker.enclosure import U64, Tube, clipped, norm, scaled, up
+from shakeproof.checker.operators import Program
+from shakeproof.checker.wire import Array, read_model, require
+
+MEMORY = 2**27  # bytes that a batch of leaves may take
+
+
+@lru_cache(maxsize=2)
+def _program(model: bytes) -> Program:
+    """Kept for the next question about the same bytes: the norms of a large network take seconds."""
+    return Program(read_model(model))
+
+
+class Question:
+    """An image's path through a network: what can be proved of the scores on boxes of strengths."""
+
+    @np.errstate(all="ignore")
+    def __init__(self, header: Mapping[str, Any], pixels: Array, model: bytes) -> None:
+        """Refused where this is not a question, Unknown where the network has an operator without a rule.
+
+        Any of MALFORMED where the model or the header is nonsense.
+        """
+        strength, mean, std = (header[key] for key in ("strength", "mean", "std"))
+        require(pixels.ndim == 3 and (np.abs(pixels) < 2.0**60).all(), "the pixels are not finite numbers")
+        require(header["arithmetic"] in ("real", "float32"), "the arithmetic is neither real nor float32")
+        require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
+        fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
+        require(fits, "mean and std are not for the image's channels, or std is not positive")
+        parts, self._clip, self.remarks = kernels.meaning(header["perturbation"], header["kernels"])
+        require(self._clip == [] or self._clip[0] < self._clip[1], "the clip range is empty")
+        inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
+        require(inside, "there must be one strength in [0, 1] for each part")
+        if mean:  # whoever reads the outcome must know what the network was given
+            self.remarks.append(f"the model is given (x - {mean}) / {std}")
+        self._float32, self._channels_last = header["arithmetic"] == "float32", header["channels_last"]
+        self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (mean, std))
+        self._base, self._slopes, self._error = kernels.path(np.asarray(pixels, dtype=np.float64), parts)
+        self._program = _program(bytes(model))
+        nowhere = np.zeros((1, len(parts)))
+        self.classes = self.scores(nowhere, nowhere).radius.shape[1]
+
+    @np.errstate(all="ignore")  # what is not finite is looked at in the end
+    def margins(self, low: Array, high: Array, winner: int | Array, over: int | None = None) -> Array:
+        """For each box (n, m) a lower bound of how far the winner's score is above all others, or `over` one of them.
+
+        NaN proves nothing, and is what a class leads itself by.
+        """
+        low, high = (np.atleast_2d(np.asarray(side, dtype=np.float64)) for side in (low, high))
+        winners = np.broadcast_to(np.asarray(winner), len(low))
+        require(low.shape == high.shape == (len(low), len(self._slopes)), "a leaf is not a box of all strengths")
+        require(((low >= 0) & (low <= high) & (high <= 1)).all(), "a leaf is not a box in [0, 1]")
+        require(((winners >= 0) & (winners < self.classes)).all(), "a winner is not a class")
+        rivals = np.arange(self.classes) != winners[:, None]
+        rivals &= over is None or np.arange(self.classes) == over
+        found = np.full(len(low), np.nan)
+        step = max(1, min(4096, MEMORY // (8 * 12 * (len(self._slopes) + 2) * self._program.largest)))
+        for some in (slice(first, first + step) for first in range(0, len(low), step)):
+            leads = self._leads(low[some], high[some], winners[some])
+            found[some] = np.where(rivals[some], leads, np.inf).min(1)
+        return np.where(rivals.any(1), found, np.nan)
+
+    def _leads(self, low: Array, high: Array, winners: Array) -> Array:
+        """At most score[winner] - score[j] on each leaf, for all j: the affine parts' difference, and both errors.
+
+        Errors of two entries add up to at most radius + radius, and to at most sqrt(2) times the norm. A softmax that
+        was left out keeps the order of scores, but in float32 only if they are 2^-18 of their size apart.
+        """
+        scores, rows = self.scores(low, high), np.arange(len(winners))
+        size, doubt = scores.magnitude, 2.0**-18 if self._float32 and self._program.softmax else 0.0
+        apart = scores.lines[:, rows, winners][:, :, None] - scores.lines
+        error = np.minimum(scores.radius[rows, winners][:, None] + scores.radius, 1.5 * scores.norm[:, None])
+        error = error + np.abs(apart[1:]).sum(0) + doubt * (1 + size + size[rows, winners][:, None])
+        return np.asarray(apart[0] - up(error + 8 * U64 * np.abs(apart[0])))  # both differences are rounded
+
+    def scores(self, low: Array, high: Array) -> Tube:
+        """All class scores (leaves, classes)."""
+        made = self._program.run(self._input(low, high))
+        return made.each(lambda array: array.reshape(*array.shape[: array.ndim - len(made.shape)], -1))
+
+    def _input(self, low: Array, high: Array) -> Tube:
+        """x(z) on boxes: z = middle + t * half, with halves that reach at least to both ends."""
+        middle = low / 2 + high / 2
+        half = np.maximum(high - middle, middle - low) * (1 + 4 * U64)
+        slopes = half.T[..., None, None, None] * self._slopes[:, None]
+        lines = np.concatenate([[self._base + np.tensordot(middle, self._slopes, 1)], slopes])
+        radius = np.broadcast_to(self._error, lines[0].shape)
+        x = Tube(lines, radius, norm(radius), self._float32)
+        x = clipped(x, *self._clip) if self._clip else x
+        x = scaled(x, np.ones(()), 1) if self._float32 else x  # pixels are stored as float32
+        if self._mean.size:  # divided before it is subtracted; runtimes do it after: `unit` has room for both
+            shift = self._mean / self._std
+            x = scaled(x, 1 / self._std, 8, -shift, np.abs(shift))
+        return x.each(self._arranged)
+
+    def _arranged(self, array: Array) -> Array:
+        """Pictures (.., channels, height, width) as the model's input; flat inputs are read in the said order."""
+        moved = np.moveaxis(array, -3, -1) if self._channels_last else array
+        shape = self._program.model.input_shape
+        long, image = ([size for size in sizes if size > 1] for sizes in (shape, moved.shape[-3:]))
+        fits = (len(long) <= 1 or long == image) and math.prod(long) == math.prod(image)
+        require(fits, "the image does not fit the model's input")
+        return moved.reshape(*array.shape[:-3], *shape)
