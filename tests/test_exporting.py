@@ -287,7 +287,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
             sp.export(**asked, folder=target)
         assert not target.exists()
     (target / "query.vnnlib").mkdir(parents=True)
-    with pytest.raises(sp.ShakeproofError, match="query.vnnlib: is a folder"):
+    with pytest.raises(sp.ShakeproofError, match=r"query\.vnnlib: is a folder"):
         sp.export(demo.MODEL, SIGN, "box-blur:size=3", 0.1, target)
     assert [p.name for p in target.iterdir()] == ["query.vnnlib"]
     full = tmp_path / "full"

@@ -87,7 +87,8 @@ def wrong(network: Network, picture: np.ndarray, text: str, result: sp.Result) -
             return "critical"
     found = result.counterexample
     if result.status == sp.Status.UNSAFE and not found.replayed:
-        if lead(exact_scores(graph, exact_path(line, [Fraction(found.strengths[0])])), result.label) > 0:
+        scores = exact_scores(graph, exact_path(line, [Fraction(found.strengths[0])]))
+        if lead(scores, result.label) > 0:
             return "unsafe"
     for stretch in result.profile:
         low, high = Fraction(stretch.start) + NEAR, Fraction(stretch.end) - NEAR

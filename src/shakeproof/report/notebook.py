@@ -34,7 +34,8 @@ def result_html(result: Result) -> str:
     )
     facts = f"label {class_name(result, result.label)}, {record.method}, {record.pieces} pieces, {record.seconds:.3g} s"
     return (
-        f"<div style='{CARD}'><div><b style='color:{colour}'>{record.status}</b> &nbsp;{escape(shown(record.asked))}</div>"
+        f"<div style='{CARD}'>"
+        f"<div><b style='color:{colour}'>{record.status}</b> &nbsp;{escape(shown(record.asked))}</div>"
         f"<div>{escape(record.sentence)}</div>"
         f"<div style='display:flex;align-items:center;flex-wrap:wrap;margin:8px 0'><div>{pictures}</div>{_plot(result)}"
         f"</div><div style='font-size:12px;color:#64748b'>{escape(facts)}</div></div>"
