@@ -2,6 +2,7 @@
 
     python benchmarks/exports.py make FOLDER [--only TEXT]      # in each environment that has some of the exporters
     python benchmarks/exports.py table FOLDER [--only TEXT] [--csv FILE]
+    python benchmarks/exports.py compare BEFORE.csv AFTER.csv   # as a table in Markdown, models by exporters
 
 `make` writes MODEL@EXPORTER.onnx (or .pt2) and, as MODEL@EXPORTER.npy, a picture whose class changes as it is blurred,
 if one is found. `table` asks `shakeproof profile` about each, and compares its answer with the file's own runtime
@@ -51,6 +52,18 @@ def table(folder: Path, only: str, written: Path | None, timeout: float) -> None
             write_csv(written, found)
     click.echo(summary(found))
     sys.exit(any(row.contradicted for row in found))
+
+
+@main.command()
+@click.argument("before", type=click.Path(exists=True, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, path_type=Path))
+def compare(before: Path, after: Path) -> None:
+    """What two tables say, side by side."""
+    from export_suite.asking import read_csv, summary
+    from export_suite.comparing import markdown
+
+    old, new = read_csv(before), read_csv(after)
+    click.echo(f"before: {summary(old)}\nafter: {summary(new)}\n\n{markdown(old, new)}")
 
 
 if __name__ == "__main__":

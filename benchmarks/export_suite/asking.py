@@ -141,6 +141,19 @@ def summary(found: Sequence[Row]) -> str:
     )
 
 
+def read_csv(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return [
+            Row(
+                *(row["model"], row["exporter"], row["loads"] == "True", row["method"], row["status"]),
+                float(row["critical"]) if row["critical"] else None,
+                *(float(row["certified"]), int(row["pieces"]), float(row["seconds"])),
+                *(int(row["agree"]), int(row["sampled"]), row["said"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
 def write_csv(path: Path, found: Sequence[Row]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, asdict(found[0]), lineterminator="\n")
