@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from shakeproof.cli.junit import JunitFile
 from shakeproof.cli.options import Given, analysis_options, numbers, settings_from
 from shakeproof.cli.outputs import Outputs
-from shakeproof.cli.queries import answered, parsed, perturbed_pictures, specified
+from shakeproof.cli.queries import Known, Refusal, answered, parsed, perturbed_pictures, specified
 from shakeproof.cli.recording import Recording
 from shakeproof.cli.satisfiability import answer_version2, check_plain
 from shakeproof.cli.terminal import Screen
@@ -120,10 +121,19 @@ def _run(
     recording = None if outputs.output is None else Recording(outputs.output, settings)
     asked = asked if recording is None else recording.left(asked)
     screen = Screen(asked.names, as_json, quiet)
+    junit = None if outputs.junit is None else JunitFile(outputs.junit, model, asked.names)
+
+    def settle(numbers: range, found: Known | Refusal) -> None:
+        screen.settle(numbers, found)
+        if junit is not None:
+            junit.settle(numbers, found)
+
     try:
         with screen.progress() as advance:
-            for answer in answered(asked, settings, screen.settle, advance):
+            for answer in answered(asked, settings, settle, advance):
                 screen.show(answer)
+                if junit is not None:
+                    junit.answer(answer)
                 if recording is not None:
                     recording.add(answer)
                 outputs.write(answer, len(asked.names), profile=not stop_early)
@@ -131,4 +141,6 @@ def _run(
         return screen.interrupted()
     finally:
         screen.close()
+        if junit is not None:
+            junit.write()
     return screen.exit_code()

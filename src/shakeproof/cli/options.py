@@ -105,6 +105,8 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
                      help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
         click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
+        click.option("--junit", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write a test case for each query, as build servers show them."),
         click.option("--strict", is_flag=True,
                      help="Refuse everything if an image cannot be used [say so, and do the others]."),
         click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),

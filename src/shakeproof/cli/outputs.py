@@ -30,6 +30,7 @@ class Outputs:
     certificate: Path | None
     output: Path | None
     resume: bool
+    junit: Path | None
     results: Path | None = None
 
     @staticmethod
@@ -44,6 +45,7 @@ class Outputs:
             self.counterexample: (*PICTURES, ".npy"),
             self.certificate: (),
             self.output: ENDINGS,
+            self.junit: (),
             self.results: (),
         }
         for path, endings in wanted.items():

@@ -55,8 +55,8 @@ def answer_version2(query_file: str, networks: Sequence[str], outputs: Outputs, 
     quiet, _, _ = (options.pop(key) for key in ("quiet", "as_json", "strict"))
     if outputs.certificate is not None:
         raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
-    if outputs.output is not None:
-        raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no --output")
+    if not (outputs.output is outputs.junit is None):
+        raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no --output and no --junit")
     outputs.check()
     settings = settings_from(stop_early=True, whole_curve=False, **options)
     asked = specified(model, [query_file], outputs.plot, given).strictly()

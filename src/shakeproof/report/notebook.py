@@ -26,7 +26,7 @@ PICTURE = "width:150px;height:auto;image-rendering:pixelated;border-radius:4px;d
 def result_html(result: Result) -> str:
     """One card."""
     record = result.record
-    colour = COLOURS[record.status]
+    status = f"<b style='color:{COLOURS[record.status]}'>{record.status}</b>"
     pictures = "".join(
         f"<figure style='display:inline-block;margin:0 10px 0 0'><img src='{png_address(pixels)}' style='{PICTURE}'"
         f" alt=''><figcaption style='font-size:12px;text-align:center'>{escape(caption)}</figcaption></figure>"
@@ -34,8 +34,7 @@ def result_html(result: Result) -> str:
     )
     facts = f"label {class_name(result, result.label)}, {record.method}, {record.pieces} pieces, {record.seconds:.3g} s"
     return (
-        f"<div style='{CARD}'>"
-        f"<div><b style='color:{colour}'>{record.status}</b> &nbsp;{escape(shown(record.asked))}</div>"
+        f"<div style='{CARD}'><div>{status} &nbsp;{escape(shown(record.asked))}</div>"
         f"<div>{escape(record.sentence)}</div>"
         f"<div style='display:flex;align-items:center;flex-wrap:wrap;margin:8px 0'><div>{pictures}</div>{_plot(result)}"
         f"</div><div style='font-size:12px;color:#64748b'>{escape(facts)}</div></div>"
