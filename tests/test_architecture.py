@@ -19,7 +19,7 @@ LAYERS = {
     "values": {"errors", "files", "memory", "budget", "path", "property", "kernels", "perturbation", "vnnlib"},
     "networks": {"operators", "network", "inputs", "images", "demo"},
     "engines": {"rounding", "exact", "bounds", "search"},
-    "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis"},
+    "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis", "estimate"},
     "faces": {"report", "exporting", "certificate", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}

@@ -11,7 +11,8 @@ from shakeproof.cli.analysing import profile, verify
 from shakeproof.cli.certifying import check
 from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
-from shakeproof.cli.inspecting import kernels, supports
+from shakeproof.cli.inspecting import kernels
+from shakeproof.cli.supporting import supports
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain
 from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shakeproof.cli.inspecting import EXIT_NO
+from shakeproof.cli.supporting import EXIT_NO
 from shakeproof.cli.terminal import progress_bar, say
 from shakeproof.files import write_whole
 

@@ -1,23 +1,17 @@
-"""`kernels` and `supports`: what there is, and what can be analysed."""
+"""`kernels`: which perturbations there are, and what they look like."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from shakeproof.cli.options import check_writable, numbers
 from shakeproof.cli.terminal import terminal
 from shakeproof.errors import InputError
-
-if TYPE_CHECKING:
-    from shakeproof.network import Network
-
-EXIT_NO = 1
 
 
 @click.command()
@@ -81,69 +75,3 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
 def _entry(value: Any) -> str:
     """A fraction where that says more than digits would."""
     return str(value) if value.denominator < 100_000 else f"{float(value):.6g}"
-
-
-@click.command()
-@click.argument("model", required=False)
-@click.option("--json", "as_json", is_flag=True)
-def supports(model: str | None, as_json: bool) -> int:
-    """Whether a network can be analysed, operator by operator, and by which method; without one, what there is."""
-    from shakeproof.analysis import arithmetics
-    from shakeproof.network import OPERATORS, Graph, load, read
-
-    if model is None:
-        said: dict[str, Any] = {
-            "arithmetic": ["real", "float32"],
-            "methods": ["exact", "bounds"],
-            "formats": [".onnx", ".onnx.gz", ".pt2"],
-            "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
-            "operators": sorted(OPERATORS),
-        }
-        if as_json:
-            click.echo(json.dumps(said))
-        else:
-            for key, values in said.items():
-                click.echo(f"{key}: {', '.join(values)}")
-        return 0
-
-    def method(graph: Graph) -> str:
-        return "exact" if graph.is_piecewise_linear else "bounds"
-
-    reading = read(Path(model))
-    supported = reading.graph is not None
-    if as_json:
-        problems = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
-        click.echo(json.dumps({"model": model, "supported": supported,
-                               "method": method(reading.graph) if reading.graph else None,
-                               "arithmetic": arithmetics(reading.graph, reading.dropped) if reading.graph else [],
-                               "operators": dict(reading.operators), "problems": problems}))  # fmt: skip
-        return 0 if supported else EXIT_NO
-    from shakeproof.report import plain_table
-
-    table = plain_table("operator", "nodes", "supported")
-    failing: dict[str, list[str]] = {}
-    for problem in reading.problems:
-        failing.setdefault(problem.operator, []).append(problem.reason)
-    for name in sorted({*reading.operators, *failing}):
-        nodes = max(reading.operators.get(name, 0), len(failing.get(name, ())))
-        reasons = next(filter(None, failing.get(name, ())), "not supported")
-        table.add_row(name, str(nodes), f"[red]no: {reasons}[/]" if name in failing else "[green]yes[/]")
-    console = terminal()
-    console.print(table)
-    if not supported:
-        console.print(f"{model}: [red]not supported[/]; {len(reading.problems)} nodes stand in the way")
-    else:
-        network = load(model)
-        for note in network.notes:
-            console.print(f"[dim]note: {note}[/]")
-        why = f"{method(network.graph)} ({_bending(network)})"
-        about = " and ".join(arithmetics(network.graph, network.dropped))
-        console.print(f"{model}: [green]supported[/]; method: {why}; proofs about {about}; agrees with its runtime")
-    return 0 if supported else EXIT_NO
-
-
-def _bending(network: Network) -> str:
-    from shakeproof.network import bending_neurons
-
-    counts = bending_neurons(network.graph)
-    return ", ".join(f"{count} {kind} neurons" for kind, count in counts.items()) or "no bends: an affine network"

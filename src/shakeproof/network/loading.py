@@ -164,6 +164,7 @@ def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Ne
         remarks=remarks,
         output_name=output_name,
         graph=graph,
+        operators=reading.operators,
         dropped=reading.dropped,
         twin=onnx_twin(stored_model.data),
     )
@@ -219,6 +220,7 @@ def _from_exported(
         remarks=reading.notes,
         output_name=output_name,
         graph=graph,
+        operators=reading.operators,
         dropped=reading.dropped,
         twin=torch_twin(exported, output),
     )

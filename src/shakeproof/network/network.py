@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -119,9 +119,13 @@ class Deployed:
             )
         return self.layout
 
+    @property
+    def classifies(self) -> bool:
+        """Whether the outputs are one score for each of several classes."""
+        return max(self.output_shape, default=1) == self.classes > 1
+
     def check_classifies(self) -> None:
-        """Refuse a network whose outputs are not one score for each of several classes."""
-        if max(self.output_shape, default=1) != self.classes or self.classes < 2:
+        if not self.classifies:
             shape = list(self.output_shape)
             raise InputError(f"{self.name}: the output has shape {shape}; a classifier gives one score per class")
 
@@ -170,10 +174,12 @@ class Deployed:
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Network(Deployed):
     """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
-    their normalisation. `twin` is the model by another implementation.
+    their normalisation. `operators` counts the model's own, and `twin` is the model by another
+    implementation.
     """
 
     graph: Graph
+    operators: Mapping[str, int] = field(default_factory=dict)
     dropped: str | None = None
     usual: Usual = field(default_factory=Usual)
     twin: Twin | None = None

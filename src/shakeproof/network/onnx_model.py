@@ -153,12 +153,14 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> Ima
     inputs = [i for i in model.graph.input if i.name not in weights]
     if len(inputs) != 1:
         listed = f" ({', '.join(i.name for i in inputs)})" if inputs else ""
-        raise InputError(
+        raise UnsupportedNetworkError(
             f"{name}: the network has {len(inputs)} inputs{listed}; shakeproof needs one image in, class scores out"
         )
     kind = inputs[0].type.tensor_type.elem_type
     if kind not in FLOATS:
-        raise InputError(f"{name}: the input is not float32 or float64; export the network for one of them")
+        raise UnsupportedNetworkError(
+            f"{name}: the input is not float32 or float64; export the network for one of them"
+        )
     dims = list(inputs[0].type.tensor_type.shape.dim)
     if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in dims):
         raise InputError(f"{name}: the input's shape {_dims(dims)} has no entries; export it with batch size 1")
@@ -193,7 +195,7 @@ def _as_inputs(picture: Shape) -> Iterator[Shape]:
 
 def _check_batch(shape: Sequence[int], name: str) -> None:
     if len(shape) in (2, 4) and shape[0] != 1:
-        raise InputError(
+        raise UnsupportedNetworkError(
             f"{name}: the input's batch size is {shape[0]}; export the network with batch size 1 or dynamic"
         )
 

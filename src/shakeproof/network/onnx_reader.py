@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
 from shakeproof.network.onnx_call import FLOATS, Array, Attributes, Call
 from shakeproof.network.onnx_learning import plain
@@ -85,7 +85,7 @@ class _OnnxReader:
         if not self.problems:
             final = self.known.get(self.output)
             if not isinstance(final, Value):
-                raise InputError(f"{self.name}: the output {self.output!r} does not depend on the input")
+                raise UnsupportedNetworkError(f"{self.name}: the output {self.output!r} does not depend on the input")
             try:
                 graph, output_shape = self.builder.finish(final), tuple(final.shape)
             except Unsupported as problem:

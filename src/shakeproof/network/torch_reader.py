@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves, tree_map
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.reading import Reading, UnsupportedNode, chosen_output
 from shakeproof.network.torch_call import FLOATS, widened
@@ -42,11 +42,11 @@ def image_input(program: ExportedProgram, name: str) -> torch.fx.Node:
         node for node in program.graph.nodes if node.op == "placeholder" and node.name not in held
     ]
     if len(images) != 1:
-        raise InputError(
+        raise UnsupportedNetworkError(
             f"{name}: the module has {len(images)} inputs; shakeproof needs one image in, class scores out"
         )
     if images[0].meta["val"].dtype not in FLOATS:
-        raise InputError(f"{name}: the input is not float32 or float64; export the module for one of them")
+        raise UnsupportedNetworkError(f"{name}: the input is not float32 or float64; export the module for one of them")
     return images[0]
 
 
@@ -133,7 +133,7 @@ class _TorchReader:
         if not self.problems:
             final = self.known.get(self.output)
             if not isinstance(final, Value):
-                raise InputError(f"{self.name}: the output does not depend on the input")
+                raise UnsupportedNetworkError(f"{self.name}: the output does not depend on the input")
             try:
                 graph, output_shape = self.builder.finish(final), tuple(final.shape)
             except Unsupported as problem:

@@ -1,0 +1,156 @@
+"""`supports`: whether a network can be analysed, how, and at what cost; or why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shakeproof.cli.options import numbers
+from shakeproof.cli.terminal import terminal
+from shakeproof.errors import NetworkMismatchError, UnsupportedNetworkError
+
+if TYPE_CHECKING:
+    from shakeproof.images import Image
+
+EXIT_NO = 1
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.argument("image", required=False)
+@click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
+              help="How a flat input, or one that leaves its size open, is a picture.")  # fmt: skip
+@click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several.")
+@click.option("--trial", type=click.FloatRange(0, 3600), default=3.0, show_default=True, metavar="SECONDS",
+              help="How long to try what a profile of IMAGE, or of a random picture, costs; 0: none.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def supports(
+    model: str | None,
+    image: str | None,
+    image_shape: tuple[int, int, int] | None,
+    output_name: str | None,
+    trial: float,
+    as_json: bool,
+) -> int:
+    """Whether a network can be analysed, by which method, and what it costs; without one, what there is.
+
+    It is loaded and compared with its runtime as `profile` does. The exit code is 1 where it cannot be analysed.
+    """
+    said = _everything() if model is None else _about(model, image, image_shape, output_name, trial)
+    if as_json:
+        click.echo(json.dumps(said))
+    elif model is None:
+        for key, values in said.items():
+            click.echo(f"{key}: {', '.join(values)}")
+    else:
+        _show(said)
+    return 0 if said.get("supported", True) else EXIT_NO
+
+
+def _everything() -> dict[str, Any]:
+    from shakeproof.network import OPERATORS
+
+    return {
+        "arithmetic": ["real", "float32"],
+        "methods": ["exact", "bounds"],
+        "formats": [".onnx", ".onnx.gz", ".pt2"],
+        "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
+        "operators": sorted(OPERATORS),
+    }
+
+
+def _about(
+    model: str, image: str | None, image_shape: tuple[int, int, int] | None, output_name: str | None, trial: float
+) -> dict[str, Any]:
+    """All that there is to say of one network, as `--json` prints it."""
+    from shakeproof.analysis import arithmetics
+    from shakeproof.estimate import estimated
+    from shakeproof.network import bending_neurons, load
+
+    raw, own = _raw(image)
+    try:
+        network = load(model, image_shape=image_shape, output_name=output_name, picture=own)
+    except (UnsupportedNetworkError, NetworkMismatchError) as error:
+        return _refused(model, error, output_name, image_shape or own)
+    picture: Image | None = raw.fitted(network.picture()) if raw is not None else None
+    cost = estimated(network, picture, trial)
+    return {
+        "model": model,
+        "supported": True,
+        "reason": None,
+        "method": "exact" if network.graph.is_piecewise_linear else "bounds",
+        "arithmetic": arithmetics(network.graph, network.dropped),
+        "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
+        "operators": dict(network.operators),
+        "neurons": dict(bending_neurons(network.graph)),
+        "problems": [],
+        "notes": list(network.notes),
+        "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
+    }
+
+
+def _raw(image: str | None) -> tuple[Any, tuple[int, int, int] | None]:
+    if image is None:
+        return None, None
+    from shakeproof.images import read_image
+
+    raw = read_image(image)
+    return raw, raw.own_shape()
+
+
+def _refused(
+    model: str, error: Exception, output_name: str | None, picture: tuple[int, int, int] | None
+) -> dict[str, Any]:
+    """Why a network is not analysed: operator by operator if some stand in the way, or in one reason."""
+    from shakeproof.network import Reading, read
+
+    reading: Reading | None
+    try:
+        reading = read(Path(model), output_name, picture)
+    except UnsupportedNetworkError:
+        reading = None
+    problems = [] if reading is None else reading.problems
+    return {
+        "model": model,
+        "supported": False,
+        "reason": str(error).removeprefix(f"{model}: "),
+        "method": None,
+        "arithmetic": [],
+        "queries": [],
+        "operators": {} if reading is None else dict(reading.operators),
+        "neurons": {},
+        "problems": [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in problems],
+        "notes": [] if reading is None else list(reading.notes),
+        "estimate": None,
+    }
+
+
+def _show(said: dict[str, Any]) -> None:
+    from shakeproof.report import plain_table
+
+    failing: dict[str, list[str]] = {}
+    for problem in said["problems"]:
+        failing.setdefault(problem["operator"], []).append(problem["reason"])
+    console = terminal()
+    table = plain_table("operator", "nodes", "supported")
+    for name in sorted({*said["operators"], *failing}):
+        nodes = max(said["operators"].get(name, 0), len(failing.get(name, ())))
+        table.add_row(name, str(nodes), f"[red]no: {failing[name][0]}[/]" if name in failing else "[green]yes[/]")
+    if table.row_count:
+        console.print(table)
+    for note in said["notes"]:
+        console.print(f"[dim]note: {note}[/]")
+    if not said["supported"]:
+        console.print(f"{said['model']}: [red]not supported[/]; {said['reason']}", soft_wrap=True)
+        return
+    bends = ", ".join(f"{count} {kind} neurons" for kind, count in said["neurons"].items()) or "no bends: affine"
+    about = " and ".join(said["arithmetic"])
+    console.print(
+        f"{said['model']}: [green]supported[/]; method: {said['method']} ({bends}); proofs about {about};"
+        " agrees with its runtime"
+    )
+    if said["estimate"]:
+        console.print(said["estimate"]["text"])

@@ -1,0 +1,79 @@
+"""What an analysis of a network will cost, from a short trial."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from shakeproof.analysis import profile
+from shakeproof.budget import now
+from shakeproof.images import Image
+from shakeproof.network import Network
+
+# What is tried, on which share of the strengths first: pieces and seconds grow with the strength.
+TRIED, LEAST_SHARE, FIRST_SHARE, NEXT_TIMES = "box-blur:size=3", 2.0**-10, 2.0**-6, 8
+# What is worked out once about a network (norms of its layers) may take so many times as long as the trial.
+PATIENCE = 4
+# A picture with soft shapes in it, like photographs, is made from so many random numbers a side.
+BLOBS = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one profile from strength 0 to 1: pieces, and seconds here; measured, or expected from a part of it.
+
+    Bounds may take far longer than a part of the strengths suggests: `seconds` is None if they did not get that far.
+    """
+
+    perturbation: str
+    pieces: int | None
+    seconds: float | None
+    measured: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"a profile ({self.perturbation}) was not finished in a short trial"
+        about = "" if self.measured else "about "
+        pieces = "" if self.pieces is None else f"{about}{self.pieces} pieces, "
+        return f"a profile ({self.perturbation}): {pieces}{about}{self.seconds:.2g} s"
+
+
+def soft_picture(network: Network) -> Image:
+    """A random picture of the network's size, the same every time."""
+    channels, height, width = network.picture().image_shape
+    small = torch.rand(1, channels, BLOBS, BLOBS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grown = torch.nn.functional.interpolate(small, (height, width), mode="bilinear", align_corners=True)
+    return Image("a random picture", grown[0].clamp(0, 1))
+
+
+def estimated(network: Network, picture: Image | None = None, seconds: float = 3.0) -> Estimate | None:
+    """A trial of about so many seconds; None without time, or if the network takes no pictures or gives no classes."""
+    if seconds <= 0 or network.layout is None or not network.classifies:
+        return None
+    picture = picture or soft_picture(network)
+    prepared = profile(network, picture, TRIED, max_strength=LEAST_SHARE, timeout=PATIENCE * seconds)
+    known = [(LEAST_SHARE, prepared.seconds, prepared.pieces)]  # what is worked out once about a network is in this
+    deadline, share = now() + seconds, FIRST_SHARE
+    while known[-1][0] < 1 and prepared.reason != "timeout" and (left := deadline - now()) > 0:
+        result = profile(network, picture, TRIED, max_strength=share, timeout=left)
+        if result.reason == "timeout":
+            break
+        known.append((share, result.seconds, result.pieces))
+        share = 1.0 if _whole(known) < deadline - now() else min(1.0, share * NEXT_TIMES)
+    measured = known[-1][0] == 1
+    exact = network.graph.is_piecewise_linear
+    if len(known) == 1 or not (exact or measured):
+        return Estimate(TRIED, None, None, measured=False)
+    share, _, pieces = known[-1]
+    return Estimate(TRIED, round(pieces / share) if exact else None, _whole(known), measured)
+
+
+def _whole(known: list[tuple[float, float, int]]) -> float:
+    """Seconds for all strengths, as a line through the last two shares has them."""
+    (before, faster, _), (share, seconds, _) = known[-2:]
+    return seconds + max(0.0, seconds - faster if before > LEAST_SHARE else seconds) / (share - before) * (1 - share)

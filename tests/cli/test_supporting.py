@@ -1,0 +1,126 @@
+"""`supports` says what `profile` will do: in text, in JSON and by its exit code."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from models import model
+from onnx import TensorProto, helper
+from torch import nn
+from warm import complaint, run
+
+from shakeproof import demo
+
+IMAGE = str(demo.images()[0][0])
+WEIGHT = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+BLUR = ("-p", "box-blur:size=3")
+
+
+def saved(tmp_path, proto, name="m.onnx"):
+    (tmp_path / name).write_bytes(proto.SerializeToString())
+    return tmp_path / name
+
+
+def said(*words):
+    """The JSON object, and that the text is of one mind with it."""
+    done, shown = run("supports", *words, "--json"), run("supports", *words)
+    found = json.loads(done.stdout)
+    assert done.returncode == shown.returncode == (0 if found["supported"] else 1)
+    assert (": supported; method" if found["supported"] else "not supported") in shown.stdout
+    assert done.stderr == shown.stderr == ""
+    assert all(problem["reason"] for problem in found["problems"])
+    assert (found["reason"] is None) == found["supported"]
+    return found
+
+
+def test_a_network_and_its_cost():
+    found = said(str(demo.MODEL), IMAGE)
+    assert found["method"] == "exact"
+    assert found["queries"] == ["perturbation", "vnnlib"]
+    assert found["operators"]["Relu"] == 3
+    cost = found["estimate"]
+    assert cost["measured"]
+    assert cost["seconds"] > 0
+    real = json.loads(run("profile", demo.MODEL, IMAGE, "-p", cost["perturbation"], "--json").stdout)
+    assert real["pieces"] == cost["pieces"]
+    assert json.loads(run("supports", demo.MODEL, "--trial", "0", "--json").stdout)["estimate"] is None
+
+
+def refused_networks(tmp_path):
+    """Networks that are read and cannot be analysed, by what is said of them."""
+    flat, last = helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w"], ["y"])
+    two = model([flat, last], (1, 1, 4, 4), {"w": WEIGHT})
+    two.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, (1,)))
+    cast = [helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT), helper.make_node("Flatten", ["c"], ["f"])]
+    whole = model([*cast, last], (1, 1, 4, 4), {"w": WEIGHT})
+    whole.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+    quantised = [
+        flat,
+        helper.make_node("QuantizeLinear", ["f", "s", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "zero"], ["d"]),
+        helper.make_node("Gemm", ["d", "w"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.1), "zero": np.uint8(128), "w": WEIGHT}
+    wrong = {"q": (WEIGHT * 50 + 128).astype(np.uint8), "s": np.float32(0.1), "zero": np.uint8(128)}
+    return {
+        "has 2 inputs": saved(tmp_path, two),
+        "not float32": saved(tmp_path, whole, "int.onnx"),
+        "batch size is 2": saved(tmp_path, model([flat, last], (2, 1, 4, 4), {"w": WEIGHT}), "two.onnx"),
+        "is quantised": saved(tmp_path, model(quantised, (1, 1, 4, 4), constants), "q.onnx"),
+        # onnxruntime multiplies in integers: only the comparison shows that
+        "differs from the reference runtime": saved(
+            tmp_path,
+            model(
+                [flat, helper.make_node("DequantizeLinear", list(wrong), ["w"]), last], (1, 1, 4, 4), wrong, opset=21
+            ),
+            "wrong.onnx",
+        ),
+    }
+
+
+def test_what_cannot_be_analysed_has_a_reason(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((1, 4, 4), 0.5))
+    for reason, path in refused_networks(tmp_path).items():
+        assert reason in said(path)["reason"]
+        assert reason in complaint("profile", path, tmp_path / "x.npy", *BLUR)
+
+
+def test_programs_of_torch(tmp_path):
+    for name, module in (("good", nn.ReLU()), ("bad", nn.Bilinear(3, 3, 3))):
+
+        class Classifier(nn.Module):
+            def __init__(self, last=module):
+                super().__init__()
+                self.first, self.last = nn.Linear(16, 3), last
+
+            def forward(self, x):
+                y = self.first(x.flatten(1))
+                return self.last(y, y) if isinstance(self.last, nn.Bilinear) else self.last(y)
+
+        torch.export.save(torch.export.export(Classifier(), (torch.zeros(1, 1, 4, 4),)), tmp_path / f"{name}.pt2")
+    assert said(tmp_path / "good.pt2")["method"] == "exact"
+    assert [problem["operator"] for problem in said(tmp_path / "bad.pt2")["problems"]] == ["bilinear"]
+
+
+def test_no_classifier_is_for_other_queries(tmp_path):
+    path = saved(tmp_path, model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 16), {"w": WEIGHT[:, :1]}))
+    found = said(path)
+    assert found["queries"] == ["vnnlib"]
+    assert found["estimate"] is None
+
+
+@pytest.mark.parametrize("words", [(), ("--image-shape", "1,5,5")])
+def test_open_sizes_and_outputs_are_asked_for(tmp_path, words):
+    proto = model([helper.make_node("GlobalAveragePool", ["x"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]),
+                   helper.make_node("Gemm", ["f", "w"], ["y"])], (1, 1, "H", "W"), {"w": WEIGHT[:1]})  # fmt: skip
+    path = saved(tmp_path, proto)
+    if words:
+        assert "pictures of 1 x 5 x 5" in said(path, *words)["notes"][0]
+        np.save(tmp_path / "x.npy", np.full((1, 5, 5), 0.5))
+        assert said(path, tmp_path / "x.npy")["supported"]
+    else:
+        assert "leaves its size open" in complaint("supports", path)
+        assert "(--image-shape C,H,W)" in complaint("supports", path)
