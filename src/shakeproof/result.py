@@ -129,9 +129,10 @@ class Result:
     def min_margin(self) -> float | None:
         """The smallest margin there is, or that was found; by bounds, a safe query's is what was proved of it."""
         found = [] if self.counterexample is None else [self.counterexample.margin]
-        if isinstance(self.proof, Swept) and len(self.proof.curve.z):
-            found.append(float(self.proof.curve.margin(self.proof.label).min()))
-        elif self.status is Status.SAFE:
+        curve = self.proof.curve if isinstance(self.proof, Swept) and len(self.proof.curve.z) else None
+        if curve is not None and self.label is not None:
+            found.append(float(curve.margin(self.label).min()))
+        if self.status is Status.SAFE and (curve is None or curve.lead is not None):  # it may be least just at a jump
             found += [proof.least for proof in self.evidence.proofs]
         return min(found, default=None)
 

@@ -209,8 +209,11 @@ def jumping_curves(
     every = Finished(*(np.concatenate(column) for column in zip(*finished, strict=True)))
 
     def evaluated(number: int, z: Floats) -> Floats:
-        line = torch.full((len(z),), number, device=lines.start.device)
-        return graph.run(lines.at(line, torch.from_numpy(z).to(line.device))).cpu().numpy()
+        found = [np.empty((0, graph.classes))]
+        for some in torch.from_numpy(z).to(lines.start.device).split(most):
+            if len(some):
+                found.append(graph.run(lines.at(torch.full_like(some, number, dtype=torch.long), some)).cpu().numpy())
+        return np.concatenate(found)
 
     return [_curve(every, number, float(end), partial(evaluated, number)) for number, end in enumerate(reached)]
 
