@@ -2,9 +2,9 @@
 
     python benchmarks/binarised.py [--data DIR] [--count 50] [--only NAME,...]
 
-Small networks are trained on the spot for some seconds, with MNIST from DIR, by straight-through estimators; exported to
-ONNX with the weights binarised; and asked for the profile of images under motion blur, box blur and sharpening. Beside
-each time is the one that onnxruntime takes for a forward pass, one image at a time.
+Small networks are trained on the spot for some seconds, with MNIST from DIR, by straight-through estimators, exported
+to ONNX with the weights binarised, and asked for profiles. Beside each time is how many forward passes onnxruntime
+could have made meanwhile, one image at a time.
 """
 
 from __future__ import annotations

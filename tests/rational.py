@@ -24,6 +24,7 @@ from shakeproof.operators import (
     Linear,
     MaxPool,
     Operator,
+    Positive,
     Relu,
     Reshape,
     Round,
@@ -74,6 +75,8 @@ def applied(operator: Operator, given: Sequence[Exact], shapes: Sequence[torch.S
         return [v if v > 0 else Fraction(float(operator.slope)) * v for v in x]
     if isinstance(operator, Clip):
         return [min(max(v, Fraction(operator.low)), Fraction(operator.high)) for v in x]
+    if isinstance(operator, Positive):
+        return [Fraction(v > 0 or (v == 0 and operator.or_zero)) for v in x]
     if type(operator) in JUMPS:
         return [Fraction(JUMPS[type(operator)][0](v)) for v in x]
     if isinstance(operator, Reshape):
@@ -118,7 +121,7 @@ def exact_pieces(graph: Graph, path: Path | ExactLine, end: Fraction) -> list[Fr
     """
     places = [Fraction(0), end]
     for node in graph.nodes:
-        if not isinstance(node.operator, (Abs, Clip, LeakyRelu, MaxPool, Relu, *JUMPS)):
+        if not isinstance(node.operator, (Abs, Clip, LeakyRelu, MaxPool, Positive, Relu, *JUMPS)):
             continue
         found = set(places)
         for low, high in pairwise(places):
@@ -141,6 +144,8 @@ def _meetings(
     if type(operator) in JUMPS:
         size = ceil(max(abs(b) + abs(a) * high for a, b in forms))
         thresholds = JUMPS[type(operator)][1](size)
+    elif isinstance(operator, Positive):
+        thresholds = [Fraction(0)]
     else:
         thresholds = [Fraction(t) for t in getattr(operator, "thresholds")]  # noqa: B009 - of several kinds
     return [(a, b - t) for a, b in forms for t in thresholds]
@@ -218,7 +223,7 @@ def binarised(seed: int) -> tuple[Graph, Path]:
         return random.normal(size=shape)
 
     made = Stack(4)
-    jumps = [Sign(), Sign(), Round(), Floor(), Ceil()]
+    jumps = [Sign(), Sign(), Round(), Floor(), Ceil(), Positive(False), Positive(True)]
     bends = [Relu(), LeakyRelu(torch.tensor(0.25).double()), Abs(), Clip(-1.0, 2.0)]
     for layer in range(random.integers(1, 4)):
         inputs = made.graph.shape(len(made.nodes)).numel()

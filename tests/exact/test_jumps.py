@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rational import Stack, binarised, exact, exact_path, exact_pieces, exact_scores
 
+from shakeproof.bounds import Enclosure
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Lines, RationalNetwork, jumps, swept_curves
 from shakeproof.network import Graph
-from shakeproof.operators import Abs, Sign
+from shakeproof.operators import Abs, Range, Sign
 from shakeproof.path import Path
 
 END = 1.0
+ALL_CASES = jumps._cases
 
 
 def swept(graph: Graph, path: Path, **options) -> Curve:
@@ -93,6 +95,28 @@ def spiked(at: float, copies: int = 1) -> Graph:
     return made.graph
 
 
+def without_radius(value: Enclosure) -> Range:
+    return Range(value.points.amin(0), value.points.amax(0))
+
+
+def left_of_it(value: Enclosure) -> Range:
+    return Range(value.points[0], value.points[0])
+
+
+def never_at_it(operator, cells, number):
+    found, made = ALL_CASES(operator, cells, number)
+    return found, replace(made, points=torch.where(made.points == 0, 1.0, made.points))
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"), [("_outward", without_radius), ("_outward", left_of_it), ("_cases", never_at_it)]
+)
+def test_a_broken_rule_would_be_noticed(monkeypatch, name, broken):
+    monkeypatch.setattr(jumps, name, broken)
+    made = [*map(binarised, range(20)), *((spiked(at), STRENGTH) for at in (0.0, 0.3, 1.0))]
+    assert any(beyond(graph, path, swept(graph, path)) > 0 for graph, path in made)
+
+
 @pytest.mark.parametrize("at", [0.0, 0.5, 0.3, 1 / 3, 1.0])
 def test_a_value_that_it_has_in_one_place_only_counts(at):
     curve = swept(spiked(at), STRENGTH)
@@ -144,11 +168,10 @@ def test_neurons_that_jump_together_are_all_taken_into_account(copies):
 
 def test_a_lost_case_is_noticed(monkeypatch):
     def some(operator, cells, number):
-        found, made = jumps_of(operator, cells, number)
+        found, made = ALL_CASES(operator, cells, number)
         keep = torch.tensor([place for place in range(len(found)) if place != 1])  # one of the second cell's
         return found.taken(keep), replace(made, points=made.points[:, keep], radius=made.radius[keep])
 
-    jumps_of = jumps._cases
     monkeypatch.setattr(jumps, "_cases", some)
     with pytest.raises(ProofError, match="case"):
         swept(spiked(0.5), STRENGTH)

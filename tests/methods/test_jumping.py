@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
+import onnx
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import model
+from onnx import helper
 from rational import ExactLine, exact_path, exact_pieces, exact_scores
 from torch import Tensor, nn
 
@@ -22,12 +28,25 @@ PERTURBATIONS = ["box-blur:size=3", "brightness:max=0.5", "motion-blur:size=3,an
 
 
 class Jump(nn.Module):
-    def __init__(self, function: str) -> None:
+    """A function that jumps, as binarised and quantised networks write it."""
+
+    WAYS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "sign": torch.sign,
+        "sign, or 1": lambda x: torch.sign(torch.sign(x) + 0.1),
+        "choice": lambda x: torch.where(x >= 0, 1.0, -1.0),
+        "comparison": lambda x: 2 * (x > 0).float() - 1,
+        "round": torch.round,
+        "floor": torch.floor,
+        "ceil": torch.ceil,
+        "two bits": lambda x: torch.round(torch.clamp(x, 0, 3)),
+    }
+
+    def __init__(self, way: str) -> None:
         super().__init__()
-        self.function = getattr(torch, function)
+        self.way = way
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        return self.WAYS[self.way](x)
 
 
 def binarised(seed: int, side: int = 4) -> tuple[nn.Module, np.ndarray]:
@@ -45,7 +64,7 @@ def binarised(seed: int, side: int = 4) -> tuple[nn.Module, np.ndarray]:
     layers: list[nn.Module] = [nn.Flatten()]
     sizes = [side * side, *(5 for _ in range(random.integers(1, 4))), 3]
     for inputs, outputs in pairwise(sizes[:-1]):
-        layers += [linear(inputs, outputs), Jump(str(random.choice(["sign", "sign", "round", "floor", "ceil"])))]
+        layers += [linear(inputs, outputs), Jump(str(random.choice(list(Jump.WAYS))))]
         if random.random() < 0.3:
             layers.insert(-1, nn.ReLU())
     picture = random.integers(0, 5, (1, side, side)) / 4 if random.random() < 0.7 else random.random((1, side, side))
@@ -103,3 +122,77 @@ def test_no_answer_is_wrong(seed, text):
     module, picture = binarised(seed)
     network = loaded(module)
     assert wrong(network, picture, text, sp.profile(network, picture, text)) is None
+
+
+def test_most_answers_are_decided():
+    """Small networks whose weights are the file's are decided without rounding, if need be."""
+    said = [
+        sp.profile(loaded(module), picture, PERTURBATIONS[0]).status for module, picture in map(binarised, range(20))
+    ]
+    assert said.count(sp.Status.UNDECIDED) <= 1
+    assert {sp.Status.SAFE, sp.Status.UNSAFE} <= set(said)
+
+
+NODES = {
+    "Greater and Where": [("Greater", ["h", "c"], {}), ("Where", ["g", "one", "minus"], {})],
+    "GreaterOrEqual and Cast": [("GreaterOrEqual", ["h", "c"], {}), ("Cast", ["g"], {"to": 1})],
+    "Less, the constant first": [("Less", ["c", "h"], {}), ("Where", ["g", "one", "minus"], {})],
+    "LessOrEqual and Not": [("LessOrEqual", ["h", "c"], {}), ("Not", ["g"], {}), ("Cast", ["g"], {"to": 1})],
+    "a threshold for each neuron": [("Greater", ["h", "b"], {}), ("Where", ["g", "b", "minus"], {})],
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_comparisons_as_exporters_write_them(tmp_path, name):
+    """On a picture where neurons are just at their threshold, too: the load compares with onnxruntime on zeros."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.integers(-2, 3, (16, 6)).astype(np.float32),
+        "v": random.normal(size=(6, 3)).astype(np.float32),
+        "c": np.zeros((), np.float32),
+        "b": np.array([0, 0.5, 0, -0.25, 0.1, 0], np.float32),
+        "one": np.ones((), np.float32),
+        "minus": -np.ones((), np.float32),
+    }
+    nodes, made = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["h"])], "h"
+    for number, (kind, inputs, attributes) in enumerate(NODES[name]):
+        given = [made if i == "g" else i for i in inputs]
+        made = f"v{number}"
+        nodes.append(helper.make_node(kind, given, [made], **attributes))
+    nodes.append(helper.make_node("MatMul", [made, "v"], ["y"]))
+    path = tmp_path / "network.onnx"
+    onnx.save(model(nodes, [1, 1, 4, 4], weights), path)
+    network = sp.load(path)
+    assert network.graph.jumping_operators == ("Positive",)
+    for picture in (np.zeros((1, 4, 4)), random.integers(0, 5, (1, 4, 4)) / 4):
+        result = sp.profile(network, picture, "brightness:max=0.5")
+        assert result.status != sp.Status.UNDECIDED or not network.graph.is_exact
+        assert wrong(network, picture, "brightness:max=0.5", result) is None
+
+
+class Truths(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where((x > 0) + (x > 1), 1.0, -1.0).flatten(1)
+
+
+def test_what_is_no_arithmetic_is_refused():
+    with pytest.raises(sp.UnsupportedNetworkError, match="truth values"):
+        loaded(Truths().eval())
+
+
+def test_bounds_agree():
+    for seed in range(12):
+        module, picture = binarised(seed)
+        network = loaded(module)
+        exact, bounded = (
+            sp.verify(network, picture, "box-blur:size=3", 1.0, method=method, timeout=10)
+            for method in ("exact", "bounds")
+        )
+        assert wrong(network, picture, "box-blur:size=3", bounded) is None
+        assert {exact.status, bounded.status} != {sp.Status.SAFE, sp.Status.UNSAFE}
+
+
+def test_float32_is_not_promised():
+    module, picture = binarised(0)
+    with pytest.raises(sp.InputError, match="float32"):
+        sp.profile(loaded(module), picture, "box-blur:size=3", arithmetic="float32")

@@ -209,11 +209,12 @@ def jumping_curves(
     every = Finished(*(np.concatenate(column) for column in zip(*finished, strict=True)))
 
     def evaluated(number: int, z: Floats) -> Floats:
-        found = [np.empty((0, graph.classes))]
-        for some in torch.from_numpy(z).to(lines.start.device).split(most):
-            if len(some):
-                found.append(graph.run(lines.at(torch.full_like(some, number, dtype=torch.long), some)).cpu().numpy())
-        return np.concatenate(found)
+        found = np.empty((len(z), graph.classes))
+        for start in range(0, len(z), most):
+            some = torch.from_numpy(z[start : start + most]).to(lines.start.device)
+            rows = lines.at(torch.full_like(some, number, dtype=torch.long), some)
+            found[start : start + most] = graph.run(rows).cpu().numpy()
+        return found
 
     return [_curve(every, number, float(end), partial(evaluated, number)) for number, end in enumerate(reached)]
 

@@ -37,6 +37,7 @@ from shakeproof.operators import (
     Mean,
     Operator,
     Pad,
+    Positive,
     Relu,
     Reshape,
     Round,
@@ -49,12 +50,7 @@ from shakeproof.operators import (
 # Networks whose sums have more terms than this, all layers together, take too long.
 MOST_TERMS = 300_000
 AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Reshape, Scale, Transpose, Unrolled)
-JUMPS: Mapping[type[Operator], Callable[[Fraction], int]] = {
-    Ceil: ceil,
-    Floor: floor,
-    Round: round,
-    Sign: lambda x: (x > 0) - (x < 0),
-}
+JUMPS: Mapping[type[Operator], Callable[[Fraction], int]] = {Ceil: ceil, Floor: floor, Round: round}
 Form = tuple[int, int]
 Windows = list[list[int]]
 
@@ -202,7 +198,7 @@ def _is_known(operator: Operator) -> bool:
         return isinstance(operator, AFFINE) and operator.roundings == 0 and operator.off is None
     if isinstance(operator, MaxPool):
         return operator.floor in (0, -torch.inf)
-    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu, *JUMPS))
+    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu, Positive, Sign, *JUMPS))
 
 
 def _terms(node: Node) -> int:
@@ -267,7 +263,7 @@ def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction, hig
         return
     if isinstance(operator, Jumping):
         for a, b in value.entries:
-            first, last = sorted(JUMPS[type(operator)]((a * z + b) / value.scale) for z in (low, high))
+            first, last = sorted(_jumped(operator, (a * z + b) / value.scale) for z in (low, high))
             steps = torch.arange(first, last, dtype=torch.float64)
             yield from ((Fraction(t) * value.scale - b) / a for t in operator.leaves(steps).tolist())
         return
@@ -312,9 +308,15 @@ def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms
         ]
         return Forms(made, scale * whole)
     if isinstance(operator, Jumping):
-        return Forms([(0, JUMPS[type(operator)](h / scale)) for h in heights], 1)
+        return Forms([(0, _jumped(operator, h / scale)) for h in heights], 1)
     lines = ([_line(value, place) for place in window] for window in windows)
     return Forms([max(some, key=lambda line: line[0] * middle + line[1]) for some in lines], scale)
+
+
+def _jumped(operator: Jumping, x: Fraction) -> int:
+    if isinstance(operator, Positive):
+        return int(x > 0 or (operator.or_zero and x == 0))
+    return (x > 0) - (x < 0) if isinstance(operator, Sign) else JUMPS[type(operator)](x)
 
 
 def _line(value: Forms, place: int) -> Form:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from shakeproof.network.build import Builder, Pooling, Unsupported, Value
-from shakeproof.operators import Abs, Elu, Exp, Log, Power, Relu
+from shakeproof.operators import Abs, Elu, Exp, Log, Positive, Power, Relu
 
 # Computed by the network, or a constant.
 Operand = Value | Tensor
 
 NEITHER_COMPUTED = Unsupported("neither operand is computed by the network")
+# Differences of whole numbers up to this are not rounded.
+WHOLE = 2.0**50
 # A product with a stack of matrices is one linear layer for each.
 LARGEST_STACK = 64
 
@@ -86,8 +88,23 @@ def negative(b: Builder, x: Value) -> Value:
     return b.scale(x, -1.0, 0.0)
 
 
-def where(b: Builder, condition: Tensor, first: Operand, second: Operand) -> Value:
-    """The first where a constant condition holds, the second elsewhere."""
+def larger(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
+    """1 where the first is larger than the second (or equal to it), 0 elsewhere."""
+    return b.elementwise(Positive(or_equal), add(b, first, second, -1))
+
+
+def smaller(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
+    return larger(b, second, first, or_equal)
+
+
+def where(b: Builder, condition: Operand, first: Operand, second: Operand) -> Value:
+    """The first where a condition holds, the second elsewhere: both constant, or the condition is."""
+    if isinstance(condition, Value):
+        if isinstance(first, Value) or isinstance(second, Value):
+            raise Unsupported("a computed choice between computed values")
+        whole = all(bool(((c == c.round()) & (c.abs() < WHOLE)).all()) for c in (first, second))
+        terms = None if whole else first.abs() + second.abs()
+        return b.scale(condition, first - second, second, int(not whole), terms)
     condition = condition.bool()
     match first, second:
         case Value() as x, Tensor() as constant:

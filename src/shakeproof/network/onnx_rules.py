@@ -7,7 +7,6 @@ from functools import partial
 from math import prod
 
 import numpy as np
-import torch
 
 from shakeproof.network import compose, onnx_norms, onnx_shapes, onnx_windows
 from shakeproof.network.build import Builder, Unsupported, Value
@@ -115,8 +114,11 @@ def _computed_first(call: Call) -> tuple[Value, list[Operand]]:
 
 
 def _where(call: Call) -> Value:
-    condition = torch.from_numpy(call.constant(0).astype(bool))
-    return compose.where(call.builder, condition, call.operand(1), call.operand(2))
+    return compose.where(call.builder, *call.operands())
+
+
+def _not(call: Call) -> Value:
+    return call.builder.scale(call.value(), -1.0, 1.0)
 
 
 def _is_nan(call: Call) -> Array:
@@ -227,6 +229,8 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Gemm": _gemm,
     "GlobalAveragePool": onnx_windows.global_average_pool,
     "GlobalMaxPool": onnx_windows.global_max_pool,
+    "Greater": partial(_binary, compose.larger),
+    "GreaterOrEqual": partial(_binary, partial(compose.larger, or_equal=True)),
     "GroupNormalization": onnx_norms.group_norm,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": partial(_function, HardSwish()),
@@ -235,6 +239,8 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "IsNaN": _is_nan,
     "LayerNormalization": onnx_norms.layer_norm,
     "LeakyRelu": _leaky_relu,
+    "Less": partial(_binary, compose.smaller),
+    "LessOrEqual": partial(_binary, partial(compose.smaller, or_equal=True)),
     "Log": partial(_function, Log()),
     "LogSoftmax": _log_softmax,
     "LpNormalization": onnx_norms.lp_norm,
@@ -245,6 +251,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Mish": partial(_function, Mish()),
     "Mul": partial(_binary, compose.multiply),
     "Neg": _neg,
+    "Not": _not,
     "PRelu": _prelu,
     "Pad": onnx_shapes.pad,
     "Pow": _pow,
@@ -260,8 +267,8 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "ReduceSumSquare": partial(_reduce, compose.square_sum),
     "Relu": partial(_function, Relu()),
     "Reshape": onnx_shapes.reshape,
-    "Round": partial(_function, Round()),
     "Resize": onnx_windows.resize,
+    "Round": partial(_function, Round()),
     "ScatterElements": onnx_shapes.scatter_elements,
     "ScatterND": onnx_shapes.scatter_nd,
     "Selu": _selu,
@@ -292,12 +299,7 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "MaxPool": frozenset(("storage_order",)),
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
-CONSTANT_OPERATORS = frozenset(
-    (
-        *("And", "Constant", "ConstantOfShape", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"),
-        *("Range", "Xor"),
-    )
-)
+CONSTANT_OPERATORS = frozenset(("And", "Constant", "ConstantOfShape", "Or", "Range", "Xor"))
 # Of these, what leaves numbers as they are, or makes whole ones of them.
 MOVES = frozenset(
     (

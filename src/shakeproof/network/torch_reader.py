@@ -147,6 +147,8 @@ class _TorchReader:
         rule = OPERATORS.get(word)
         if rule is None:
             raise Unsupported("not supported")
+        if word in ("add", "sub") and node.meta["val"].dtype == torch.bool:
+            raise Unsupported("a sum of truth values, which is none of numbers")
         if word in SOFTMAX and node.name == self.output:
             x, axis = arguments[0], softmax_axis(*arguments, **options)
             if x.shape[axis] == prod(x.shape):  # over all entries: it does not change their order

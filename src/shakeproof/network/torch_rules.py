@@ -121,9 +121,11 @@ def _vector_norm(
 
 
 def _where(b: Builder, condition: Any, x: Any, y: Any) -> Value:
-    if not isinstance(condition, Tensor):
-        raise Unsupported("a computed condition")
-    return compose.where(b, condition, operand(x), operand(y))
+    return compose.where(b, operand(condition), operand(x), operand(y))
+
+
+def _comparison(operation: Callable[..., Value], or_equal: bool = False) -> Callable[..., Value]:
+    return lambda b, x, y: operation(b, operand(x), operand(y), or_equal)
 
 
 def _masked_fill(b: Builder, x: Any, mask: Any, value: Any) -> Value:
@@ -280,10 +282,12 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "floor": _function(Floor()),
     "full_like": lambda b, x, number, **options: _like(number)(b, x, **options),
     "gather": torch_shapes.gather,
+    "ge": _comparison(compose.larger, or_equal=True),
     "gelu": _gelu,
     "getitem": _output,
     "glu": _glu,
     "group_norm": torch_norms.group_norm,
+    "gt": _comparison(compose.larger),
     "hardsigmoid": lambda b, x: b.clip(b.scale(x, 1 / 6, 0.5, roundings=1), 0.0, 1.0),
     "hardswish": _function(HardSwish()),
     "hardtanh": _clip,
@@ -293,6 +297,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "instance_norm": torch_norms.instance_norm,
     "isnan": lambda b, x: b.no_numbers(x).isnan(),
     "layer_norm": torch_norms.layer_norm,
+    "le": _comparison(compose.smaller, or_equal=True),
     "leaky_relu": lambda b, x, slope=0.01: b.leaky_relu(x, slope),
     "linalg_vector_norm": _vector_norm,
     "linear": _linear,
@@ -301,6 +306,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "_log_softmax": _log_softmax,
     "log_softmax": _log_softmax,
     "logsumexp": _reduction(compose.log_sum_exp),
+    "lt": _comparison(compose.smaller),
     "mT": compose.swapped,
     "masked_fill": _masked_fill,
     "matmul": _matmul,
@@ -350,6 +356,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "select": lambda b, x, axis, index: compose.gather(b, x, axis, torch.tensor(index)),
     "select_scatter": torch_shapes.select_scatter,
     "selu": lambda b, x: _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "sgn": _function(Sign()),
     "sigmoid": _function(Sigmoid()),
     "sign": _function(Sign()),
     "silu": _function(Silu()),

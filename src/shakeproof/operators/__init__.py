@@ -21,7 +21,7 @@ from shakeproof.operators.base import (
 )
 from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
 from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
-from shakeproof.operators.jump import Ceil, Floor, Jumping, Round, Sign
+from shakeproof.operators.jump import Ceil, Floor, Jumping, Positive, Round, Sign
 from shakeproof.operators.kinked import Elu, HardSwish, Kinked
 from shakeproof.operators.pool import MaxPool, envelope_breaks
 from shakeproof.operators.product import MatMul, Multiply, Softmax
@@ -83,6 +83,7 @@ __all__ = [
     "Pad",
     "Pair",
     "PiecewiseLinear",
+    "Positive",
     "Power",
     "Range",
     "Relaxation",

@@ -86,3 +86,17 @@ class Ceil(Jumping):
 
     def leaves(self, value: Tensor) -> Tensor:
         return value.clone()
+
+
+@dataclass(frozen=True, eq=False)
+class Positive(Jumping):
+    """1 where a number is positive (or, `or_zero`, not negative), 0 elsewhere."""
+
+    or_zero: bool
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return (x >= 0 if self.or_zero else x > 0).to(x.dtype)
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)
