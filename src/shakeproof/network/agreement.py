@@ -69,11 +69,13 @@ def float32_noise(graph: Graph, inputs: Tensor) -> Tensor:
     """How far float32 may well take the scores (n, classes) of inputs (n, *input_shape), in any order of summation.
 
     The graph is run in float64, and each result changed by a unit of float32 of the numbers that it is the sum of, up
-    or down at random: the largest change of the scores that this ever made.
+    or down at random: the largest change of the scores that this ever made. Where a jump follows, what happens behind
+    it does not grow with what happens before: there, results are changed by all that is allowed, and each way once.
     """
-    random = torch.Generator().manual_seed(0)
-    plain = graph.run(inputs)
-    return torch.stack([(_shaken(graph, inputs, random) - plain).abs() for _ in range(SAMPLES)]).amax(0)
+    plain, times = graph.run(inputs), TIMES if graph.jumping_operators else 1.0
+    ways = [(seed, way) for seed in range(SAMPLES) for way in ((times, -times) if times > 1 else (times,))]
+    found = [_shaken(graph, inputs, torch.Generator().manual_seed(seed), way * UNIT_FLOAT32) for seed, way in ways]
+    return torch.stack([(scores - plain).abs() for scores in found]).amax(0) / times
 
 
 def twin_noise(twin: Twin, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -91,7 +93,7 @@ def twin_noise(twin: Twin, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
     return worst
 
 
-def _shaken(graph: Graph, inputs: Tensor, random: torch.Generator) -> Tensor:
+def _shaken(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -> Tensor:
     values = {0: inputs}
     for index, node in enumerate(graph.nodes):
         given = [values[i] for i in node.inputs]
@@ -104,7 +106,7 @@ def _shaken(graph: Graph, inputs: Tensor, random: torch.Generator) -> Tensor:
             elif len(given) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
             sign = torch.randint(0, 2, found.shape, generator=random).double() * 2 - 1
-            found = found + UNIT_FLOAT32 * terms * sign
+            found = found + size * terms * sign
         values[index + 1] = found
         for dead in graph.last_uses[index]:
             del values[dead]
