@@ -18,7 +18,7 @@ from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Lines, RationalNetwork, jumps, swept_curves
 from shakeproof.network import Graph
-from shakeproof.operators import Abs, Range, Sign
+from shakeproof.operators import Abs, Positive, Range, Sign
 from shakeproof.path import Path
 
 END = 1.0
@@ -103,8 +103,8 @@ def left_of_it(value: Enclosure) -> Range:
     return Range(value.points[0], value.points[0])
 
 
-def never_at_it(operator, cells, number):
-    found, made = ALL_CASES(operator, cells, number)
+def never_at_it(operator, cells, number, most):
+    found, made = ALL_CASES(operator, cells, number, most)
     return found, replace(made, points=torch.where(made.points == 0, 1.0, made.points))
 
 
@@ -167,8 +167,8 @@ def test_neurons_that_jump_together_are_all_taken_into_account(copies):
 
 
 def test_a_lost_case_is_noticed(monkeypatch):
-    def some(operator, cells, number):
-        found, made = ALL_CASES(operator, cells, number)
+    def some(operator, cells, number, most):
+        found, made = ALL_CASES(operator, cells, number, most)
         keep = torch.tensor([place for place in range(len(found)) if place != 1])  # one of the second cell's
         return found.taken(keep), replace(made, points=made.points[:, keep], radius=made.radius[keep])
 
@@ -186,11 +186,23 @@ def test_few_cells_at_a_time_give_the_same_curve(monkeypatch):
     assert np.allclose(parts.lead, whole.lead)
 
 
+@pytest.mark.parametrize("name", ["positive", "sign"])
+def test_what_is_no_number_is_on_no_side(name):
+    """A sum that overflows: comparisons call what is no number small."""
+    made = Stack(2)
+    made.linear(np.array([[1e300, 1.0], [1e300, 0.0]]), np.zeros(2))
+    made.linear(np.array([[1e300, -1e300]]), np.zeros(1))
+    made.add(Positive(False) if name == "positive" else Sign())
+    made.linear(np.array([[-1.0], [0.0]]), np.array([0.5, 0.0]))
+    curve = swept(made.graph, STRENGTH)
+    assert not len(curve.z) or not (curve.lead[:, 0] > 0).any()
+
+
 def test_what_is_not_finished_is_not_claimed(monkeypatch):
     """The time is up after some cells: the curve ends where the first that is missing starts."""
     graph, path = next(made for made in map(binarised, range(100)) if len(swept(*made).z) > 20)
     monkeypatch.setattr(jumps, "MOST_CELLS", 2)
-    for steps in range(2, 40, 5):
+    for steps in range(1, 12, 2):
         late = iter([False] * steps)
         monkeypatch.setattr(Budget, "is_late", lambda self, late=late: next(late, True))
         curve = swept(graph, path)

@@ -22,22 +22,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import Domain, Enclosure, cells_within, step
+from shakeproof.bounds import Domain, Enclosure, step
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact.curve import Curve, Floats
 from shakeproof.exact.known import known
-from shakeproof.exact.sweep import Lines, Piece
+from shakeproof.exact.sweep import Lines, Piece, longest_window
 from shakeproof.network import Graph
 from shakeproof.operators import ABOVE, UNIT, Jumping, PiecewiseLinear, Range
 from shakeproof.rounding import LOST, OF_CHORDS, norm
 
-# A cell is taken in no more cases than this; where several neurons are undecided at once, and have more, they are
-# enclosed between their least and their greatest values.
-MOST_CASES = 81
+# A cell is taken in no more cases than this, and cells together in so many each; where several neurons are undecided at
+# once, and have more, they are enclosed between their least and their greatest values.
+MOST_CASES, CASES_A_CELL = 81, 4
 # Cells are cut so many units, and so much more than a radius, beside a jump.
 UNITS_BESIDE, RADII_BESIDE = 32, 1.5
-MOST_CELLS = 4096
+# So many cells are worked on at once, at most; one takes as much room as so many rows of a sweep.
+MOST_CELLS, ROWS_A_CELL = 4096, 6
 # A neuron that jumps more often than this on a cell is not looked at more closely.
 MOST_JUMPS = 10**4
 # Shares of cases, thirds for example, add up to one but for this.
@@ -50,10 +51,6 @@ class Ends(Domain):
 
     low: Tensor
     high: Tensor
-
-    @property
-    def points(self) -> Tensor:
-        return torch.stack([self.low, self.high])
 
     def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
         reach = 0.0 if radius is None else radius
@@ -181,21 +178,20 @@ def jumping_curves(
     shut, finished = set(closed), list[Finished]()
     reached = lines.end.cpu().numpy().copy()  # everything before is finished
     total, settled = float((lines.end - lines.start).sum()) or 1.0, 0.0
-    levels = sum(isinstance(node.operator, (PiecewiseLinear, Jumping)) for node in graph.nodes)
-    most = min(MOST_CELLS, max(1, cells_within(graph, budget, 1) // (levels + 2)))
+    most = min(MOST_CELLS, max(1, longest_window(graph, budget) // ROWS_A_CELL))
     waiting = list(Stretches.whole(_start(graph, lines)).split(most))
     while waiting:
         parts = waiting.pop()
-        line = parts.cells.line[parts.source]
-        wanted = torch.tensor([not budget.is_late() and number not in shut for number in line.tolist()])
-        wanted = wanted.to(line.device)
+        line, late = parts.cells.line[parts.source], budget.is_late()
+        wanted = torch.tensor([not late and number not in shut for number in line.tolist()], device=line.device)
         for number, low in zip(line[~wanted].tolist(), parts.low[~wanted].tolist(), strict=True):
             reached[number] = min(reached[number], low)
         if not bool(wanted.any()):
             continue
         further = _advanced(graph, parts.only(wanted).made(), most)
         if isinstance(further, Stretches):
-            waiting.extend(further.split(most))
+            too_many = len(further.low) == int(wanted.sum())
+            waiting.extend(further.split(len(further.low) // 2 if too_many else most))
             continue
         done = _finished(further)
         finished.append(done)
@@ -223,7 +219,7 @@ def _start(graph: Graph, lines: Lines) -> LineCells:
     line = torch.arange(len(lines), device=lines.start.device)
     points = torch.stack([lines.at(line, lines.start), lines.at(line, lines.end)])
     error = lines.paths.error[lines.path]
-    radius = torch.where(error > 0, error + graph.tiny, 0.0)
+    radius = torch.where(error == 0, 0.0, error + graph.tiny)
     value = _enclosure(points, radius, norm(radius) if graph.is_deep else None)
     return LineCells(
         0,
@@ -237,7 +233,7 @@ def _start(graph: Graph, lines: Lines) -> LineCells:
 
 
 def _advanced(graph: Graph, cells: LineCells, most: int) -> LineCells | Stretches:
-    """To the end, or to an operator before which they are cut, or after which there are too many."""
+    """To the end, or to an operator before which they are cut; or the same cells, if they have too many cases there."""
     while cells.index < len(graph.nodes):
         node = graph.nodes[cells.index]
         if isinstance(node.operator, (PiecewiseLinear, Jumping)) and not cells.is_cut:
@@ -246,15 +242,16 @@ def _advanced(graph: Graph, cells: LineCells, most: int) -> LineCells | Stretche
                 return parts
             cells = parts.cells
         if isinstance(node.operator, Jumping):
-            cells, made = _cases(node.operator, cells, node.inputs[0])
-            cells = _after(graph, cells, made.tightened(norm(made.radius)) if graph.is_deep else made)
-            if len(cells) > most:
+            found = _cases(node.operator, cells, node.inputs[0], CASES_A_CELL * most)
+            if found is None:
                 return Stretches.whole(cells)
+            cells, made = found
+            cells = _after(graph, cells, made.tightened(norm(made.radius)) if graph.is_deep else made)
         else:
             given = [cells.values[i] for i in node.inputs]
-            found = step(graph, cells.index, given, cells.low.new_zeros(len(cells)))[0]
-            radius = torch.where(known(graph, cells.index, given), 0.0, found.radius)
-            cells = _after(graph, cells, _enclosure(found.points, radius, found.norm))
+            made = step(graph, cells.index, given, cells.low.new_zeros(len(cells)))[0]
+            radius = torch.where(known(graph, cells.index, given), 0.0, made.radius)
+            cells = _after(graph, cells, _enclosure(made.points, radius, made.norm))
     return cells
 
 
@@ -297,14 +294,19 @@ def _outward(value: Enclosure) -> Range:
     )
 
 
-def _cases(operator: Jumping, cells: LineCells, number: int) -> tuple[LineCells, Enclosure]:
-    """Each cell once for every combination of the values that its neurons may have, and what they are."""
+def _cases(operator: Jumping, cells: LineCells, number: int, most: int) -> tuple[LineCells, Enclosure] | None:
+    """Each cell once for every combination of the values that its neurons may have, and what they are.
+
+    Nothing if several cells have more than so many together.
+    """
     shape = cells.values[number].radius.shape[1:]
     first, last = (side.flatten(1) for side in operator.values(_outward(cells.values[number])))
     count = last - first + 1
     total = count.prod(1)
     enclosed = ~(total <= MOST_CASES)  # NaN as well
     times = torch.where(enclosed, 1.0, total).long()
+    if len(cells) > 1 and int(times.sum()) > most:
+        return None
     source = torch.repeat_interleave(times)
     code = torch.arange(len(source), device=source.device) - (times.cumsum(0) - times)[source]
     made, radius = first[source], torch.zeros_like(first)[source]
@@ -365,7 +367,7 @@ def _curve(every: Finished, number: int, reached: float, evaluated: Callable[[Fl
     classes = own.radius.shape[1]
     z = np.unique(np.concatenate([own.low, own.high]))
     if len(z) < 2:
-        return Curve(z, own.scores[:1, 0])
+        return Curve(z, evaluated(z))
     first, last = np.searchsorted(z, own.low), np.searchsorted(z, own.high)
     spans = last - first
     cell = np.repeat(np.arange(len(first)), spans)

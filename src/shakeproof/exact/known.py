@@ -22,7 +22,7 @@ BITS = 53
 def known(graph: Graph, index: int, given: Sequence[Enclosure]) -> Tensor:
     """Which entries of a node's output (cells, *shape) were computed exactly, at both ends and so in between."""
     operator = graph.nodes[index].operator
-    wrong = [(value.radius > 0).to(value.radius) for value in given]
+    wrong = [(value.radius != 0).to(value.radius) for value in given]  # NaN as well
     exact = torch.zeros(len(wrong[0]), *graph.nodes[index].shape, dtype=torch.bool, device=wrong[0].device)
     if all(bool(part.all()) for part in wrong):
         return exact
@@ -32,7 +32,7 @@ def known(graph: Graph, index: int, given: Sequence[Enclosure]) -> Tensor:
         if operator.only_moves or not bool(sure.any()):
             return sure
         constant, sizes = graph.constants[index], [value.points.abs().amax(0) for value in given]
-        lone = absolute.apply(*((size > 0).to(size) for size in sizes)) == 0  # nothing but the constant
+        lone = absolute.apply(*((size != 0).to(size) for size in sizes)) == 0  # nothing but the constant
         if operator.roundings:
             lone = lone & (constant == 0)
         return sure & (lone | _fits(operator, absolute.apply(*sizes) + constant, given))
@@ -55,7 +55,7 @@ def _fits(operator: Affine, sums: Tensor, given: Sequence[Enclosure]) -> Tensor 
         weights, constant = 0, torch.zeros(1)
     else:
         return False
-    exact = [torch.where(value.radius > 0, 0.0, value.points) for value in given]
+    exact = [torch.where(value.radius != 0, 0.0, value.points) for value in given]
     grain = min(weights + min(map(_grain, exact)), _grain(constant))
     return (sums < 2.0 ** (grain + BITS - 1)) if grain > SMALLEST else False
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from shakeproof.budget import Budget
 from shakeproof.network import Graph
-from shakeproof.operators import PATCH_BYTES, Breaks, PiecewiseLinear
+from shakeproof.operators import PATCH_BYTES, Breaks, Jumping, PiecewiseLinear
 from shakeproof.path import Path
 from shakeproof.rounding import Chords, Reach, norm
 
@@ -278,9 +278,9 @@ def longest_window(graph: Graph, budget: Budget) -> int:
         live = FLOAT_BYTES * size
         output = FLOAT_BYTES * node.shape.numel()
         at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
-        if isinstance(node.operator, PiecewiseLinear):
+        if isinstance(node.operator, (PiecewiseLinear, Jumping)):
             waiting += live
-    bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, PiecewiseLinear)]
+    bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, (PiecewiseLinear, Jumping))]
     fixed = FIXED_BYTES + BREAK_BYTES * max(bending, default=0)
     rows = budget.fitting(waiting + at_work, "the network", fixed=fixed, least=SHORTEST_WINDOW)
     return min(rows, max(SHORTEST_WINDOW, WINDOW_BYTES // at_work))

@@ -20,8 +20,11 @@ class Jumping(Elementwise):
         """The input at which it passes from a value to the next whole number."""
 
     def values(self, within: Range) -> Range:
-        """Its least and its greatest value, for inputs that are known to be `within` without any rounding."""
-        return Range(self.apply(within.low), self.apply(within.high))
+        """Its least and its greatest value, for inputs that are known to be `within` without any rounding.
+
+        What is no number has none, whatever a comparison makes of it.
+        """
+        return Range(*(torch.where(end.isnan(), end, self.apply(end)) for end in within))
 
     def image(self, within: Range) -> Range:
         # A function that jumps must not be told that a number is on the wrong side: ends were rounded, if only once.
