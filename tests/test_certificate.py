@@ -48,7 +48,16 @@ def answer(network, image, perturbation, **options):
 
 
 @pytest.mark.parametrize(
-    "perturbation", ["box-blur:size=3", "sharpen:size=3,padding=zeros", "brightness:max=0.2,clip=0..1"]
+    "perturbation",
+    [
+        "box-blur:size=3",
+        "sharpen:size=3,padding=zeros",
+        "brightness:max=0.2,clip=0..1",
+        "haze:colour=0.8",
+        "gaussian-blur:size=5,sigma=0.8",
+        "unsharp:size=3,sigma=1",
+        "defocus:radius=1.5",
+    ],
 )
 def test_what_is_safe_has_a_certificate(small, perturbation):
     network, image = small

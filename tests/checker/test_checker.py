@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,16 @@ EVERY = [
         for s in (3, 4, 5, 8)
         for a in ("0", "45", "90", "135", "17.5", "100", "179.99")
     ),
+    *(
+        f"{family}:size={size},sigma={sigma}"
+        for family in ("gaussian-blur", "unsharp")
+        for size in (3, 4, 7)
+        for sigma in ("1", "0.3", "2.75")
+    ),
+    *(f"defocus:radius={radius}" for radius in ("0.6", "1", "2.5", "3", "3.7")),
+    "haze:colour=0.8",
+    "haze:colour=0",
+    "unsharp:size=5,sigma=1+haze:colour=0.1+defocus:radius=2",
     "box-blur:size=3,padding=zeros",
     "brightness:max=-0.2",
     "contrast:max=1e-05",
@@ -446,7 +457,7 @@ def test_kernels_are_the_provers(text):
     assert str(perturbation) == text
     parts, clip, remarks = kernels.meaning(text, kernels_of(perturbation))
     assert clip == list(perturbation.clip or ())
-    assert len(remarks) <= sum(angle in text for angle in ("17.5", "100", "179.99"))
+    assert len(remarks) <= sum(text.count(inexact) for inexact in ("17.5", "100", "179.99", "sigma", "radius"))
     import torch
 
     pixels = np.random.default_rng(0).normal(size=(2, 9, 9))
@@ -485,22 +496,37 @@ def test_texts_that_mean_nothing(text):
         kernels.meaning(text, kernels_of(sp.parse(TEXT)))
 
 
-@pytest.mark.parametrize("text", ["brightness:max=1e999999999", "brightness:max=abc", "motion-blur:size=3,angle=180"])
+@pytest.mark.parametrize(
+    "text",
+    ["brightness:max=1e999999999", "brightness:max=abc", "motion-blur:size=3,angle=180", "defocus:radius=1e9",
+     "defocus:radius=0", "gaussian-blur:size=3,sigma=0"],
+)  # fmt: skip
 def test_numbers_that_are_none(text):
     with pytest.raises((checker.Refused, *checker.MALFORMED)):
         kernels.path(PIXELS, kernels.meaning(text, [[["1"]]])[0])
 
 
-def test_a_custom_kernel_is_the_certificates(tmp_path):
+@pytest.mark.parametrize("text", ["custom:file={}", "psf:file={}", "psf:file={},index=0", "custom:file={},index=0"])
+def test_a_kernel_from_a_file_is_the_certificates(tmp_path, text):
     np.save(tmp_path / "k.npy", np.array([[0.0, 0.5], [0.25, 0.25]]))
-    perturbation = sp.parse(f"custom:file={tmp_path}/k.npy")
+    perturbation = sp.parse(text.format(tmp_path / "k.npy"))
     _, _, (remark,) = kernels.meaning(str(perturbation), kernels_of(perturbation))
     assert "own" in remark
 
 
+@pytest.mark.parametrize("text", ["gaussian-blur:size=5,sigma=1", "unsharp:size=5,sigma=1", "defocus:radius=2"])
+@pytest.mark.parametrize("change", ["1/100000000", "-1/100000000"])
+def test_an_entry_a_little_off_is_refused(text, change):
+    rows = kernels_of(sp.parse(text))
+    kernels.meaning(text, rows)
+    rows[0][2][3] = str(Fraction(rows[0][2][3]) + Fraction(change))
+    with pytest.raises(checker.Refused):
+        kernels.meaning(text, rows)
+
+
 # -- standing alone ----------------------------------------------------------------------------------------------------
 
-MOST_LINES = 900
+MOST_LINES = 920
 SOURCES = sorted(Path(checker.__file__).parent.glob("*.py"))
 
 

@@ -50,17 +50,41 @@ def motion(size: int, angle: Fraction) -> Matrix:
     return [[max(0.0, stay) / (2 * reach) for stay in row] for row in stays]
 
 
+def gaussian(size: int, sigma: Fraction, times: int = 1) -> Matrix:
+    """A Gaussian at the pixels' centres, divided by its sum; `times` of it, and the identity for the rest of 1."""
+    require(sigma > 0, "a Gaussian has a width")
+    weights = np.exp(-(((np.arange(size) - (size - 1) / 2) / float(sigma)) ** 2) / 2)
+    blurred = np.outer(weights, weights) / weights.sum() ** 2
+    return [*map(list, times * blurred + (1 - times) * np.array(identity(size, size), dtype=float))]
+
+
+def disk(radius: Fraction) -> Matrix:
+    """The share of a disk around the centre inside each pixel: differences of what it has between 0 and a corner."""
+    require(0 < radius < 500, "a disk has a radius of less than 500 pixels")
+    r, reach = float(radius), math.ceil(radius - Fraction(1, 2))
+    ends = np.clip(np.arange(-reach, reach + 2) - 0.5, -r, r)
+    x, y, sides = np.abs(ends), np.abs(ends)[:, None], np.outer(np.sign(ends), np.sign(ends))
+    flat = np.minimum(x, np.sqrt(r * r - y * y))  # up to there the disk is higher than y
+    under, before = ((t * np.sqrt(r * r - t * t) + r * r * np.arcsin(t / r)) / 2 for t in (x, flat))
+    return [*map(list, np.diff(np.diff(sides * (flat * y + under - before), axis=0)) / (math.pi * r * r))]
+
+
 # A family by its options: the kernel at full strength (None: whatever the certificate has), and what it adds.
 FAMILIES: Mapping[str, Callable[..., tuple[Matrix | None, Any]]] = {
     "identity": lambda: (identity(1, 1), 0),
     "box-blur": lambda size: ([[Fraction(1, size * size)] * size] * size, 0),
     "sharpen": lambda size: (sharpening(size), 0),
     "motion-blur": lambda size, angle: (motion(size, angle), 0),
+    "gaussian-blur": lambda size, sigma: (gaussian(size, sigma), 0),
+    "defocus": lambda radius: (disk(radius), 0),
+    "unsharp": lambda size, sigma: (gaussian(size, sigma, times=-1), 0),
+    "haze": lambda colour: ([[0]], colour),
     "brightness": lambda max: (identity(1, 1), max),
     "contrast": lambda max: ([[1 + max]], 0),
-    "custom": lambda file, normalise="": (None, 0),
+    "psf": lambda file, index="": (None, 0),
+    "custom": lambda file, index="", normalise="": (None, 0),
 }
-WORDS = {"file", "normalise", "padding"}  # options that are no numbers
+WORDS = {"file", "index", "normalise", "padding"}  # options that are no numbers
 BETWEEN = re.compile(rf"\+(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 
 
