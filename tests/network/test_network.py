@@ -497,7 +497,8 @@ MALFORMED = {
     "depth to space": (("DepthToSpace", "x"), {"blocksize": 2}, "1 channels as blocks of 2 x 2"),
     "space to depth": (("SpaceToDepth", "x"), {"blocksize": 3}, "4 x 4 in blocks of 3 x 3"),
     "tile hugely": (("Tile", "x huge"), {}, "repeating a value"),
-    "where of computed values": (("Where", "x x x"), {}, "only a constant is supported there"),
+    "where of computed values": (("Where", "x x x"), {}, "a computed choice between computed values"),
+    "where of infinite values": (("Where", "x zero infinite"), {}, "a computed choice of infinite values"),
     "equal": (("Equal", "x nine"), {}, "a comparison of computed values"),
     "resize mode": (("Resize", "x zero zero"), {"mode": "quintic"}, "mode quintic"),
     "resize coordinates": (

@@ -157,7 +157,7 @@ def test_words_like_torch(name):
 
 
 REFUSED = {
-    "computed condition": (lambda x: torch.where(x > 0, x, 0.5), "gt"),
+    "computed condition": (lambda x: torch.where(x > 0, x, 0.5), "a computed choice between computed values"),
     "comparison": (lambda x: torch.where(x == 1, x, 0.5), "a comparison of computed values"),
     "indices of a maximum": (lambda x: x + x.max(1, keepdim=True).indices, "an output other than the first"),
     "indices of a pool": (lambda x: functional.max_pool2d(x, 2, return_indices=True)[1], "other than the first"),

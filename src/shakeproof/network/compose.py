@@ -102,6 +102,8 @@ def where(b: Builder, condition: Operand, first: Operand, second: Operand) -> Va
     if isinstance(condition, Value):
         if isinstance(first, Value) or isinstance(second, Value):
             raise Unsupported("a computed choice between computed values")
+        if not bool((first.isfinite() & second.isfinite()).all()):
+            raise Unsupported("a computed choice of infinite values")
         whole = all(bool(((c == c.round()) & (c.abs() < WHOLE)).all()) for c in (first, second))
         terms = None if whole else first.abs() + second.abs()
         return b.scale(condition, first - second, second, int(not whole), terms)
