@@ -285,9 +285,10 @@ class Record:
 
     @staticmethod
     def from_json(line: str | Mapping[str, Any]) -> Record:
-        """The record that one line of `--json` is."""
+        """The record that one line of `--json` is, or of an `--output` file."""
         try:
             said = dict(json.loads(line) if isinstance(line, str) else line)
+            said.pop("question", None)  # by which a file's line is found again
             if said["version"] != FORMAT:
                 raise InputError(f"a result of version {said['version']} cannot be read, only of version {FORMAT}")
             found = said["counterexample"]

@@ -32,6 +32,7 @@ def test_lines_are_the_answers_and_where_they_were_asked(tmp_path):
     done = run(*asked("--output", "r.jsonl"), cwd=tmp_path)
     assert statuses(done.stdout) == ["safe", "safe", "unsafe", "safe"]
     lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert Record.from_json(lines[2]).status == "unsafe"
     assert len({line.pop("question") for line in lines}) == 4
     assert lines == [json.loads(line) for line in done.stdout.splitlines()]
     assert Record.from_json(lines[2]).status == "unsafe"
