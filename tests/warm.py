@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,17 +25,21 @@ class WarmCommand:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )
 
-    def run(self, *words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """With `limits`, a run that takes so many seconds is killed, and so many GiB more are all that it gets."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             given = [*map(str, words)]
             request = {"words": given, "cwd": str(cwd or Path.cwd()), "out": str(out), "err": str(err)}
+            request["limits"] = limits
             self.server.stdin.write(json.dumps(request) + "\n")
             self.server.stdin.flush()
             code = int(self.server.stdout.readline())
-            return subprocess.CompletedProcess(given, code, out.read_text(), err.read_text())
+            return subprocess.CompletedProcess(given, code, _text(out), _text(err))
 
     def close(self) -> None:
         assert self.server.stdin is not None
@@ -48,9 +54,15 @@ def command() -> WarmCommand:
     return started
 
 
-def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _text(path: Path) -> str:
+    return path.read_text(errors="backslashreplace")
+
+
+def run(
+    *words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The command's exit code, and what it printed."""
-    return command().run(*words, cwd=cwd)
+    return command().run(*words, cwd=cwd, limits=limits)
 
 
 def complaint(*words: str | Path, cwd: Path | None = None) -> str:
@@ -84,6 +96,11 @@ def become(request: dict) -> None:
     for path, number in ((request["out"], 1), (request["err"], 2)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), number)
     sys.argv = ["shakeproof", *request["words"]]
+    if request["limits"] is not None:
+        seconds, gib = request["limits"]
+        signal.alarm(seconds)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (gib << 30),) * 2)
     try:
         main()
     except SystemExit as end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import click
 
@@ -22,6 +23,8 @@ def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
     print_anywhere()
     keep_freed_memory()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # those of libraries, who speak to programmers
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -37,6 +40,10 @@ def main() -> None:
         code = EXIT_BAD_INPUT
     except OSError as error:
         code = complain(f"{error.filename or 'output'}: {error.strerror or error}")
+    except MemoryError:
+        code = complain(
+            "the machine's memory is not enough for this; give a smaller network or image, or less --memory"
+        )
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
     except Exception as error:  # a traceback's exit code, 1, would read as a verdict

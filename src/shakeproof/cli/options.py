@@ -144,12 +144,17 @@ def settings_from(
 def usable_device(name: str) -> str:
     import torch
 
+    if name.partition(":")[0] == "mps":
+        raise InputError(
+            "device 'mps' cannot be used: proofs are in float64, which Apple's GPUs do not compute; use cpu"
+        )
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, dtype=torch.float64, device=name).add(1)
         if torch.device(name).type == "meta":
             raise RuntimeError("it computes nothing")
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]})") from None
+    except (RuntimeError, AssertionError, TypeError, ImportError, AttributeError) as error:
+        said = str(error).splitlines()[0].partition(". ")[0]
+        raise InputError(f"device {name!r} cannot be used here ({said}); use cpu") from None
     return name
 
 

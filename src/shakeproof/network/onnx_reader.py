@@ -47,9 +47,7 @@ class _OnnxReader:
         graph = plain(inlined(model, name)).graph
         self.output, self.nodes = graph.output[0].name, needed(graph)
         self.builder = Builder(self.image.shape)
-        self.known: dict[str, Value | Array | None] = {
-            tensor.name: _widen(numpy_helper.to_array(tensor)) for tensor in graph.initializer
-        }
+        self.known: dict[str, Value | Array | None] = {tensor.name: _constant(tensor) for tensor in graph.initializer}
         self.known[self.image.name] = self.builder.input
         self.known[""] = None
         self.halves = {tensor.name for tensor in graph.initializer if tensor.data_type in SIXTEEN_BITS}
@@ -152,6 +150,14 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     return versions.pop()
 
 
+def _constant(tensor: TensorProto) -> Array:
+    try:
+        return _widen(numpy_helper.to_array(tensor))
+    except (KeyError, TypeError, ValueError, MemoryError) as error:
+        why = f"{tensor.data_type} is no type of ONNX's" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"the weight {tensor.name!r} cannot be read: {why}") from error
+
+
 def _widen(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 
@@ -184,7 +190,11 @@ def _check_size(node: onnx.NodeProto, arrays: dict[str, Array], opset: int) -> N
     sizes = [numpy_helper.from_array(array, n) for n, array in arrays.items() if array.size <= FEW_ENTRIES]
     graph = onnx.helper.make_graph([node], "sizes", inputs, outputs, sizes)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    for made in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output:
+    try:
+        sized = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise Unsupported(f"malformed ({str(error).splitlines()[0]})") from error
+    for made in sized.graph.output:
         entries = prod(dim.dim_value for dim in made.type.tensor_type.shape.dim if dim.HasField("dim_value"))
         if entries > LARGEST_VALUE:
             raise Unsupported(f"a constant of {entries} entries")

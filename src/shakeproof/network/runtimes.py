@@ -23,6 +23,7 @@ Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 class OnnxRuntime:
     """A model in onnxruntime: many images at once where it takes them, one at a time where its batch size is fixed."""
 
+    name: str
     session: Any
     in_batches: bool
 
@@ -31,15 +32,16 @@ class OnnxRuntime:
         return self.one_by_one(x) if found is None else found
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.asarray([self._run(row).reshape(-1) for row in x], dtype=np.float32)
+        try:
+            return np.asarray([self._run(row).reshape(-1) for row in x], dtype=np.float32)
+        except _failures() as error:
+            raise InputError(f"{self.name}: onnxruntime cannot run the network ({first_line(error)})") from error
 
     def batch(self, x: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """All images at once; None if a batch size is fixed within the network, whatever its input says."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as states
-
         try:
             return np.asarray(self._run(x.reshape(len(x), *x.shape[2:])), dtype=np.float32).reshape(len(x), -1)
-        except (states.InvalidArgument, states.RuntimeException, states.Fail, ValueError):
+        except _failures():
             return None
 
     def mixes(self, x: NDArray[np.float32]) -> bool:
@@ -72,6 +74,13 @@ class OnnxRuntime:
         return wanted.name, np.float64 if wanted.type == "tensor(double)" else np.float32
 
 
+def _failures() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises while it runs: its exceptions share no base class of their own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as states
+
+    return states.InvalidArgument, states.RuntimeException, states.Fail, states.NotImplemented, ValueError
+
+
 class NoKernelError(InputError):
     """A network of onnxruntime's operators, but in numbers that it does not compute some of them in."""
 
@@ -93,7 +102,7 @@ def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise InputError(f"{name}: onnxruntime cannot load the network ({first_line(error)})") from error
     shape = session.get_inputs()[0].shape
-    return OnnxRuntime(session, len(shape) > 1 and not isinstance(shape[0], int))
+    return OnnxRuntime(name, session, len(shape) > 1 and not isinstance(shape[0], int))
 
 
 def torch_runtime(module: torch.nn.Module, dtype: torch.dtype, output: int) -> Reference:
