@@ -84,6 +84,20 @@ def of_albumentations() -> Iterator[Pair]:
         yield f"albumentations Defocus({radius}, 0.1)", f"defocus:radius={radius}", through(defocus)
 
 
+def of_opencv() -> Iterator[Pair]:
+    import cv2
+
+    blur = partial(cv2.GaussianBlur, ksize=(7, 7), sigmaX=1.5)
+    yield "OpenCV GaussianBlur(x, (7, 7), 1.5)", "gaussian-blur:size=7,sigma=1.5", blur
+
+
+def of_scipy() -> Iterator[Pair]:
+    from scipy.ndimage import gaussian_filter
+
+    blur = partial(gaussian_filter, sigma=1.5, mode="mirror")
+    yield "scipy gaussian_filter(x, 1.5, mode='mirror')", "gaussian-blur:size=13,sigma=1.5", blur
+
+
 def of_pillow() -> Iterator[Pair]:
     from PIL import Image, ImageFilter
 
@@ -127,7 +141,14 @@ def of_imagenet_c() -> Iterator[Pair]:
         )
 
 
-LIBRARIES = {"kornia": of_kornia, "albumentations": of_albumentations, "Pillow": of_pillow, "ImageNet-C": of_imagenet_c}
+LIBRARIES = {
+    "OpenCV": of_opencv,
+    "scipy": of_scipy,
+    "kornia": of_kornia,
+    "albumentations": of_albumentations,
+    "Pillow": of_pillow,
+    "ImageNet-C": of_imagenet_c,
+}
 
 
 @click.command()

@@ -116,7 +116,7 @@ def test_the_plugin_reports_critical_strengths(tmp_path):
     assert "asserting.py" not in done.stdout  # the test is shown, not our code
     tests = {case.get("name"): case for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")}
     (said,) = tests["test_blur"].iter("property")
-    assert said.get("name") == f"shakeproof: {SIGN} motion-blur:size=9,angle=90"
+    assert said.get("name") == "shakeproof: warning.1.png under motion-blur:size=9,angle=90"
     assert said.get("value").startswith("unsafe, class 8 loses, critical strength 0.681937")
     assert not list(tests["test_nothing"].iter("property"))
 

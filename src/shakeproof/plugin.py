@@ -20,9 +20,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
     """Answers become properties of the test that asks: pytest writes these to junit files, xdist hands them over."""
 
     def note(record: Record) -> None:
-        item.user_properties.append(
-            (f"{PREFIX}{record.image} {record.perturbation}", f"{record.status}, {record.sentence}")
-        )
+        item.user_properties.append((f"{PREFIX}{record.asked}", f"{record.status}, {record.sentence}"))
 
     asserting.listeners.append(note)
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from fractions import Fraction
 
@@ -167,6 +168,14 @@ def test_much_of_nothing_is_not_unpacked(tmp_path, monkeypatch):
     for ending in ("npz", "mat"):
         with pytest.raises(InputError, match="bytes are too many"):
             end(tmp_path / f"k.{ending}")
+
+
+def test_pipes_and_folders_are_no_kernels(tmp_path):
+    (tmp_path / "folder.npy").mkdir()
+    os.mkfifo(tmp_path / "pipe.npy")
+    for name in ("folder.npy", "pipe.npy"):
+        with pytest.raises(InputError, match=f"{name}: is"):
+            end(tmp_path / name)
 
 
 @pytest.mark.parametrize("ending", ["npz", "mat", "npy", "png"])

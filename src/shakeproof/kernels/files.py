@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shakeproof.errors import InputError
+from shakeproof.files import check_regular
 from shakeproof.kernels.kernel import Matrix
 
 LARGEST_SIZE = 999
@@ -43,6 +44,7 @@ def read_matrix(path: Path, index: str | None = None) -> Matrix:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: a kernel file is one of {', '.join(READERS)}, not {path.suffix or 'without ending'}")
+    check_regular(path)
     try:
         rows = _exact(_chosen(path, reader(path), index))
         magnitude = float(max((abs(entry) for row in rows for entry in row), default=0))
