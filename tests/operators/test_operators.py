@@ -303,6 +303,7 @@ ONE_NODE |= {
 }
 ONE_NODE |= {
     "resize axes": resized("linear", "half_pixel", sizes=[9, 8], axes=[2, 3]),
+    "resize with a value for outside": resized("linear", "half_pixel", scales=TWICE, extrapolation_value=7.0),
     "resize of opset 10": (
         helper.make_node("Resize", ["x", "s"], ["y"], mode="linear"), {"s": np.array(TWICE, np.float32)}, PICTURE, 10),
     "upsample": (

@@ -297,6 +297,7 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "Cast": frozenset(("saturate", "round_mode")),
     "Dropout": frozenset(("ratio", "seed")),
     "MaxPool": frozenset(("storage_order",)),
+    "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
 }
 # What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
 CONSTANT_OPERATORS = frozenset(("And", "Constant", "ConstantOfShape", "Or", "Range", "Xor"))
