@@ -224,3 +224,19 @@ def test_where_float32_falls_on_the_other_side_the_network_was_not_misread(way):
     assert network.disagreement(ours, theirs, given)[0] <= 1
     # another function's outputs are not excused by that
     assert network.disagreement(ours, theirs + np.float32([30.0, 0.0, -30.0]), given)[0] > 1
+
+
+class OfOnePixel(nn.Module):
+    """The first class scores a half; the second, 1 where a pixel is not 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        other = torch.sign(x.flatten(1)[:, :1])
+        return torch.cat([0 * other + 0.5, other], 1)
+
+
+@pytest.mark.parametrize("text", ["box-blur:size=3", "box-blur:size=4"])
+def test_what_is_too_small_for_float64_is_not_nothing(text):
+    """Beside a black pixel is one that is next to black: what the blur makes of both is lost, but positive."""
+    picture = np.zeros((1, 4, 4))
+    picture[0, 1, 1] = 5e-324
+    assert sp.profile(loaded(OfOnePixel().eval()), picture, text, label=0).status != sp.Status.SAFE

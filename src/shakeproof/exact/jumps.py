@@ -219,7 +219,7 @@ def _start(graph: Graph, lines: Lines) -> LineCells:
     line = torch.arange(len(lines), device=lines.start.device)
     points = torch.stack([lines.at(line, lines.start), lines.at(line, lines.end)])
     error = lines.paths.error[lines.path]
-    radius = torch.where(error == 0, 0.0, error + graph.tiny)
+    radius = torch.where((error == 0) & (points == 0).all(0), 0.0, error + graph.tiny)
     value = _enclosure(points, radius, norm(radius) if graph.is_deep else None)
     return LineCells(
         0,

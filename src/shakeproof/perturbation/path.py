@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Our word for a padding, and torch's.
 PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate", "circular": "circular"}
 MOST_PARTS = 8
+# Products of two numbers that are no smaller do not underflow, nor does what they are off by.
+SMALL = 2.0**-400
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,15 @@ class Part:
         if isinstance(self.effect, Tone):
             return 1
         return max(sum(map(bool, chain(*matrix))) for matrix in (*self.effect.coefficients, self.effect.bias))
+
+    @property
+    def least(self) -> float:
+        """The smallest absolute value of an entry of its kernel, or of its gain and offset, that is not 0."""
+        if isinstance(self.effect, Tone):
+            entries = [self.effect.gain, self.effect.offset]
+        else:
+            entries = [entry for matrix in (*self.effect.coefficients, self.effect.bias) for entry in chain(*matrix)]
+        return float(min((abs(entry) for entry in entries if entry), default=1))
 
     def change(self, start: Matrix) -> Matrix:
         """What the full strength adds to `start`, the kernel at strength 0."""
@@ -198,8 +209,11 @@ class Perturbation:
         slopes = torch.stack([part.slope(images, base) for part in self.parts])
         # Each entry of a kernel, each product and each sum is rounded: those of the start, of the change, of x(z).
         roundings = 2 * max(part.taps for part in self.parts) + len(self.parts) + 8
-        sizes = [size, *(part.magnitude.slope(images.abs(), size) for part in self.parts)]
-        return Path(slopes, base, self.clip, error=roundings * UNIT * torch.stack(sizes).sum(0))
+        sizes = torch.stack([size, *(part.magnitude.slope(images.abs(), size) for part in self.parts)]).sum(0)
+        # Products of smaller numbers may be lost altogether; then nothing is known to be 0.
+        faintest = torch.where(images == 0, 1.0, images.abs()).amin().item()
+        lost = SMALL if min(faintest, *(part.least for part in self.parts)) < SMALL else 0.0
+        return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost))
 
     def _base(self, images: Tensor) -> Tensor:
         """The images at strength 0. Any of the kernels would do: they all start from the same image."""
