@@ -16,7 +16,19 @@ MAP = ROOT.parents[1] / "docs" / "architecture.md"
 # From the ground up: a room may import from lower layers, and from its own without going in circles.
 LAYERS = {
     "alone": {"checker"},
-    "values": {"errors", "files", "memory", "budget", "path", "property", "kernels", "perturbation", "vnnlib"},
+    "values": {
+        "errors",
+        "files",
+        "memory",
+        "budget",
+        "classes",
+        "preprocessing",
+        "path",
+        "property",
+        "kernels",
+        "perturbation",
+        "vnnlib",
+    },
     "networks": {"operators", "network", "inputs", "images", "demo"},
     "engines": {"rounding", "exact", "bounds", "search"},
     "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis", "estimate"},

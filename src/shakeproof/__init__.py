@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
-    from shakeproof.images import Image, read_image
+    from shakeproof.images import Image, read_image, read_images
     from shakeproof.network import Network, load
     from shakeproof.perturbation import (
         AnyKernel,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         sharpen,
         unsharp,
     )
+    from shakeproof.preprocessing import Preprocessing, read_preprocessing
     from shakeproof.query import Query, perturbed, specified
     from shakeproof.result import Record, Result
     from shakeproof.settings import Settings
@@ -49,7 +50,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": ("ShakeproofError",),
     "network": ("Network", "load"),
-    "images": ("Image", "read_image"),
+    "images": ("Image", "read_image", "read_images"),
     "perturbation": (
         "AnyKernel",
         "Perturbation",
@@ -68,6 +69,7 @@ _HOMES = {
         "sharpen",
         "unsharp",
     ),
+    "preprocessing": ("Preprocessing", "read_preprocessing"),
     "query": ("Query", "perturbed", "specified"),
     "evidence": ("Interval", "Witness"),
     "verdict": ("Reason", "Status"),
@@ -86,6 +88,7 @@ __all__ = [
     "Interval",
     "Network",
     "Perturbation",
+    "Preprocessing",
     "Query",
     "Reason",
     "Record",
@@ -115,6 +118,8 @@ __all__ = [
     "profile",
     "psf",
     "read_image",
+    "read_images",
+    "read_preprocessing",
     "read_specification",
     "sharpen",
     "specified",

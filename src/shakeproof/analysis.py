@@ -25,8 +25,8 @@ from shakeproof.vnnlib import Specification, read_specification
 Model = Network | str | Path
 """What `load` gave, or a file for it to load."""
 Kernel = Perturbation | AnyKernel | str
-Label = int | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
-"""One for all images, or one for each."""
+Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
+"""A class or its name for all images, or a class for each."""
 
 
 @overload  # a str is a sequence, too, but the first that matches is meant

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shakeproof.errors import InputError
 
+MOST_TEXT = 2**24
 # As much as is written to find out whether a disk has room: a block.
 TRIAL = bytes(4096)
 
@@ -42,6 +43,21 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
         for draft in drafts:
             with suppress(OSError):  # it has been moved, or never was
                 draft.unlink()
+
+
+def read_text(path: Path) -> str:
+    """A small file of text, in UTF-8."""
+    check_regular(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_TEXT + 1)
+        if len(data) > MOST_TEXT:
+            raise InputError(f"{path}: is too large for what it should be")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no text in UTF-8") from error
 
 
 def check_regular(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from operator import index
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, kind_of
 from shakeproof.images import Image, RawImage, as_picture, read_image
 from shakeproof.inputs import InputBox, InputPath, InputSet
@@ -55,6 +56,7 @@ class Query:
     perturbation: Perturbation | AnyKernel | None = None
     strengths: tuple[float, ...] = ()
     label_predicted: bool = False
+    class_names: ClassNames = field(default_factory=ClassNames)
 
     def __repr__(self) -> str:
         under = "" if self.perturbation is None else f" under {self.perturbation} up to {self.strengths}"
@@ -77,13 +79,13 @@ def perturbed(
     network: Deployed,
     images: Sequence[Picture],
     perturbation: Perturbation | AnyKernel | str,
-    label: int | None = None,
+    label: int | str | None = None,
     strength: Strength = 1.0,
 ) -> list[Query]:
     """Does the label win for every strength in [0, strength] of a perturbation, for each of some images?
 
-    Without a `label`, an image's own is meant, or else the class that is predicted at strength 0. Images that share a
-    perturbation are convolved together.
+    `label` is a class or its name; without, an image's own is meant, or else the class that is predicted at strength 0.
+    Images that share a perturbation are convolved together.
     """
     if not isinstance(images, Sequence) or isinstance(images, str):
         raise InputError(f"images are a list, even if it is one image, not {kind_of(images)}")
@@ -91,6 +93,7 @@ def perturbed(
     strengths = perturbation.strengths(strength)
     if not images:
         return []
+    label = class_number(network, label)
     pictures = [fitting(network, image) for image in images]
     for picture in pictures:
         check_image(network, picture, label)
@@ -104,7 +107,7 @@ def perturbed(
         paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
         sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
         starts = paths.clipped(network.picture().to_input(paths.base))
-    wanted = [_class_number(picture.label if label is None else label) for picture in pictures]
+    wanted = [class_number(network, picture.label) if label is None else label for picture in pictures]
     unlabelled = [number for number, own in enumerate(wanted) if own is None]
     labels = {**dict(enumerate(wanted)), **dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))}
     properties = {own: wins(own, network.classes) for own in set(labels.values()) if own is not None}
@@ -117,6 +120,7 @@ def perturbed(
             perturbation=perturbation,
             strengths=strengths,
             label_predicted=number in unlabelled,
+            class_names=network.class_names,
         )
         for number, picture in enumerate(pictures)
         if (own := labels[number]) is not None
@@ -129,7 +133,7 @@ def fitting(network: Deployed, image: Picture) -> Image:
     if isinstance(image, (str, Path)):
         image = read_image(str(image))
     if isinstance(image, RawImage):
-        return image.fitted(layout)
+        return image.fitted(layout, network.preprocessing)
     if isinstance(image, Image):
         return image
     if isinstance(image, Tensor):
@@ -139,14 +143,6 @@ def fitting(network: Deployed, image: Picture) -> Image:
     if array.dtype == object:
         raise InputError(f"an image is an array, a tensor or a file's name, not {kind_of(image)}")
     return Image("array", as_picture(array, layout.image_shape))
-
-
-def _class_number(label: int | None) -> int | None:
-    """A label as Python's own whole number, whatever kind it is of."""
-    try:
-        return None if label is None else index(label)
-    except TypeError:
-        raise InputError(f"a label is the number of a class, not {label!r}") from None
 
 
 def _predicted(network: Deployed, inputs: torch.Tensor) -> list[int]:
@@ -180,7 +176,7 @@ def specified(network: Network, name: str, specification: Specification) -> tupl
     ]
     pictured = network.layout is not None and len(specification.parts) == 1
     image = RawImage(name, specification).fitted(network.picture()) if pictured else None
-    return network, Query(name, tuple(boxes), image, specification.label)
+    return network, Query(name, tuple(boxes), image, specification.label, class_names=network.class_names)
 
 
 def _with_directives(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
@@ -196,6 +192,16 @@ def _with_directives(network: Network, name: str, specification: Specification) 
     image = RawImage(name, specification, specification.label).fitted(network.picture())
     (query,) = perturbed(network, [image], said["perturbation"], None, tuple(numbers["strength"]))
     return network, query
+
+
+def class_number(network: Deployed, label: int | str | None) -> int | None:
+    """The class that is meant by its number, of whatever kind that is, or by its name."""
+    if isinstance(label, str):
+        return network.class_names.number(label)
+    try:
+        return None if label is None else index(label)
+    except TypeError:
+        raise InputError(f"a label is the number of a class, or its name, not {label!r}") from None
 
 
 def check_label(network: Deployed, label: int | None, name: str = "") -> None:

@@ -42,7 +42,7 @@ def test_verdicts_are_printed_in_any_encoding(tmp_path, name):
     assert "0.688417026" in text
     assert r"\xff\xfe.png" in text
     assert {"utf-8": "ü日", "ascii": r"\xfc\u65e5", "C": r"\xc3\xbc"}.get(name, "ü") in text
-    assert ("8 ▸0.688▸ 3" if name == "utf-8" else "8 >0.688> 3") in text
+    assert ("warning ▸0.688▸ priority" if name == "utf-8" else "warning >0.688> priority") in text
     assert errors.startswith("shakeproof: gone-")
     assert errors.count("\n") == 1
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from shakeproof.cli.inputs import Given, input_options
 from shakeproof.cli.junit import JunitFile
-from shakeproof.cli.options import Given, analysis_options, numbers, settings_from
+from shakeproof.cli.options import analysis_options, numbers, settings_from
 from shakeproof.cli.outputs import Outputs
 from shakeproof.cli.queries import Known, Refusal, answered, parsed, perturbed_pictures, specified
 from shakeproof.cli.recording import Recording
@@ -23,6 +24,7 @@ from shakeproof.errors import InputError
 @click.argument("model")
 @click.argument("images", nargs=-1, required=True)
 @analysis_options
+@input_options
 @click.option("--max-strength", callback=numbers(), default="1", show_default=True, metavar="Z[,Z...]",
               help="Analyse strengths from 0 to this; one for all parts, or one each.")  # fmt: skip
 def profile(
@@ -46,6 +48,7 @@ def profile(
 @click.argument("model")
 @click.argument("images", nargs=-1, metavar="[IMAGE|QUERY.vnnlib]...")
 @analysis_options
+@input_options
 @click.option(
     "--strength",
     callback=numbers(),

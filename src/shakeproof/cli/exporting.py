@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shakeproof.cli.options import Given, check_writable, input_options, numbers
+from shakeproof.cli.inputs import Given, input_options
+from shakeproof.cli.options import check_writable, numbers
 from shakeproof.cli.queries import load_pictures, strictly
 from shakeproof.cli.terminal import progress_bar, say, terminal
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,54 +34,12 @@ def numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]
     return read
 
 
-@dataclass(frozen=True)
-class Given:
-    """What `input_options` ask: how the model's input and the images are meant, and which class should win."""
-
-    label: int | None
-    array: str | None
-    labels: str | None
-    mean: Sequence[float] | None
-    std: Sequence[float] | None
-    image_shape: tuple[int, int, int] | None
-    output_name: str | None
-
-    @property
-    def normalises(self) -> bool:
-        return self.mean is not None or self.std is not None
-
-
-def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that make `given`."""
-
-    @wraps(command)
-    def gathered(**options: Any) -> Any:
-        given = Given(**{field.name: options.pop(field.name) for field in fields(Given)})
-        return command(given=given, **options)
-
-    options = (
-        click.option("--label", type=int, help="The class that should win [the image's own, else the prediction]."),
-        click.option("--array", metavar="NAME", help="The array of images in .npz files [x, x_test, images, ...]."),
-        click.option("--labels", metavar="NAME", help="The array of their labels [y, y_test, labels, ...]."),
-        click.option("--mean", callback=numbers(), help="Per channel: subtracted in front of the network."),
-        click.option("--std", callback=numbers(), help="Per channel: divided by, after the mean."),
-        click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
-                     help="How a flat input, or one that leaves its size open, is a picture."),
-        click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several."),
-    )  # fmt: skip
-    made: Callable[..., Any] = gathered
-    for option in reversed(options):
-        made = option(made)
-    return made
-
-
 def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `profile` and `verify` have in common."""
     options = (
         click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
                      help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
                      " (shakeproof kernels lists them)."),
-        input_options,
         click.option("--timeout", type=float, help="Seconds for each query."),
         click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
         click.option("--threads", type=click.IntRange(1, 1024), help="Threads for matrix products [all cores]."),

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.cli.options import Given
+    from shakeproof.cli.inputs import Given
     from shakeproof.images import Image, RawImage, Source
     from shakeproof.network import Network
     from shakeproof.perturbation import AnyKernel, Perturbation
+    from shakeproof.preprocessing import Preprocessing
     from shakeproof.query import Query
     from shakeproof.result import Result
     from shakeproof.settings import Settings
@@ -99,13 +100,14 @@ def perturbed_pictures(
 ) -> Asked:
     """Every image under every perturbation."""
     from shakeproof.images import sources
-    from shakeproof.query import check_label
+    from shakeproof.query import check_label, class_number
 
     found = list(sources(images, given.array, given.labels))
     network, pictures = load_pictures(model, found, given)
-    check_label(network, given.label)
+    label = class_number(network, given.label)
+    check_label(network, label)
     names = [(source.name, str(kernel)) for source in found for kernel in kernels]
-    return Asked(names, _perturbed_queries(network, pictures, kernels, given.label, tuple(strength)), len(kernels))
+    return Asked(names, _perturbed_queries(network, pictures, kernels, label, tuple(strength)), len(kernels))
 
 
 def _perturbed_queries(
@@ -150,8 +152,17 @@ def specified(
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
     if given.label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    network = load(model, image_shape=given.image_shape, mean=given.mean, std=given.std, output_name=given.output_name)
-    queries = (_specified_query(network, file, plot, given.normalises) for file in files)
+    preprocessing = given.preprocessing()
+    if preprocessing.moves or preprocessing.scale is not None:
+        raise InputError("--resize, --crop, --colour and --scale are about pictures, not about queries; leave them out")
+    network = load(
+        model,
+        image_shape=given.image_shape,
+        output_name=given.output_name,
+        preprocess=preprocessing,
+        classes=given.class_names(),
+    )
+    queries = (_specified_query(network, file, plot, preprocessing.normalises) for file in files)
     return Asked([(file, "-") for file in files], queries)
 
 
@@ -185,28 +196,33 @@ def load_pictures(model: str, sources: Sequence[Source], given: Given) -> tuple[
     """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
     first image's, and a flat one is explained by the first image that can.
     """
+    from shakeproof.images import subfolder_names
     from shakeproof.network import load
 
+    preprocessing, names = given.preprocessing(), given.class_names()
     raw = raw_images(sources)
     first = next(raw)
-    size = None if isinstance(first, Refusal) else first.own_shape()
-    network = load(model, image_shape=given.image_shape, output_name=given.output_name, picture=size)
+    size = None if isinstance(first, Refusal) else first.own_shape(preprocessing)
+    network = load(model, image_shape=given.image_shape, output_name=given.output_name, picture=size, classes=names)
     raw = chain([first], raw)
     if given.image_shape is None and (network.layout is None or network.layout.note is not None):
-        network, raw = _explained(network, raw)
-    if given.normalises:
-        network = network.normalised(given.mean or [0.0], given.std or [1.0])
+        network, raw = _explained(network, raw, preprocessing)
+    if not network.class_names:
+        network = network.named(subfolder_names(sources, network.classes))
+    network = network.preprocessed(preprocessing)
     network.picture()
-    return network, (_fitted(network, own, given.normalises) for own in raw)
+    return network, (_fitted(network, own, source) for own, source in zip(raw, sources, strict=True))
 
 
-def _explained(network: Network, raw: Iterator[RawImage | Refusal]) -> tuple[Network, Iterator[RawImage | Refusal]]:
+def _explained(
+    network: Network, raw: Iterator[RawImage | Refusal], preprocessing: Preprocessing
+) -> tuple[Network, Iterator[RawImage | Refusal]]:
     """The network with its flat input read as a picture, and the images again."""
     seen: list[RawImage | Refusal] = []
     own = None
     while own is None and (more := next(raw, None)) is not None:
         seen.append(more)
-        own = None if isinstance(more, Refusal) else more.own_shape()
+        own = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
     if own is None and all(isinstance(image, Refusal) for image in seen):
         list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
     if own is not None and prod(own) == network.graph.input_shape.numel():
@@ -214,17 +230,18 @@ def _explained(network: Network, raw: Iterator[RawImage | Refusal]) -> tuple[Net
     return network, chain(seen, raw)
 
 
-def _fitted(network: Network, raw: RawImage | Refusal, normalised: bool) -> Image | Refusal:
+def _fitted(network: Network, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
+    from shakeproof.images import labelled
     from shakeproof.vnnlib import Specification
 
     if isinstance(raw, Refusal):
         return raw
     said = raw.array.directives if isinstance(raw.array, Specification) else {}
     try:
-        if not normalised and ("mean" in said or "std" in said):
+        if network.normalisation is None and ("mean" in said or "std" in said):
             given = " ".join(f"--{key} {said[key]}" for key in ("mean", "std") if key in said)
             raise InputError(f"{raw.name}: holds the image before it is normalised; with -p, add {given}")
-        return raw.fitted(network.picture())
+        return labelled(raw, source.subfolder, network).fitted(network.picture(), network.preprocessing)
     except InputError as error:
         return Refusal(raw.name, error)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shakeproof.cli.options import Given, settings_from
+from shakeproof.cli.inputs import Given
+from shakeproof.cli.options import settings_from
 from shakeproof.cli.queries import answered, specified
 from shakeproof.cli.terminal import Screen, exit_code, say
 from shakeproof.errors import InputError

@@ -28,6 +28,10 @@ FLAGS = {
     "method": "--method bounds",
     "arithmetic": "--arithmetic real",
     "array": "--array NAME --labels NAME",
+    "classes": "--classes FILE",
+    "colour": "--colour rgb or --colour grey",
+    "resize": "--resize H,W and --crop H,W",
+    "scale": "--scale 0..255; --scale 0..1 takes them as they are",
 }
 
 

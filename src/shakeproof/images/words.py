@@ -17,7 +17,7 @@ from shakeproof import vnnlib
 from shakeproof.errors import InputError
 from shakeproof.images.arrays import StoredArray, array_names, described
 from shakeproof.images.image import RawImage
-from shakeproof.images.pictures import ENDINGS, read_picture
+from shakeproof.images.picture_files import ENDINGS, read_picture
 
 QUERIES = (".vnnlib", ".vnnlib.gz")
 # Names that arrays of pictures go by, and those of their labels.

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shakeproof.classes import ClassNames, class_names, read_class_names
 from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
 from shakeproof.network.agreement import usual
 from shakeproof.network.graph import Graph
@@ -24,6 +25,7 @@ from shakeproof.network.network import Network
 from shakeproof.network.reading import Reading
 from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime, torch_runtime
 from shakeproof.network.twins import onnx_twin, reference_runtime, torch_twin
+from shakeproof.preprocessing import Preprocessing, read_preprocessing
 
 if TYPE_CHECKING:
     import onnx
@@ -46,12 +48,16 @@ def load(
     std: Sequence[float] | None = None,
     output_name: str | None = None,
     picture: Shape | None = None,
+    preprocess: Preprocessing | str | Path | None = None,
+    classes: ClassNames | Sequence[str] | str | Path | None = None,
 ) -> Network:
     """Load a network and compare it with its reference runtime.
 
     `source` is an ONNX file (.onnx, .onnx.gz), a torch.export file (.pt2), or a torch module with an example input.
     `image_shape` (channels, height, width) says how a flat input, or one that leaves its size open, is a picture;
     `picture` is what it is where neither that nor the network says so. `output_name` names the output with the scores.
+    `preprocess` is what is done to files of pictures, or a preprocessor_config.json; `mean` and `std` are a part of it.
+    `classes` are what classes are called, or a file of that.
     """
     if isinstance(source, torch.nn.Module):
         network = _from_module(source, example_input, output_name)
@@ -67,7 +73,16 @@ def load(
     network = _compared(network)
     if mean is not None or std is not None:
         network = network.normalised(mean or [0.0], std or [1.0])
-    return network
+    if preprocess is not None:
+        said = preprocess if isinstance(preprocess, Preprocessing) else read_preprocessing(preprocess)
+        network = network.preprocessed(said)
+    return network if classes is None else network.named(_class_names(classes))
+
+
+def _class_names(given: ClassNames | Sequence[str] | str | Path) -> ClassNames:
+    if isinstance(given, (str, Path)):
+        return read_class_names(given)
+    return given if isinstance(given, ClassNames) else ClassNames.of(given)
 
 
 def read(path: Path, output_name: str | None = None, picture: Shape | None = None) -> Reading:
@@ -119,7 +134,8 @@ def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tu
             data = model.SerializeToString()
         reading = onnx_reader.read(model, str(path), picture)
         notes = (scores.note, *reading.notes) if scores.note else reading.notes
-        return _Stored(data, _digest(parts)), replace(reading, notes=notes)
+        names = class_names({entry.key: entry.value for entry in model.metadata_props})
+        return _Stored(data, _digest(parts)), replace(reading, notes=notes, class_names=names)
     except OSError as error:
         raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
     except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
@@ -163,6 +179,7 @@ def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Ne
         mixes_batches=mixes,
         remarks=remarks,
         output_name=output_name,
+        class_names=reading.class_names if len(reading.class_names) == graph.classes else ClassNames(),
         graph=graph,
         operators=reading.operators,
         dropped=reading.dropped,

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
 from shakeproof.network.agreement import (
     SHARE_OF_FLOAT64,
@@ -30,6 +31,7 @@ from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.runtimes import Reference
 from shakeproof.network.twins import Twin
 from shakeproof.operators import Scale
+from shakeproof.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Deployed:
     `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `identity` is a
     digest of the model as it was given, and of which output is meant if not the first; `output_name` is what was asked
     for. `mixes_batches`: images must be run one at a time, and are. `remarks` are what its reader wants said.
+    `preprocessing` is what is done to files of pictures that it is asked about, `class_names` what classes are called.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Deployed:
     mixes_batches: bool = False
     remarks: tuple[str, ...] = ()
     output_name: str | None = None
+    preprocessing: Preprocessing | None = None
+    class_names: ClassNames = field(default_factory=ClassNames)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {', '.join(map(' '.join, self.facts.items()))}>"
@@ -107,7 +112,8 @@ class Deployed:
     def notes(self) -> tuple[str, ...]:
         """What the user should know about how the network was read."""
         alone = "the network mixes the images of a batch: they are run one at a time" if self.mixes_batches else None
-        return tuple(filter(None, (*self.remarks, alone, self.layout.note if self.layout else None)))
+        prepared = self.preprocessing.note if self.preprocessing else None
+        return tuple(filter(None, (*self.remarks, alone, self.layout.note if self.layout else None, prepared)))
 
     def picture(self) -> ImageLayout:
         """How the input is a picture; an error if it is flat and nothing has said so."""
@@ -138,6 +144,18 @@ class Deployed:
         if self.normalisation is not None and layout != self.layout:
             raise InputError(f"{self.name}: say how the input is a picture before it is normalised by channel")
         return replace(self, layout=layout)
+
+    def named(self, names: ClassNames) -> Self:
+        """The network with names for its classes."""
+        if names and len(names) != self.classes:
+            raise InputError(f"{self.name}: has {self.classes} classes, and {len(names)} names were given for them")
+        return replace(self, class_names=names)
+
+    def preprocessed(self, preprocessing: Preprocessing) -> Self:
+        """The network with what is done to its pictures before they are perturbed, and behind what is done after."""
+        normalises, mean, std = preprocessing.normalises, preprocessing.mean, preprocessing.std
+        made = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
+        return replace(made, preprocessing=preprocessing)
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
@@ -194,6 +212,18 @@ class Network(Deployed):
     def notes(self) -> tuple[str, ...]:
         softmax = f"the final {self.dropped} is left out: it does not change which class wins" if self.dropped else None
         return tuple(filter(None, (softmax, *super().notes)))
+
+    def named(self, names: ClassNames) -> Self:
+        """The network with names for its classes."""
+        if names and len(names) != self.classes:
+            raise InputError(f"{self.name}: has {self.classes} classes, and {len(names)} names were given for them")
+        return replace(self, class_names=names)
+
+    def preprocessed(self, preprocessing: Preprocessing) -> Self:
+        """The network with what is done to its pictures before they are perturbed, and behind what is done after."""
+        normalises, mean, std = preprocessing.normalises, preprocessing.mean, preprocessing.std
+        made = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
+        return replace(made, preprocessing=preprocessing)
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
 from shakeproof.network.graph import Graph
 
@@ -33,7 +34,8 @@ class Reading:
 
     `operators` counts the nodes that see the image, by operator. `dropped` names a final Softmax or LogSoftmax that
     the graph leaves out: it does not change which class wins. `output_shape` is the output's before it was flattened.
-    `notes` are what the user should know; `is_double` whether the input is in float64.
+    `notes` are what the user should know; `is_double` whether the input is in float64; `class_names` what the model's
+    metadata call its classes.
     """
 
     graph: Graph | None
@@ -43,6 +45,7 @@ class Reading:
     output_shape: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     is_double: bool = False
+    class_names: ClassNames = field(default_factory=ClassNames)
 
     @property
     def refusal(self) -> str:

@@ -10,8 +10,13 @@ from shakeproof.result import Result, bracketed
 
 
 def class_name(result: Result, number: int | None) -> str:
-    """A class, in tables and plots; "-" where there is none."""
-    return "-" if number is None else str(number)
+    """A class, in tables; "-" where there is none."""
+    return "-" if number is None else result.query.class_names.shown(number)
+
+
+def spoken_class(result: Result, number: int | None) -> str:
+    """A class, in sentences and plots."""
+    return "no class" if number is None else result.query.class_names.shown(number, "class {}")
 
 
 def shown(name: str) -> str:

@@ -21,7 +21,7 @@ from shakeproof.errors import InputError
 from shakeproof.evidence import Swept
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
-from shakeproof.report.names import class_name, critical_text, margin_text, shown
+from shakeproof.report.names import class_name, critical_text, margin_text, shown, spoken_class
 from shakeproof.result import Result
 
 # Rivals that never come close would only clutter the picture.
@@ -63,7 +63,7 @@ def region_figure(result: Result) -> Figure:
             "*",
             color="#7f1d1d",
             markersize=11,
-            label=f"counterexample: class {class_name(result, witness.winner)}",
+            label=f"counterexample: {spoken_class(result, witness.winner)}",
         )
     perturbation = result.query.perturbation
     assert isinstance(perturbation, Perturbation)
@@ -72,7 +72,7 @@ def region_figure(result: Result) -> Figure:
     axes.set_ylim(0, strengths[1] or 1.0)
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
-    axes.set_title(_title(result, f"class {class_name(result, result.label)}: {result.status}"), fontsize=10, color=INK)
+    axes.set_title(_title(result, f"{spoken_class(result, result.label)}: {result.status}"), fontsize=10, color=INK)
     figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     _plain_axes(axes)
     return _finished(figure)
@@ -86,7 +86,7 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     curve, label = result.curve, result.label
     assert label is not None
     numbers = range(curve.scores.shape[1])
-    names = [f"class {class_name(result, number)}" for number in numbers] if classes is None else classes
+    names = [spoken_class(result, number) for number in numbers] if classes is None else classes
     (strength,) = result.query.strengths
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = figure.add_subplot()
@@ -188,13 +188,13 @@ def counterexample_figure(result: Result) -> Figure:
         raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     original, perturbed, third = figure.subplots(1, 3)
-    show_image(original, query.image.pixels, f"original: class {class_name(result, result.predicted)}")
+    show_image(original, query.image.pixels, f"original: {spoken_class(result, result.predicted)}")
     if isinstance(query.perturbation, Perturbation) and witness.strengths is not None:
         there = _at_strengths("", witness.strengths)
-        show_image(perturbed, found, f"{there}: class {class_name(result, witness.winner)}")
+        show_image(perturbed, found, f"{there}: {spoken_class(result, witness.winner)}")
         show_kernel(third, query.perturbation, witness.strengths)
     else:
-        show_image(perturbed, found, f"counterexample: class {class_name(result, witness.winner)}")
+        show_image(perturbed, found, f"counterexample: {spoken_class(result, witness.winner)}")
         show_difference(third, found - query.image.pixels)
     name = class_name(result, result.label)
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shakeproof.classes import ClassNames
 from shakeproof.report.names import class_name, critical_text, margin_text
 from shakeproof.result import Result
 
@@ -25,6 +26,8 @@ COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undeci
 # What follows image and perturbation, and how many characters it takes. The last column has what is left, but this.
 COLUMNS = {"label": 6, "status": 13, "critical strength": 20, "min margin": 10, "pieces": 7, "seconds": 8}
 LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
+# Longer names of classes are folded.
+LABEL_WIDTH = 24
 # What a framed table adds to the width of each column.
 FRAME = 3
 
@@ -79,18 +82,29 @@ class ResultRows:
             max((cell_len(printable(own)) for own in {name[part] for name in names}), default=0) for part in (0, 1)
         )
         self.widths = {"image": max(image, 5), "perturbation": max(perturbation, 12), **COLUMNS}
-        self.widths[LAST] = width - sum(self.widths.values()) - GAP * len(self.widths)
-        self.width, self.is_stacked = width, self.widths[LAST] < LAST_WIDTH
+        self.width, self.is_stacked = width, False
         self.image: str | None = None
 
     def drawn(self, result: Result) -> RenderableType:
         """What is to be printed of a result, below those before it."""
         before, self.image = self.image, result.query.name
-        cells = Cells.of(result)._replace(image=self.printable(result.query.name))
+        if before is None:
+            self._measure(result.query.class_names)
+        cells = Cells.of(result)
+        cells = cells._replace(
+            image=self.printable(cells.image), label=self.printable(cells.label), classes=self.printable(cells.classes)
+        )
         if self.is_stacked:
             return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
         head = [self._row(self.widths, "bold"), self._row("-" * width for width in self.widths.values())]
         return Group(*(head if before is None else []), self._row(cells))
+
+    def _measure(self, names: ClassNames) -> None:
+        """Room for the names of classes; what is left is for the last column, if that is enough."""
+        longest = max((cell_len(self.printable(names.shown(number))) for number in range(len(names))), default=0)
+        self.widths["label"] = min(max(longest + 1, COLUMNS["label"]), LABEL_WIDTH)
+        self.widths[LAST] = self.width - sum(self.widths.values()) - GAP * len(self.widths)
+        self.is_stacked = self.widths[LAST] < LAST_WIDTH
 
     def _row(self, cells: Iterable[str | Text], style: str = "") -> Table:
         row = Table.grid(padding=(0, GAP, 0, 0))

@@ -1,0 +1,154 @@
+"""Preprocessing as a value: what is done to a picture's pixels, in which order, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from shakeproof.errors import InputError
+
+Array = NDArray[Any]
+RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+"""Names of resampling methods, and the numbers that Pillow has for them."""
+PRESETS = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "half": ((0.5,), (0.5,)),
+}
+"""Mean and standard deviation that many networks are trained with, of pixels in [0, 1]."""
+# Longest side that a picture is resized to.
+LARGEST = 16384
+LUMA = np.array([0.299, 0.587, 0.114])
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to pictures before they are perturbed, and to perturbed ones before the network sees them.
+
+    In this order: `colour` ("rgb" repeats grey, "grey" takes the luminance), `resize` (the shorter side, or height and
+    width, by `resample`), `crop` (height and width, of the middle), `scale` (the numbers that are black and white, if
+    their type does not say). Pixels are then in [0, 1], and are perturbed. After that, (x - mean) / std is a part of
+    the network.
+    """
+
+    resize: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    resample: str = "bilinear"
+    colour: Literal["rgb", "grey"] | None = None
+    scale: tuple[float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        resize = (self.resize,) if isinstance(self.resize, int) else self.resize or ()
+        for sides in (resize, self.crop or ()):
+            if not all(1 <= side <= LARGEST for side in sides):
+                raise InputError(f"a size of {' x '.join(map(str, sides))} is none from 1 to {LARGEST}")
+        if self.resample not in RESAMPLING:
+            raise InputError(f"{self.resample!r} is none of {', '.join(RESAMPLING)}")
+        if self.scale is not None and not (all(map(isfinite, self.scale)) and self.scale[0] < self.scale[1]):
+            raise InputError(f"a scale from {self.scale[0]:g} to {self.scale[1]:g} is none: black is below white")
+
+    @property
+    def moves(self) -> bool:
+        """Whether a picture's shape may change."""
+        return any(step is not None for step in (self.resize, self.crop, self.colour))
+
+    @property
+    def normalises(self) -> bool:
+        return self.mean is not None or self.std is not None
+
+    @property
+    def note(self) -> str | None:
+        """What is done, in words; None if it is nothing."""
+        steps = []
+        if self.colour is not None:
+            steps.append(f"made {self.colour.upper() if self.colour == 'rgb' else self.colour}")
+        if self.resize is not None:
+            size = f"{self.resize} along the shorter side" if isinstance(self.resize, int) else _by(self.resize)
+            steps.append(f"resized to {size} ({self.resample})")
+        if self.crop is not None:
+            steps.append(f"cropped to the middle {_by(self.crop)}")
+        if self.scale is not None:
+            steps.append(f"scaled from {self.scale[0]:g}..{self.scale[1]:g} to 0..1")
+        said = [f"before they are perturbed, pictures are {', '.join(steps)}"] if steps else []
+        if self.normalises:
+            mean, std = (_list(numbers) for numbers in (self.mean or (0.0,), self.std or (1.0,)))
+            said.append(f"the network is given (x - {mean}) / {std} of perturbed pictures x")
+        return "; ".join(said) or None
+
+    def shape(self, own: tuple[int, int, int]) -> tuple[int, int, int]:
+        """What becomes of a picture of (channels, height, width)."""
+        channels = {None: own[0], "rgb": 3, "grey": 1}[self.colour]
+        return channels, *(self.crop or self._resized(*own[1:]))
+
+    def moved(self, picture: Array, name: str) -> Array:
+        """A picture (channels, height, width) in another size and colour. Bytes stay bytes, as in Pillow."""
+        if self.colour is not None:
+            picture = _coloured(picture, self.colour, name)
+        if self.resize is not None:
+            height, width = self._resized(*picture.shape[1:])
+            if max(height, width) > LARGEST:
+                raise InputError(
+                    f"{name}: would be {height} x {width} after resizing; give both sides", option="resize"
+                )
+            picture = _resized(picture, (height, width), RESAMPLING[self.resample])
+        if self.crop is not None:
+            picture = _cropped(picture, self.crop, name)
+        return picture
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        if self.resize is None:
+            return height, width
+        if not isinstance(self.resize, int):
+            return self.resize
+        short, long = self.resize, int(self.resize * max(height, width) / min(height, width))
+        return (short, long) if height <= width else (long, short)
+
+
+def _coloured(picture: Array, colour: str, name: str) -> Array:
+    wanted = 3 if colour == "rgb" else 1
+    if len(picture) not in (1, 3):
+        raise InputError(f"{name}: has {len(picture)} channels, so it is neither grey nor RGB")
+    if len(picture) == wanted:
+        return picture
+    if wanted == 3:
+        return np.repeat(picture, 3, 0)
+    if picture.dtype == np.uint8:
+        return np.asarray(Pillow.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0))).convert("L"))[None]
+    return np.tensordot(LUMA, picture, 1)[None]
+
+
+def _resized(picture: Array, size: tuple[int, int], method: int) -> Array:
+    """Channel by channel, which is how Pillow does it; floats in single precision, without overshoot beyond [0, 1]."""
+    kind = np.uint8 if picture.dtype == np.uint8 else np.float32
+    height, width = size
+    planes = (Pillow.fromarray(np.ascontiguousarray(plane, dtype=kind)) for plane in picture)
+    made = np.stack([np.asarray(plane.resize((width, height), method)) for plane in planes])
+    return made if kind is np.uint8 else np.clip(made, min(0.0, picture.min()), max(1.0, picture.max()))
+
+
+def _cropped(picture: Array, size: tuple[int, int], name: str) -> Array:
+    top, left = ((side - wanted) // 2 for side, wanted in zip(picture.shape[1:], size, strict=True))
+    if top < 0 or left < 0:
+        raise InputError(
+            f"{name}: no {_by(size)} can be cut out of {_by(picture.shape[1:])}; resize it first", option="resize"
+        )
+    return picture[:, top : top + size[0], left : left + size[1]]
+
+
+def _by(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))
+
+
+def _list(numbers: Sequence[float]) -> str:
+    return f"{numbers[0]:.6g}" if len(numbers) == 1 else f"[{', '.join(f'{number:.6g}' for number in numbers)}]"
