@@ -472,7 +472,7 @@ BLUR = "box-blur:size=3"
         (lambda n: sp.profile(n, SIGNS[0], None), "a perturbation is a text"),
         (lambda n: sp.profile(n, SIGNS[0], np.ones((3, 3))), "not numpy.ndarray of shape (3, 3)"),
         (lambda n: sp.profile(n, SIGNS[0], sp.any_kernel(3)), "only `verify` takes it"),
-        (lambda n: sp.profile(n, SIGNS[0], BLUR, label="stop"), "label stop is not one"),
+        (lambda n: sp.profile(n, SIGNS[0], BLUR, label="stpo"), "is the name of no class"),
         (lambda n: sp.profile(n, SIGNS[0], BLUR, label=6.0), "the number of a class"),
         (lambda n: sp.profile(n, SIGNS, BLUR, label=[6]), "1 labels for 2 images"),
         (lambda n: sp.verify(n, SIGNS[0], BLUR, "half"), "a strength is a number"),

@@ -204,7 +204,9 @@ def test_whole_numbers_are_scaled_by_their_type(tmp_path):
 
 
 def test_floats_beyond_black_and_white_are_not_guessed_at(tmp_path):
-    for array in (PIXELS.astype(np.float32), -(PIXELS / 255.0)):
+    wavy = PIXELS / 255.0 * 1.15 - 0.075
+    assert torch.equal(read_image(saved(tmp_path, wavy)).fitted(RGB).pixels, torch.from_numpy(wavy.transpose(2, 0, 1)))
+    for array in (PIXELS.astype(np.float32), PIXELS / 127.5 - 1, PIXELS / 127.5):
         with pytest.raises(InputError, match="0 is black and 1 is white") as caught:
             read_image(saved(tmp_path, array)).fitted(RGB)
         assert caught.value.option == "scale"

@@ -145,8 +145,10 @@ def specified(
     given: Given,
 ) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
+    from shakeproof.images import sources
     from shakeproof.network import load
 
+    files = [source.name for source in sources(files)]
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")

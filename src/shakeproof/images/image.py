@@ -18,6 +18,8 @@ from shakeproof.network import ImageLayout
 from shakeproof.preprocessing import Preprocessing
 
 Array = NDArray[Any]
+# What resizing, sharpening and noise add beyond black and white; more is another range of numbers.
+OVERSHOOT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,7 @@ class RawImage:
             array = array.reshape(layout.input_shape)
         pixels = in_unit_range(arranged(array, layout.image_shape, self.name), self.name, scale)
         low, high = pixels.min(), pixels.max()
-        if preprocessing.scale is None and (low < 0 or high > 1):
+        if preprocessing.scale is None and (low < -OVERSHOOT or high > 1 + OVERSHOOT):
             raise InputError(
                 f"{self.name}: has pixels from {low:.4g} to {high:.4g}, and 0 is black and 1 is white;"
                 " divide them, or say which numbers are",

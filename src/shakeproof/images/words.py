@@ -30,7 +30,7 @@ PAIRS = {
     "arr_0": "arr_1",
 }
 # So many pictures of one word are listed; a header can promise any number.
-MOST_PICTURES = 10_000_000
+MOST_PICTURES = 250_000
 
 
 @dataclass(frozen=True)
