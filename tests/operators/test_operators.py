@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -36,10 +38,12 @@ from shakeproof.operators import (
     Mean,
     Mish,
     Multiply,
+    Normalise,
     Operator,
     Pad,
     Positive,
     Power,
+    Range,
     Relu,
     Resample,
     Reshape,
@@ -531,6 +535,8 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "reciprocal of negatives": (Power(-1.0), [(2, 6)], (-12.0, -0.05)),
     "product": (Multiply(), [(2, 3), (2, 1)], NARROW),
     "matrix product": (MatMul(), [(2, 3, 4), (1, 4, 2)], NARROW),
+    "normalisation": (Normalise((1,), 1e-5), [(2, 5)], NARROW),
+    "normalisation of two axes": (Normalise((0, 2), 0.1), [(2, 3, 4)], WIDE),
     "softmax": (Softmax(1), [(2, 5)], NARROW),
     "wide softmax": (Softmax(0), [(4, 2)], WIDE),
     "masked softmax": (Softmax(1, MASK), [(2, 5)], NARROW),
@@ -560,6 +566,33 @@ def test_every_operator_is_checked():
         return below if kind.__abstractmethods__ else below | {kind}
 
     assert concrete(Operator) == {type(operator) for operator, _, _ in OPERATORS.values()}
+
+
+def exactly_normalised(numbers: list[float], epsilon: float) -> list[Decimal]:
+    """In fifty digits."""
+    with localcontext(prec=50):
+        x = [Decimal(number) for number in numbers]
+        centred = [number - sum(x) / len(x) for number in x]
+        root = (sum(number**2 for number in centred) / len(x) + Decimal(epsilon)).sqrt()
+        return [number / root for number in centred]
+
+
+@pytest.mark.parametrize("middle", [0.0, 1e3, 1e6, 1e9, 1e12])
+@pytest.mark.parametrize("width", [0.0, 1e-9, 1e-3])
+def test_rounding_is_in_a_normalisations_enclosure(middle, width):
+    """Around a mean that is much larger than what it leaves, next to nothing of a computed value may be true."""
+    operator, x = Normalise((0,), 1e-5), middle + normal(4, 8)
+    relaxation = operator.relaxed(Range(x - width, x + width))
+    spread = relaxation.spread(torch.zeros_like(x))
+    image = relaxation.image()
+    for sample in (x, x + width * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1)):
+        points = relaxation.points(sample.unsqueeze(0))[0]
+        for row in range(len(x)):
+            truth = exactly_normalised(sample[row].tolist(), 1e-5)
+            for place, true in enumerate(truth):
+                beside = abs(Decimal(float(points[row, place])) - true)
+                assert beside <= Decimal(float(spread[row, place]))
+                assert Decimal(float(image.low[row, place])) <= true <= Decimal(float(image.high[row, place]))
 
 
 @given(seed=st.integers(0, 10**6), chords=st.integers(2, 7))

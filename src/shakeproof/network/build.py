@@ -32,6 +32,7 @@ from shakeproof.operators import (
     MaxPool,
     Mean,
     Multiply,
+    Normalise,
     Operator,
     Pad,
     Pair,
@@ -246,6 +247,10 @@ class Builder:
         straight = tuple(range(rank))
         stored = (self._arranged(self._with_rank(x, rank), straight) for x in (first, second))
         return self._seen(self._node(MatMul(), *stored))
+
+    def normalise(self, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+        """(x - mean) / sqrt(variance + epsilon), both over some axes."""
+        return self.elementwise(Normalise(tuple(x.order[x.axis(axis)] for axis in axes), epsilon), x)
 
     def softmax(self, x: Value, axis: int) -> Value:
         axis = x.order[x.axis(axis)]

@@ -28,9 +28,7 @@ def layer_norm(
     b: Builder, x: Value, axes: Sequence[int], epsilon: float, weight: Tensor | float, bias: Tensor | float
 ) -> Value:
     """(x - mean) / sqrt(variance + epsilon), scaled and shifted; mean and variance are over some axes."""
-    centred = b.combine(x, b.mean(x, axes, keep=True), -1)
-    variance = b.mean(power(b, centred, 2.0), axes, keep=True)
-    return b.scale(b.multiply(centred, power(b, b.scale(variance, 1.0, epsilon), -0.5)), weight, bias)
+    return b.scale(b.normalise(x, axes, epsilon), weight, bias)
 
 
 def group_norm(
@@ -41,7 +39,7 @@ def group_norm(
     if groups < 1 or channels % groups:
         raise Unsupported(f"{channels} channels in {groups} groups")
     grouped = b.reshape(x, (x.shape[0], groups, channels // groups, *x.shape[2:]))
-    even = b.reshape(layer_norm(b, grouped, range(2, len(grouped.shape)), epsilon, 1.0, 0.0), x.shape)
+    even = b.reshape(b.normalise(grouped, range(2, len(grouped.shape)), epsilon), x.shape)
     along = (-1,) + (1,) * (len(x.shape) - 2)
     factor, offset = (torch.as_tensor(c, dtype=torch.float64).expand(channels).reshape(along) for c in (weight, bias))
     return b.scale(even, factor, offset)

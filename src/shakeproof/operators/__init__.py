@@ -24,7 +24,7 @@ from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
 from shakeproof.operators.jump import Ceil, Floor, Jumping, Positive, Round, Sign
 from shakeproof.operators.kinked import Elu, HardSwish, Kinked
 from shakeproof.operators.pool import MaxPool, envelope_breaks
-from shakeproof.operators.product import MatMul, Multiply, Softmax
+from shakeproof.operators.product import MatMul, Multiply
 from shakeproof.operators.resample import Resample
 from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
 from shakeproof.operators.smooth import (
@@ -42,6 +42,7 @@ from shakeproof.operators.smooth import (
     Tanh,
 )
 from shakeproof.operators.stretch import stretches
+from shakeproof.operators.tangent import Normalise, Softmax
 
 __all__ = [
     "ABOVE",
@@ -79,6 +80,7 @@ __all__ = [
     "Mean",
     "Mish",
     "Multiply",
+    "Normalise",
     "Operator",
     "Pad",
     "Pair",
