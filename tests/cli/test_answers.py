@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 
 import pytest
 from warm import complaint, run
@@ -82,3 +88,53 @@ def test_answers_come_one_by_one_and_an_interrupt_says_what_is_missing(slow_run)
     assert slow_run.returncode == 130
     assert rest == ""
     assert errors == (f"shakeproof: interrupted; 2 of 3 queries are not answered, the first is {STOP} {SLOW}\n")
+
+
+def in_a_terminal(words: list[str], columns: int) -> str:
+    """All that the command writes to a terminal of so many columns."""
+    child, terminal = pty.fork()
+    if not child:
+        os.environ["TERM"] = "xterm"
+        os.execv(COMMAND[0], [*COMMAND, *words])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    written = b""
+    with suppress(OSError):  # the end, on Linux
+        while some := os.read(terminal, 4096):
+            written += some
+    os.waitpid(child, 0)
+    return written.decode()
+
+
+def test_in_a_terminal_the_bar_moves_within_a_query_and_rows_fit():
+    written = in_a_terminal(["profile", MODEL, WARNING, "-p", SLOW, "--threads", "1"], 80)
+    shares = {int(share) for share in re.findall(r"(\d+)%", written.partition("unsafe")[0])}
+    assert len(shares - {0, 100}) > 1
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
+    lines = [line.rpartition("\r")[2] for line in plain.replace("\r\n", "\n").split("\n")]
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(f"  {SLOW}  unsafe") for line in lines)
+
+
+@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_told_otherwise(given, policy):
+    """As the OpenMP library itself says when torch loads it."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("which OpenMP library torch brings, and what it says, is another matter elsewhere")
+    kept = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    words = ["profile", MODEL, STOP, "-p", "identity", "--quiet"]
+    done = subprocess.run(
+        [*COMMAND, *words],
+        env=kept | given | {"OMP_DISPLAY_ENV": "true"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
+
+
+def test_as_many_threads_as_nobody_has():
+    words = ("profile", MODEL, STOP, "-p", "identity", "--threads")
+    assert "123456789012" in complaint(*words, "123456789012")
+    assert "range" in complaint(*words, "0")

@@ -31,11 +31,11 @@ def statuses(printed: str) -> list[str]:
 def test_lines_are_the_answers_and_where_they_were_asked(tmp_path):
     done = run(*asked("--output", "r.jsonl"), cwd=tmp_path)
     assert statuses(done.stdout) == ["safe", "safe", "unsafe", "safe"]
-    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-    assert Record.from_json(lines[2]).status == "unsafe"
+    written = (tmp_path / "r.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in written]
     assert len({line.pop("question") for line in lines}) == 4
     assert lines == [json.loads(line) for line in done.stdout.splitlines()]
-    assert Record.from_json(lines[2]).status == "unsafe"
+    assert Record.from_json(written[2]) == Record.from_json(lines[2])
 
 
 def test_a_table_says_the_same(tmp_path):

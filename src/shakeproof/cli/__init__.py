@@ -15,12 +15,14 @@ from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels
 from shakeproof.cli.supporting import supports
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain
+from shakeproof.cli.threads import wait_passively
 from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory
 
 
 def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    wait_passively()
     print_anywhere()
     keep_freed_memory()
     if not sys.warnoptions:

@@ -61,8 +61,10 @@ def terminal(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def progress_bar(title: str, silent: bool, total: float = 1.0) -> Iterator[Callable[[float], None]]:
-    """A live bar below what is printed, where that or stderr is a terminal."""
+def progress_bar(
+    title: str, silent: bool, total: float = 1.0, printing: Console | None = None
+) -> Iterator[Callable[[float], None]]:
+    """A live bar, where stdout or stderr is a terminal: below what is printed by a console, if that is there too."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -72,8 +74,9 @@ def progress_bar(title: str, silent: bool, total: float = 1.0) -> Iterator[Calla
         TimeRemainingColumn,
     )
 
-    here = terminal().is_terminal
-    console = terminal(stderr=not here)
+    printing = printing or terminal()
+    here = printing.is_terminal
+    console = printing if here else terminal(stderr=True)
     bar = Progress(
         *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
         *(TimeElapsedColumn(), TimeRemainingColumn()),
@@ -108,7 +111,7 @@ class Screen:
     def progress(self) -> Iterator[Callable[[float], None]]:
         """Takes how many queries are done with; below the answers, unless these are for programs."""
         silent = self.quiet or (self.as_json and self.console.is_terminal)
-        with progress_bar("certifying", silent, len(self.names)) as advance:
+        with progress_bar("certifying", silent, len(self.names), self.console) as advance:
             yield advance
 
     def show(self, answer: Answer) -> None:

@@ -161,6 +161,8 @@ def _journey(result: Result) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
     if result.query.path is None:
         return ""
+    if result.regions is not None and result.status == "safe":
+        return class_name(result, result.label)
     if result.regions is not None:
         share = result.regions.share(result.regions.safe, result.query.strengths)
         return f"{class_name(result, result.label)} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
