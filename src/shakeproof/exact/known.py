@@ -61,8 +61,10 @@ def _fits(operator: Affine, sums: Tensor, given: Sequence[Enclosure]) -> Tensor 
 
 
 def _grain(x: Tensor) -> int:
-    """The exponent of the largest power of two that all numbers are multiples of; large if all are 0."""
+    """The exponent of a power of two that all numbers are multiples of, the largest unless they are whole."""
+    if bool((x == x.round()).all()):
+        return 0
     mantissa, exponent = torch.frexp(x[x != 0].double())
     whole = (mantissa * 2.0**BITS).long()
     lowest = torch.frexp((whole & -whole).double())[1] - 1
-    return int((exponent - BITS + lowest).min()) if len(whole) else BITS
+    return int((exponent - BITS + lowest).min())
