@@ -114,6 +114,18 @@ def test_packed_files(tmp_path, monkeypatch):
     assert "unpacks to more than" in refused(tmp_path / "bomb.onnx.gz")
 
 
+def test_weights_beside_a_model_may_begin_like_anything(tmp_path):
+    """Bytes that a pickle would begin with are numbers there."""
+    begins = np.frombuffer(b"\x80\x02\x00\x3f" + WEIGHT.tobytes()[4:], np.float32).reshape(16, 3)
+    proto = model([FLAT, LINEAR], (1, 1, 4, 4), {"w": begins})
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    assert (tmp_path / "weights").read_bytes().startswith(b"\x80\x02")
+    assert sp.load(tmp_path / "m.onnx").graph.classes == 3
+    (tmp_path / "weights").unlink()
+    os.mkfifo(tmp_path / "weights")
+    assert "is a named pipe" in refused(tmp_path / "m.onnx")
+
+
 # -- incomplete graphs ----------------------------------------------------------------------------------------------
 
 

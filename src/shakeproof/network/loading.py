@@ -20,7 +20,7 @@ from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetwo
 from shakeproof.network.agreement import usual
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import image_layout
-from shakeproof.network.model_file import ENDINGS, stored, unpacked
+from shakeproof.network.model_file import ENDINGS, contents, stored, unpacked
 from shakeproof.network.network import Network
 from shakeproof.network.reading import Reading
 from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime, torch_runtime
@@ -121,7 +121,7 @@ def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tu
         if not model.graph.node:
             raise ValueError("it holds no operators")
         external = [path.parent / place for place in _external_files(model)]
-        parts = [on_disk, *(stored(file) for file in external)]
+        parts = [on_disk, *(contents(file) for file in external)]
         if external:
             onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
         onnx_model.check_complete(model, str(path))

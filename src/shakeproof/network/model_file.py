@@ -58,19 +58,24 @@ SPECIAL = {
 
 
 def stored(path: Path) -> bytes:
-    """A model file as it lies on disk; an error if it is no file (a pipe might never end) or plainly something else."""
-    try:
-        kind = stat.S_IFMT(path.stat().st_mode)
-        if kind in SPECIAL:
-            raise InputError(f"{path}: is {SPECIAL[kind]}, not a model file; write the model to a file first")
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:  # a name with a zero byte in it is a ValueError
-        raise InputError(f"{path}: cannot read the network ({getattr(error, 'strerror', None) or error})") from error
+    """A model file as it lies on disk; an error that says what it is if it is plainly something else."""
+    data = contents(path)
     wanted = ARCHIVES["models/model.json"] if path.suffix == ".pt2" else None
     found = known(data)
     if found is not None and found != wanted:
         raise InputError(f"{path}: is {found[0]}; {found[1]}")
     return data
+
+
+def contents(path: Path) -> bytes:
+    """A file's bytes; an error if it is no file: a pipe might never end."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind in SPECIAL:
+            raise InputError(f"{path}: is {SPECIAL[kind]}, not a model file; write the model to a file first")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # a name with a zero byte in it is a ValueError
+        raise InputError(f"{path}: cannot read the network ({getattr(error, 'strerror', None) or error})") from error
 
 
 def known(data: bytes) -> tuple[str, str] | None:
