@@ -83,32 +83,28 @@ Norms = tuple[float, float]  # at least the 2-norms of W and |W|
 
 
 def affine(
-    x: Tube, linear: Linear, terms: int, sigma: Norms, bias: Any = 0.0, bias_size: Any = None, elementwise: bool = False
+    x: Tube, linear: Linear, terms: int, sigma: Norms, bias: Any = 0.0, bias_size: Any = None, fused: int = 0
 ) -> Tube:
     """W x + b = (W centre + b) + (W slopes) t + W e, and |W e| <= |W| |e|, ||W e|| <= ||W|| ||e||.
 
     Each computed entry is off by at most unit * (|W| magnitude + |b|), whose 2-norm is at most
     unit * (|| |W| || ||magnitude|| + ||b||). `bias_size` is |b|, or what it was computed from without cancellation.
     """
-    fused, magnitude, bias_size = (
-        x.fused if elementwise else 0,
-        x.magnitude,
-        np.abs(bias) if bias_size is None else bias_size,
-    )
-    unit, size, lines = x.unit(terms, fused), norm(magnitude), linear(x.lines, False)
+    bias_size = np.abs(bias) if bias_size is None else bias_size
+    magnitude, unit, lines = x.magnitude, x.unit(terms, fused), linear(x.lines, False)
     lines[0] += bias
+    size = norm(magnitude)
     tiny = 2.0**-1022 + (2.0**-126 if x.float32 else 0.0)  # what a product may lose by underflow, even flushed to zero
     lost = (terms + 2) * (len(lines) + 1) * tiny * (1 + size)
     summed = sigma[1] * size + norm(np.broadcast_to(bias_size, (1, *lines.shape[2:])))
     bound = up(sigma[0] * x.norm + unit * summed + lost * math.sqrt(math.prod(lines.shape[2:])))
     # Where next to nothing is known entry by entry, that no entry exceeds the norm will do: a product is saved. Leaf by
     # leaf, so that what is proved of one does not depend on which others are looked at along with it.
-    useless, wide = (norm(x.radius) > USELESS * x.norm) & (not elementwise), (-1, *(1,) * (lines.ndim - 2))
+    useless, wide = norm(x.radius) > USELESS * x.norm, (-1, *(1,) * (lines.ndim - 2))
     radius = np.broadcast_to(bound.reshape(wide), lines.shape[1:])
     if not useless.all():
-        sharp = linear((x.radius + unit * magnitude)[None], True)[0]
-        sharp = up(sharp + (unit * bias_size + lost.reshape(wide)), terms)
-        radius = np.where(useless.reshape(wide), radius, sharp)
+        sharp = linear((x.radius + unit * magnitude)[None], True)[0] + (unit * bias_size + lost.reshape(wide))
+        radius = np.where(useless.reshape(wide), radius, up(sharp, terms))
     return x.settled(lines, radius, bound, summed, fused + terms)
 
 
@@ -117,7 +113,7 @@ def scaled(x: Tube, factor: Array, terms: int, offset: Any = 0.0, offset_size: A
     largest = float(np.abs(factor).max()) * (1 + 2.0**-45)
     linear: Linear = lambda array, absolute: array * (np.abs(factor) if absolute else factor)  # noqa: E731
     wide = widened(x, np.broadcast_shapes(x.shape, factor.shape, np.shape(offset)))
-    return affine(wide, linear, terms, (largest, largest), offset, offset_size, elementwise=True)
+    return affine(wide, linear, terms, (largest, largest), offset, offset_size, x.fused)
 
 
 def added(x: Tube, y: Tube) -> Tube:

@@ -152,12 +152,10 @@ def Softmax(x: Tube, /, *, axis: int = -1) -> Tube:
 # -- sums over entries -------------------------------------------------------------------------------------------------
 
 
-def Gemm(
-    x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, alpha: float = 1, beta: float = 1, transB: int = 0
-) -> Tube:
+def Gemm(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, transB: int = 0, **factors: float) -> Tube:
     """x @ weight + bias. Its norm is that of a convolution of pictures without sides."""
     matrix = weight.T if transB else weight
-    fits = matrix.ndim == 2 and alpha == beta == 1 and x.shape[-1:] == matrix.shape[:1]
+    fits = matrix.ndim == 2 and x.shape[-1:] == matrix.shape[:1] and factors.items() <= {"alpha": 1, "beta": 1}.items()
     require(fits, "a product with anything but a matrix of x's size, or with factors", Unknown)
 
     def linear(array: Array, absolute: bool) -> Array:
@@ -185,7 +183,7 @@ def _reduced(x: Tube, /, axes: Numbers | range = (), *, keepdims: int = 1, mean:
 
 
 def _windows(
-    array: Array, kernel: Numbers, *, fill: float = 0.0, auto_pad: str = "NOTSET", ceil_mode: int = 0, **given: Any
+    array: Array, kernel: Numbers, fill: float = 0.0, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **given: Any
 ) -> Array:
     """What the windows of a kernel on pictures (.., *sides) hold: (.., *count, *kernel)."""
     axes = len(kernel)
@@ -205,15 +203,12 @@ def _windows(
     return np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
 
 
-def Conv(
-    x: Tube, weight: Array, bias: Any = None, /, *, norms: Any, group: int = 1, kernel_shape: Any = None, **options: Any
-) -> Tube:
+def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **options: Any) -> Tube:
     outputs, depth, *kernel = weight.shape
     axes, terms = len(kernel), depth * math.prod(kernel)
-    fits = outputs % group == 0 and x.shape[1] == group * depth and kernel_shape in (None, kernel)
+    fits = outputs % group == 0 and x.shape[1] == group * depth and options.pop("kernel_shape", kernel) == kernel
     require(fits, "Conv with groups, channels or a kernel_shape other than its weights'", Unknown)
     weights = weight.reshape(group, -1, depth, *kernel)
-    offset = np.zeros(1) if bias is None else bias.reshape(-1, *(1,) * axes)
     inner = ([*range(1, axes + 2)], [1, *range(axes + 2, 2 * axes + 2)])  # channels and kernel, of weights and windows
     some = max(1, COLUMNS // (terms * group * math.prod(x.shape[2:])))  # pictures at once
 
@@ -226,7 +221,9 @@ def Conv(
         return np.concatenate(made).reshape(*array.shape[: array.ndim - axes - 1], *made[0].shape[1:])
 
     strides, dilations = (options.get(name, [1] * axes) for name in ("strides", "dilations"))
-    return affine(x, linear, terms, norms(weights, strides, dilations, x.shape[2:]), offset)
+    return affine(
+        x, linear, terms, norms(weights, strides, dilations, x.shape[2:]), np.reshape(bias, (-1, *(1,) * axes))
+    )
 
 
 def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
@@ -238,7 +235,7 @@ def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
 
 def MaxPool(x: Tube, /, *, kernel_shape: Numbers, **options: Any) -> Tube:
     def flat(array: Array, fill: float) -> Array:
-        found = _windows(array, kernel_shape, fill=fill, **options)
+        found = _windows(array, kernel_shape, fill, **options)
         return found.reshape(*found.shape[: -len(kernel_shape)], math.prod(kernel_shape))
 
     _, overlap = _held(x, kernel_shape, options)

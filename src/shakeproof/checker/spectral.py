@@ -5,7 +5,7 @@ in floating point, g I - G has no eigenvalue below -slack (Rump, Verification of
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -17,24 +17,21 @@ MOST_WORK = 2e11  # floating-point operations on one operator's norm; beyond, a 
 CHUNK = 2**22  # entries of the matrices that are looked at together
 
 
-def spectral_norm(batches: Iterable[Array], doubt: float) -> float:
-    """At least the largest 2-norm among matrices (count, rows, columns), each known up to `doubt` in the 2-norm."""
-    proved = 0.0
-    for matrices in batches:
-        short = matrices if matrices.shape[1] <= matrices.shape[2] else np.conj(matrices.transpose(0, 2, 1))
-        size, length = short.shape[1:]
-        gram = short @ np.conj(short.transpose(0, 2, 1))
-        squares = float((np.abs(short) ** 2).sum((1, 2)).max()) * 1.01  # at least ||M||_F^2
-        if not math.isfinite(squares):
-            return math.inf
-        guess = max(proved, 1.01 * _estimate(gram), 1e-9 * squares, 1e-300)
-        while not _is_positive_definite(guess, gram) and guess < 2 * squares:
-            guess *= 1.03
-        # Rounding of the Gram matrix: gamma_(2 length) ||M||_F^2, complex products included. Of the factorisation:
-        # gamma_(2 size + 4) trace(guess I - G). All twice, for rounding in complex arithmetic and in this line.
-        slack = 4 * U64 * ((2 * length + 16) * squares + (2 * size + 16) * (size * guess + squares))
-        proved = max(proved, guess + slack)  # where nothing was proved, guess >= 2 ||M||_F^2 is a bound by itself
-    return (math.sqrt(proved) + doubt) * (1 + 8 * U64)
+def largest_square(matrices: Array, least: float = 0.0) -> float:
+    """At least the largest squared 2-norm among matrices (count, rows, columns), and `least`."""
+    short = matrices if matrices.shape[1] <= matrices.shape[2] else np.conj(matrices.transpose(0, 2, 1))
+    size, length = short.shape[1:]
+    gram = short @ np.conj(short.transpose(0, 2, 1))
+    squares = float((np.abs(short) ** 2).sum((1, 2)).max()) * 1.01  # at least ||M||_F^2
+    if not math.isfinite(squares):
+        return math.inf
+    guess: float = max(least, 1.01 * _estimate(gram), 1e-9 * squares, 1e-300)
+    while not _is_positive_definite(guess, gram) and guess < 2 * squares:
+        guess *= 1.03
+    # Rounding of the Gram matrix: gamma_(2 length) ||M||_F^2, complex products included. Of the factorisation:
+    # gamma_(2 size + 4) trace(guess I - G). All twice, for rounding in complex arithmetic and in this line.
+    slack = 4 * U64 * ((2 * length + 16) * squares + (2 * size + 16) * (size * guess + squares))
+    return float(max(least, guess + slack))  # where nothing was proved, guess >= 2 ||M||_F^2 is a bound by itself
 
 
 def _estimate(gram: Array) -> float:
@@ -77,13 +74,11 @@ def convolution_norms(weight: Array, strides: Sequence[int], dilations: Sequence
     coarse = coarse * (1 + (small + large + len(taps) + 64) * 2 * U64)
     if math.prod(half) * len(weight) * 8 * small * small * (large + small) > MOST_WORK:
         return coarse, coarse
-
-    def transforms() -> Iterator[Array]:
-        frequencies, step = np.array(list(product(*map(range, half)))), max(1, CHUNK // max(1, absolute.size))
-        for first in range(0, len(frequencies), step):
-            turns = (frequencies[first : first + step, None, :] * moves[None] % torus) / np.array(torus)
-            wave = np.exp(-2j * np.pi * turns.sum(2)) if len(frequencies) > 1 else np.ones((1, len(taps)))
-            parts = [np.tensordot(wave[:, block], by_tap[block], 1) for block in blocks]
-            yield np.concatenate(parts, axis=3).reshape(-1, *absolute.shape[1:])
-
-    return min(coarse, spectral_norm(transforms(), doubt)), min(coarse, spectral_norm([absolute], doubt))
+    frequencies, step, square = np.array(list(product(*map(range, half)))), max(1, CHUNK // max(1, absolute.size)), 0.0
+    for some in (frequencies[first : first + step, None] for first in range(0, len(frequencies), step)):
+        turns = (some * moves % torus / np.array(torus)).sum(2)
+        wave = np.exp(-2j * np.pi * turns) if len(frequencies) > 1 else np.ones((1, len(taps)))
+        parts = [np.tensordot(wave[:, block], by_tap[block], 1) for block in blocks]
+        square = largest_square(np.concatenate(parts, axis=3).reshape(-1, *absolute.shape[1:]), square)
+    sharp = [(math.sqrt(bound) + doubt) * (1 + 8 * U64) for bound in (square, largest_square(absolute))]
+    return min(coarse, sharp[0]), min(coarse, sharp[1])

@@ -9,7 +9,6 @@ import gzip
 import io
 import math
 import struct
-from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,55 +37,22 @@ def require(holds: Any, otherwise: str, finding: type[Refused] = Refused) -> Non
         raise finding(otherwise)
 
 
-class Message(dict[int, list[Any]]):
-    """A protobuf message: what was given for each field, numbers or bytes; what has 4 or 8 bytes, under -field."""
-
-    def __init__(self, data: memoryview) -> None:
-        place = 0
-        while place < len(data):
-            key, place = varint(data, place)
-            field, kind = divmod(key, 8)
-            values = self.setdefault(field if kind in (0, 2) else -field, [])
-            if kind == 0:
-                number, place = varint(data, place)
-                values.append(number)
-            else:
-                length, place = varint(data, place) if kind == 2 else ({1: 8, 5: 4}[kind], place)
-                require(field > 0 <= length <= len(data) - place, "the model file is cut short")
-                values.append(data[place : place + length])
-                place += length
-
-    def one(self, field: int, default: Any = b"") -> Any:
-        found = self.get(field, [default])
-        require(len(found) == 1, "the model gives a single field twice")
-        return found[0]
-
-    def number(self, field: int) -> int:
-        return index(self.one(field, 0))
-
-    def numbers(self, field: int) -> list[int]:
-        """Each by itself, or packed."""
-        found = []
-        for piece in self.get(field, []):
-            packed = piece if isinstance(piece, memoryview) else None
-            found += [] if packed else [piece]
-            place = 0
-            while packed and place < len(packed):
-                number, place = varint(packed, place)
-                found.append(number)
-        return found
-
-    def text(self, field: int) -> str:
-        return str(self.one(field), "utf-8")
-
-    def message(self, field: int) -> "Message":
-        return Message(memoryview(self.one(field)))
-
-    def messages(self, field: int) -> "list[Message]":
-        return [Message(piece) for piece in self.get(field, [])]
+def fields(data: Any, field: int, *inner: int, wire: tuple[int, ...] = (0, 2)) -> list[Any]:
+    """All that a protobuf message gives for a field, or for a field of that one, and so on: numbers, or bytes."""
+    found, place, end = list[Any](), 0, 0
+    while place < len(data):
+        key, place = varint(data, place)
+        value, end = varint(data, place) if key % 8 in (0, 2) else (0, place + {1: 8, 5: 4}[key % 8])
+        if key % 8 == 2:
+            place, end = end, end + value
+        require(key > 7 and place <= end <= len(data), "the model file is cut short")
+        if key // 8 == field and key % 8 in wire:
+            found.append(value if key % 8 == 0 else data[place:end])
+        place = end
+    return [value for message in found for value in fields(message, *inner)] if inner else found
 
 
-def varint(data: memoryview, place: int) -> tuple[int, int]:
+def varint(data: Any, place: int) -> tuple[int, int]:
     """A whole number of 64 bits, which may be negative, and the place behind it."""
     number = 0
     for shift in range(0, 70, 7):
@@ -97,17 +63,38 @@ def varint(data: memoryview, place: int) -> tuple[int, int]:
     raise Refused("the model is not an ONNX file: a number has no end")
 
 
-def _tensor(given: Message) -> Array:
-    kind, shape = given.number(2), given.numbers(1)
-    outside = 3 in given or 13 in given or given.number(14)
+def one(data: Any, *path: int, default: Any = 0) -> Any:
+    found = fields(data, *path) or [default]
+    require(len(found) == 1, "the model gives a single field twice")
+    return found[0]
+
+
+def text(data: Any, field: int) -> str:
+    return str(one(data, field, default=b""), "utf-8")
+
+
+def numbers(data: Any, field: int) -> list[int]:
+    """Each by itself, or packed."""
+    found = []
+    for piece in fields(data, field):
+        place = 0
+        found += [piece] if isinstance(piece, int) else []
+        while not isinstance(piece, int) and place < len(piece):
+            number, place = varint(piece, place)
+            found.append(number)
+    return found
+
+
+def _tensor(data: Any) -> Array:
+    kind, shape = one(data, 2), numbers(data, 1)
+    outside = fields(data, 3) or fields(data, 13) or one(data, 14)
     require(not outside, "the model keeps weights outside its file, which is not supported")
     require(kind in TYPES and min(shape, default=0) >= 0, f"a constant of ONNX type {kind}, shape {shape}", Unknown)
-    (dtype, field), held = TYPES[kind], {abs(number) for number in given} & ENTRIES
-    require(held <= {RAW} or held == {field}, "the model gives a constant twice, or not as its type says")
-    if held in ({5}, {7}):
-        entries = np.array(given.numbers(field))
-    else:
-        entries = np.frombuffer(b"".join(given.get(field if held == {field} else RAW, [])), dtype)
+    dtype, own = TYPES[kind]
+    held = [field for field in ENTRIES if fields(data, field, wire=(0, 1, 2, 5))] or [RAW]
+    require(held in ([RAW], [own]), "the model gives a constant twice, or not as its type says")
+    raw = b"" if held[0] in (5, 7) else b"".join(fields(data, *held))
+    entries = np.array(numbers(data, own)) if held[0] in (5, 7) else np.frombuffer(raw, dtype)
     array = entries.astype(dtype)
     fits = array.size == math.prod(shape) and np.array_equal(array, entries, equal_nan=True)
     require(fits, "the model holds a constant with other entries than its type and shape say")
@@ -130,22 +117,22 @@ class Operation(NamedTuple):
 
 # What an attribute is, by the number of its type.
 ATTRIBUTES: dict[int, Any] = {
-    1: lambda given: struct.unpack("<f", given.one(-2, bytes(4)))[0],
-    2: lambda given: given.number(3),
-    3: lambda given: given.text(4),
-    4: lambda given: _tensor(given.message(5)),
-    7: lambda given: given.numbers(8),
+    1: lambda data: struct.unpack("<f", b"".join(fields(data, 2, wire=(5,))))[0],
+    2: lambda data: one(data, 3),
+    3: lambda data: text(data, 4),
+    4: lambda data: _tensor(one(data, 5)),
+    7: lambda data: numbers(data, 8),
 }
 
 
-def _operation(node: Message) -> Operation:
-    domain, kind, attributes = node.text(7), node.text(4), dict[str, Any]()
-    for given in node.messages(5):
-        name, number = given.text(1), given.number(20)
-        plain = number in ATTRIBUTES and not given.text(21) and name not in attributes
+def _operation(node: Any) -> Operation:
+    domain, kind, attributes = text(node, 7), text(node, 4), dict[str, Any]()
+    for given in fields(node, 5):
+        name, number = text(given, 1), one(given, 20)
+        plain = number in ATTRIBUTES and not fields(given, 21) and name not in attributes
         require(plain, f"{kind} with an attribute {name} of a kind not known, or given twice", Unknown)
         attributes[name] = ATTRIBUTES[number](given)
-    inputs, outputs = ([str(name, "utf-8") for name in node.get(field, [])] for field in (1, 2))
+    inputs, outputs = ([str(name, "utf-8") for name in fields(node, field)] for field in (1, 2))
     return Operation(kind if domain in OURS else f"{domain}::{kind}", inputs, outputs, attributes)
 
 
@@ -164,19 +151,18 @@ def read_model(data: bytes) -> Model:
     if data[:2] == b"\x1f\x8b":
         data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
     require(len(data) <= MOST_BYTES, "the model is larger than 4 GiB")
-    model = Message(memoryview(data))
-    graph = model.message(7)
-    require(25 not in model and 15 not in graph, "a model with functions of its own, or sparse weights", Unknown)
-    opsets = {opset.number(2) for opset in model.messages(8) if opset.text(1) in OURS}
+    model = memoryview(data)
+    graph = one(model, 7, default=b"")
+    require(not fields(model, 25) and not fields(graph, 15), "a model with functions, or sparse weights", Unknown)
+    opsets = {one(opset, 2) for opset in fields(model, 8) if text(opset, 1) in OURS}
     require(opsets <= {*OPSETS}, f"version {opsets} of ONNX's operators, which the checker does not know", Unknown)
-    constants = {tensor.text(8): _tensor(tensor) for tensor in graph.messages(5)}
-    inputs = [value for value in graph.messages(11) if value.text(1) not in constants]
-    single = len(opsets) == len(inputs) == 1 and len(constants) == len(graph.get(5, []))
+    constants = {text(tensor, 8): _tensor(tensor) for tensor in fields(graph, 5)}
+    inputs = [value for value in fields(graph, 11) if text(value, 1) not in constants]
+    single = len(opsets) == len(inputs) == 1 and len(constants) == len(fields(graph, 5))
     require(single, "the model needs one version of ONNX's operators, one input, and a name for each constant")
-    described = inputs[0].message(2).message(1)
-    shape = [dimension.number(1) for dimension in described.message(2).messages(1)]
+    shape = [one(dimension, 1) for dimension in fields(inputs[0], 2, 1, 2, 1)]
     shape[:1] = [1] if shape[:1] == [0] and len(shape) > 1 else shape[:1]  # an open first axis counts pictures
-    fits = described.number(1) in FLOATS and min(shape, default=0) > 0
+    fits = one(inputs[0], 2, 1, 1) in FLOATS and min(shape, default=0) > 0
     require(fits, "the model's input is not a float32 or float64 array of known shape")
-    operations = [_operation(node) for node in graph.messages(1)]
-    return Model(constants, operations, inputs[0].text(1), shape, graph.messages(12)[0].text(1))
+    operations = [_operation(node) for node in fields(graph, 1)]
+    return Model(constants, operations, text(inputs[0], 1), shape, text(fields(graph, 12)[0], 1))
