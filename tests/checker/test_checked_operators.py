@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from shakeproof import checker
-from shakeproof.checker import enclosure
+from shakeproof.checker import enclosure, operators
 
 RANDOM = np.random.default_rng(3)
 
@@ -167,6 +167,39 @@ def test_norms_alone_hold_them_too(name, monkeypatch):
     contained([operator], weights, opset)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1] * 4}),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1] * 4}),
+        ("ReduceSum", {"axes": [1, 2]}),
+        ("Gather", {"axis": 2}),
+        ("LeakyRelu", {"alpha": -2.0}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_an_error_grows_by_no_more_than_its_norm_says(kind, options):
+    """An error of length 1, wherever it is, moves what an operator makes by no more than the bound of its length."""
+    more = [np.array([0, 3, 3, 3])] if kind == "Gather" else []
+
+    def made(centre: np.ndarray, radius: float) -> enclosure.Tube:
+        lines = np.stack([centre, 0 * centre])[:, None]
+        x = enclosure.Tube(lines, np.full_like(lines[0], radius), np.full(1, radius), False)
+        with np.errstate(all="ignore"):
+            result: enclosure.Tube = operators.RULES[kind](x, *more, **options)
+        return result
+
+    random = np.random.default_rng(0)
+    for centre in (np.zeros((1, 2, 6, 6)), random.normal(size=(1, 2, 6, 6))):
+        before, grown = made(centre, 1.0), 0.0
+        for place in range(72):
+            error = np.eye(72)[place].reshape(centre.shape) + 0.1 * random.normal(size=centre.shape)
+            error *= random.choice([-1, 1]) / np.linalg.norm(error)
+            grown = max(grown, float(np.linalg.norm(made(centre + error, 0.0).lines[0] - before.lines[0])))
+        assert grown <= before.norm[0]
+        assert before.norm[0] <= 4 * grown
+
+
 def test_enclosures_in_one_dimension():
     to_signal = helper.make_node("Reshape", ["a", "shape"], ["s"])
     shape = {"shape": whole(1, 4, 18)}
@@ -288,6 +321,9 @@ def test_all_unknown_operators_are_named_at_once():
         (node("Conv", "w", auto_pad="SAME_UPPER"), {"w": numbers(3, 2, 2, 2)}),
         (helper.make_node("Relu", ["a"], ["b"], domain="com.example"), {}),
         (helper.make_node("Relu", ["a"], ["b"], colour=3), {}),
+        (node("Add", "a", sign=-1), {}),
+        (node("ReduceSum", mean=1), {}),
+        (node("Conv", "w", norms=1), {"w": numbers(3, 2, 2, 2)}),
         (helper.make_node("MaxPool", ["a"], ["b", "where"], kernel_shape=[2, 2]), {}),
         (node("Concat", "w", axis=1), {"w": numbers(1, 1, 6, 6)}),
         (node("Conv", "w", auto_pad="SAME_LOWER"), {"w": numbers(3, 2, 2, 2)}),
@@ -305,7 +341,7 @@ def test_all_unknown_operators_are_named_at_once():
         (helper.make_node("Constant", [], ["b"], value_floats=[1.0]), {}),
     ],
     ids=["square", "product", "division", "half", "softmax", "infinite", "filled", "three", "left", "same",
-         "domain", "attribute", "indices", "constant",
+         "domain", "attribute", "sign", "mean", "norms", "indices", "constant",
          "same-lower", "same-dilated", "reflect", "edge", "crop", "axes", "partial", "training", "parts", "no-op",
          "zero", "input", "floats"],
 )  # fmt: skip
@@ -315,6 +351,18 @@ def test_what_has_no_rule_is_unknown(operator, weights):
         nodes += [helper.make_node("Cast", ["where"], ["unused"], to=TensorProto.FLOAT)]
     with pytest.raises(checker.Unknown):
         question(built(nodes, weights, 13), np.zeros((1, 6, 6)), "identity")
+
+
+def test_an_attribute_that_is_none_of_the_operators():
+    """A name that a rule's helpers have is not the operator's."""
+    for operator in (
+        node("Conv", "w", fill=5),
+        node("Conv", "w", weights=3),
+        node("MaxPool", kernel_shape=[2, 2], fill=1),
+    ):
+        weights = {"w": numbers(3, 2, 2, 2)} if operator.op_type == "Conv" else {}
+        with pytest.raises((checker.Refused, *checker.MALFORMED)):
+            question(built([operator], weights, 13), np.zeros((1, 6, 6)), "identity")
 
 
 @pytest.mark.parametrize("left", [True, False])

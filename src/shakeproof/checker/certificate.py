@@ -71,12 +71,8 @@ def _checked(certificate: bytes, model: bytes, image: Path | None, details: dict
     """What was proved, in sentences; the details are filled in on the way."""
     header, arrays = unpack(certificate)
     details |= {key: value for key, value in header.items() if key not in ("kernels", "arrays")}
-    claim, label, strength, pixels = (
-        header["claim"],
-        header["label"],
-        header["strength"],
-        arrays["pixels"].astype("<f8"),
-    )
+    claim, label, strength = (header[key] for key in ("claim", "label", "strength"))
+    pixels = arrays["pixels"].astype("<f8")
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")
     require(_digest(pixels.tobytes()) == header["image_sha256"], "the pixels are not those of the image")
     seen = "the image is the certificate's own pixels" if image is None else _compared(image, pixels, header)

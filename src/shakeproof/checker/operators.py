@@ -85,7 +85,7 @@ def _whole(given: Any) -> Array:
     return np.asarray(given)
 
 
-def Add(x: Any, y: Any, /, sign: int = 1) -> Any:
+def _sum(x: Any, y: Any, sign: int) -> Any:
     if isinstance(x, Tube) and isinstance(y, Tube):
         return enclosure.added(x, enclosure.negated(y) if sign < 0 else y)
     if isinstance(y, Tube):
@@ -174,7 +174,7 @@ def _sums(x: Tube, sums: Callable[[Array], Array], count: Any, share: Any, overl
     return affine(x, lambda array, absolute: sums(array) * share, int(np.max(count)) + 2, (sigma, sigma))
 
 
-def _reduced(x: Tube, /, axes: Numbers | range = (), *, keepdims: int = 1, mean: bool) -> Tube:
+def _reduced(x: Tube, axes: Numbers | range, mean: bool, keepdims: int = 1) -> Tube:
     """Over axes, over all if none is named."""
     rank = len(x.shape)
     chosen = tuple({axis % rank - rank for axis in (axes if len(axes) else range(rank))})
@@ -183,7 +183,7 @@ def _reduced(x: Tube, /, axes: Numbers | range = (), *, keepdims: int = 1, mean:
 
 
 def _windows(
-    array: Array, kernel: Numbers, fill: float = 0.0, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **given: Any
+    array: Array, kernel: Numbers, fill: float = 0.0, /, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **given: Any
 ) -> Array:
     """What the windows of a kernel on pictures (.., *sides) hold: (.., *count, *kernel)."""
     axes = len(kernel)
@@ -221,9 +221,8 @@ def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int =
         return np.concatenate(made).reshape(*array.shape[: array.ndim - axes - 1], *made[0].shape[1:])
 
     strides, dilations = (options.get(name, [1] * axes) for name in ("strides", "dilations"))
-    return affine(
-        x, linear, terms, norms(weights, strides, dilations, x.shape[2:]), np.reshape(bias, (-1, *(1,) * axes))
-    )
+    sigma, offset = norms(weights, strides, dilations, x.shape[2:]), np.reshape(bias, (-1, *(1,) * axes))
+    return affine(x, linear, terms, sigma, offset)
 
 
 def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
@@ -254,8 +253,9 @@ def AveragePool(x: Tube, /, *, kernel_shape: Numbers, count_include_pad: int = 0
 RULES: Mapping[str, Callable[..., Any]] = {
     **{kind: partial(_moved, move) for kind, move in MOVES.items()},
     **{rule.__name__: rule for rule in (
-        Add, AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, Div, Gemm, HardSigmoid, MaxPool, Mul, Softmax)},
+        AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, Div, Gemm, HardSigmoid, MaxPool, Mul, Softmax)},
     "Abs": lambda x, /: rectified(x, -1.0),
+    "Add": lambda x, y, /: _sum(x, y, 1),
     "Constant": lambda **given: np.asarray(*given.values()),
     "ConstantOfShape": lambda shape, /, *, value=0: np.broadcast_to(value, shape.tolist()),
     "GlobalAveragePool": lambda x, /: _reduced(x, range(2, len(x.shape)), mean=True),
@@ -265,12 +265,12 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "MatMul": lambda x, weight, /, *, norms: Gemm(x, weight, norms=norms),
     "Neg": lambda x, /: enclosure.negated(x) if isinstance(x, Tube) else -_whole(x),
     "PRelu": lambda x, slope, /: rectified(x, np.broadcast_to(slope, x.shape)),
-    "ReduceMean": partial(_reduced, mean=True),
-    "ReduceSum": partial(_reduced, mean=False),
+    "ReduceMean": lambda x, /, axes=(), *, keepdims=1: _reduced(x, axes, True, keepdims),
+    "ReduceSum": lambda x, /, axes=(), *, keepdims=1: _reduced(x, axes, False, keepdims),
     "Relu": lambda x, /: rectified(x, 0.0),
     "Shape": lambda x, /, *, start=0, end=None: np.array(x.shape[start:end], dtype=np.int64),
-    "Sub": lambda x, y, /: Add(x, y, -1),
-    "Sum": lambda x, y, /: Add(x, y),
+    "Sub": lambda x, y, /: _sum(x, y, -1),
+    "Sum": lambda x, y, /: _sum(x, y, 1),
 }
 # fmt: on
 ANYWHERE = {"Add", "Concat", "Mul", "Sub", "Sum"}  # where values may be any of the inputs; elsewhere, the first only
@@ -285,7 +285,7 @@ class Program:
         self.softmax = kinds[-1:] == ["Softmax"] or kinds[-1:] == ["LogSoftmax"]
         unknown = ({*kinds} - RULES.keys()) | ({*kinds[:-1]} & {"Softmax", "LogSoftmax"})
         require(
-            not unknown, f"the network uses {', '.join(sorted(unknown))}: the checker has no rule for that", Unknown
+            not unknown, f"the network uses {', '.join(sorted(unknown))}, which the checker has no rule for", Unknown
         )
         names = [*model.constants, model.input, *(name for made in model.operations for name in made.outputs)]
         require("" not in names and len({*names}) == len(names), "a name that stands for two values, or none", Unknown)
