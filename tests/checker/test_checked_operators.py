@@ -70,6 +70,7 @@ CASES: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray], int]] = {
     "max-pool": (node("MaxPool", kernel_shape=[2, 2], strides=[2, 2]), {}, 13),
     "max-pool-padded": (node("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), {}, 13),
     "max-pool-ceil": (node("MaxPool", kernel_shape=[4, 3], strides=[3, 3], ceil_mode=1), {}, 13),
+    "max-pool-beyond": (node("MaxPool", kernel_shape=[2, 2], strides=[7, 7], pads=[1] * 4, ceil_mode=1), {}, 13),
     "max-pool-dilated": (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 3]), {}, 13),
     "mul": (node("Mul", "w"), {"w": numbers(1, 2, 1, 6)}, 13),
     "neg": (node("Neg"), {}, 13),

@@ -154,12 +154,8 @@ def _compared(image: Path, pixels: Array, header: Mapping[str, Any]) -> str:
     file = np.load(f"{name}.npz" if index else image, allow_pickle=False)
     array = file["x"][int(index)] if index else file
     given = array.astype(np.float64).squeeze() / (255.0 if array.dtype == np.uint8 else 1.0)
-    layouts = [
-        pixels.squeeze(),
-        np.moveaxis(pixels, 0, -1).squeeze(),
-        pixels.ravel(),
-        np.moveaxis(pixels, 0, -1).ravel(),
-    ]
+    last = np.moveaxis(pixels, 0, -1)
+    layouts = [pixels.squeeze(), last.squeeze(), pixels.ravel(), last.ravel()]
     same = [np.array_equal(given.astype(kind), layout) for layout in layouts for kind in (np.float64, np.float32)]
     require(any(same), "the image has other pixels than the certificate")
     return ""

@@ -284,9 +284,7 @@ class Program:
         kinds = [operation.kind for operation in model.operations]
         self.softmax = kinds[-1:] == ["Softmax"] or kinds[-1:] == ["LogSoftmax"]
         unknown = ({*kinds} - RULES.keys()) | ({*kinds[:-1]} & {"Softmax", "LogSoftmax"})
-        require(
-            not unknown, f"the network uses {', '.join(sorted(unknown))}, which the checker has no rule for", Unknown
-        )
+        require(not unknown, f"the network uses {', '.join(sorted(unknown))}, for which there is no rule", Unknown)
         names = [*model.constants, model.input, *(name for made in model.operations for name in made.outputs)]
         require("" not in names and len({*names}) == len(names), "a name that stands for two values, or none", Unknown)
         self.model, self.norms, self.largest = model, dict[int, Norms](), 1
