@@ -306,8 +306,8 @@ def test_a_witness():
     data, flip = flipping()
     pixels, text = np.zeros((1, 5, 5)), "brightness:max=1"
 
-    def claimed(*strength: float, rival: int = 1, label: int = 0) -> checker.Outcome:
-        said = header(data, pixels, text, label=label, claim="unsafe")
+    def claimed(*strength: float, rival: int = 1, label: int = 0, most: float = 1.0) -> checker.Outcome:
+        said = header(data, pixels, text, label=label, claim="unsafe", strength=[most])
         arrays = {"pixels": pixels, "witness": np.array(strength), "winners": np.array([rival], dtype="<i2")}
         return checker.check(pack(said, arrays), data)
 
@@ -315,6 +315,8 @@ def test_a_witness():
     assert not claimed(flip).accepted
     assert not claimed(flip - 1e-9).accepted
     assert not claimed(1.5).accepted
+    assert claimed(0.7, most=0.8).accepted
+    assert not claimed(0.9, most=0.8).accepted
     assert not claimed(np.nan).accepted
     assert not claimed(0.9, 0.9).accepted
     assert not claimed().accepted
