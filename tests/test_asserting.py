@@ -28,10 +28,10 @@ def test_a_loss_fails_with_the_critical_strength(demo_network):
     with pytest.raises(AssertionError) as error:
         sp.assert_safe(demo_network, SIGN, "motion-blur:size=9,angle=90", 0.9)
     said = str(error.value)
-    assert "warning.1.png under motion-blur:size=9,angle=90: unsafe, class 8 loses" in said
+    assert "warning.1.png under motion-blur:size=9,angle=90: unsafe, warning loses" in said
     critical = sp.profile(demo_network, SIGN, "motion-blur:size=9,angle=90").critical_strength[0]
     assert f"critical strength {critical:.6f}" in said
-    with pytest.raises(AssertionError, match="misclassified, class 8 wins at strength 0, not class 3"):
+    with pytest.raises(AssertionError, match="misclassified, warning wins at strength 0, not priority"):
         sp.assert_safe(demo_network, SIGN, "box-blur:size=3", 0.1, label=3)
 
 
@@ -111,13 +111,13 @@ def test_the_plugin_reports_critical_strengths(tmp_path):
     assert "1 failed, 3 passed" in done.stdout
     summary = done.stdout.split("= shakeproof =")[1]
     assert "test_signs.py::test_signs[box-blur:size=3]" in summary
-    assert "safe, class 8 wins at every strength up to 0.5" in summary
-    assert "unsafe, class 8 loses, critical strength 0.681937" in summary
+    assert "safe, warning wins at every strength up to 0.5" in summary
+    assert "unsafe, warning loses, critical strength 0.681937" in summary
     assert "asserting.py" not in done.stdout  # the test is shown, not our code
     tests = {case.get("name"): case for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")}
     (said,) = tests["test_blur"].iter("property")
     assert said.get("name") == "shakeproof: warning.1.png under motion-blur:size=9,angle=90"
-    assert said.get("value").startswith("unsafe, class 8 loses, critical strength 0.681937")
+    assert said.get("value").startswith("unsafe, warning loses, critical strength 0.681937")
     assert not list(tests["test_nothing"].iter("property"))
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Unpack
 if TYPE_CHECKING:
     from shakeproof.analysis import Kernel, Model
     from shakeproof.query import Picture, Strength
-    from shakeproof.result import Record, Result
+    from shakeproof.result import Result
     from shakeproof.settings import Options
 
 # Who is told of every answer, before it passes or fails.
-listeners: list[Callable[[Record], None]] = []
+listeners: list[Callable[[Result], None]] = []
 
 
 def assert_safe(
@@ -39,8 +39,8 @@ def assert_safe(
     whole: Options = {"stop_early": False}  # so that the critical strength is known
     result = verify(network, image, perturbation, strength, label, **(whole | options))
     for listener in listeners:
-        listener(result.record)
+        listener(result)
     passes = (Status.SAFE, Status.UNDECIDED) if allow_undecided else (Status.SAFE,)
     if result.status not in passes:
-        raise AssertionError(f"{result.record.summary}; asked for {strength}")
+        raise AssertionError(f"{result.summary}; asked for {strength}")
     return result

@@ -10,7 +10,7 @@ import pytest
 from shakeproof import asserting
 
 if TYPE_CHECKING:
-    from shakeproof.result import Record
+    from shakeproof.result import Result
 
 PREFIX = "shakeproof: "
 
@@ -19,8 +19,8 @@ PREFIX = "shakeproof: "
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
     """Answers become properties of the test that asks: pytest writes these to junit files, xdist hands them over."""
 
-    def note(record: Record) -> None:
-        item.user_properties.append((f"{PREFIX}{record.asked}", f"{record.status}, {record.sentence}"))
+    def note(result: Result) -> None:
+        item.user_properties.append((f"{PREFIX}{result.record.asked}", f"{result.status}, {result.sentence}"))
 
     asserting.listeners.append(note)
     yield

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Bracket, Interval, Proof, Regions, Swept, Witness
 from shakeproof.exact import Curve
@@ -190,7 +191,17 @@ class Result:
         return self.record.to_json()
 
     def __repr__(self) -> str:
-        return f"<Result {self.record.summary}>"
+        return f"<Result {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """What was asked, and what was found, in a line."""
+        return f"{self.record.asked}: {self.status}, {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        return self.record.told(self.query.class_names)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -240,25 +251,23 @@ class Record:
     seconds: float
 
     def __repr__(self) -> str:
-        return f"<Record {self.summary}>"
-
-    @property
-    def summary(self) -> str:
-        """What was asked, and what was found, in a line."""
-        return f"{self.asked}: {self.status}, {self.sentence}"
+        return f"<Record {self.asked}: {self.status}, {self.told()}>"
 
     @property
     def asked(self) -> str:
         """The image and what happens to it, in words."""
         return Path(self.image).name + (f" under {self.perturbation}" if self.perturbation else "")
 
-    @property
-    def sentence(self) -> str:
+    def told(self, classes: ClassNames | None = None) -> str:
         """What was found, in words."""
+        label, predicted = (
+            "no class" if number is None else (classes or ClassNames()).shown(number, "class {}")
+            for number in (self.label, self.predicted)
+        )
         if self.status is Status.MISCLASSIFIED:
-            return f"class {self.predicted} wins at strength 0, not class {self.label}"
-        loses = "the property fails" if self.label is None else f"class {self.label} loses"
-        wins = "the property holds" if self.label is None else f"class {self.label} wins"
+            return f"{predicted} wins at strength 0, not {label}"
+        loses = "the property fails" if self.label is None else f"{label} loses"
+        wins = "the property holds" if self.label is None else f"{label} wins"
         if self.status is Status.UNSAFE:
             if self.critical_strength is not None:
                 return f"{loses}, critical strength {bracketed(self.critical_strength)}"
@@ -322,7 +331,7 @@ def _at(strength: float | tuple[float, ...] | None, words: str) -> str:
     if strength is None:
         return ""
     several = strength if isinstance(strength, tuple) else (strength,)
-    return words + ",".join(f"{z:.9g}" for z in several)
+    return words + ",".join(repr(z).removesuffix(".0") for z in several)
 
 
 def _plain(strengths: tuple[float, ...]) -> float | tuple[float, ...] | None:

@@ -39,7 +39,7 @@ def test_a_case_for_each_query(tmp_path):
     assert cases[f"{WARNING} box-blur:size=3"] is None
     kind, of, message = cases[f"{WARNING} motion-blur:size=9,angle=90"]
     assert (kind, of) == ("failure", "unsafe")
-    assert message.startswith("class 8 loses, critical strength 0.681937")
+    assert message.startswith("warning loses, critical strength 0.681937")
     assert [cases[f"gone.png {text}"][:2] for text in words[1:4:2]] == [("error", "refused")] * 2
     said = [json.loads(found.text) for found in suite.iter("system-out")]
     assert said == [json.loads(line) for line in done.stdout.splitlines()]

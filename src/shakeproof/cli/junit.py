@@ -40,9 +40,9 @@ class JunitFile:
         self.cases = [JunitCase("skipped", "unanswered", "it was not answered: the run ended before")] * len(names)
 
     def answer(self, answer: Answer) -> None:
-        record = answer.result.record
+        result = answer.result
         self.cases[answer.number] = JunitCase(
-            OUTCOMES[record.status], record.status, record.sentence, record.seconds, json.dumps(record.to_json())
+            OUTCOMES[result.status], result.status, result.sentence, result.seconds, json.dumps(result.to_json())
         )
 
     def settle(self, numbers: range, found: Known | Refusal) -> None:

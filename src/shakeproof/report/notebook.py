@@ -9,7 +9,7 @@ from io import BytesIO
 from torch import Tensor
 
 from shakeproof.perturbation import Perturbation
-from shakeproof.report.names import class_name, shown
+from shakeproof.report.names import class_name, shown, spoken_class
 from shakeproof.report.page import data_address, png_address
 from shakeproof.report.plot import result_figure
 from shakeproof.result import Result
@@ -29,15 +29,15 @@ def result_html(result: Result) -> str:
     status = f"<b style='color:{COLOURS[record.status]}'>{record.status}</b>"
     pictures = "".join(
         f"<figure style='display:inline-block;margin:0 10px 0 0'><img src='{png_address(pixels)}' style='{PICTURE}'"
-        f" alt=''><figcaption style='font-size:12px;text-align:center'>{escape(caption)}</figcaption></figure>"
+        f" alt=''><figcaption style='font-size:12px;text-align:center'>{escape(shown(caption))}</figcaption></figure>"
         for pixels, caption in _pictures(result)
     )
     facts = f"label {class_name(result, result.label)}, {record.method}, {record.pieces} pieces, {record.seconds:.3g} s"
     return (
         f"<div style='{CARD}'><div>{status} &nbsp;{escape(shown(record.asked))}</div>"
-        f"<div>{escape(record.sentence)}</div>"
+        f"<div>{escape(shown(result.sentence))}</div>"
         f"<div style='display:flex;align-items:center;flex-wrap:wrap;margin:8px 0'><div>{pictures}</div>{_plot(result)}"
-        f"</div><div style='font-size:12px;color:#64748b'>{escape(facts)}</div></div>"
+        f"</div><div style='font-size:12px;color:#64748b'>{escape(shown(facts))}</div></div>"
     )
 
 
@@ -46,10 +46,10 @@ def _pictures(result: Result) -> Iterator[tuple[Tensor, str]]:
     query, witness, found = result.query, result.counterexample, result.picture()
     if query.image is None:
         return
-    yield query.image.pixels, f"original: class {class_name(result, result.predicted)}"
+    yield query.image.pixels, f"original: {spoken_class(result, result.predicted)}"
     if found is not None and witness is not None:
         at = "" if witness.strengths is None else f"z = {_digits(witness.strengths)}: "
-        yield found, f"{at}class {class_name(result, witness.winner)}"
+        yield found, f"{at}{spoken_class(result, witness.winner)}"
     elif isinstance(query.perturbation, Perturbation):
         yield query.perturbation.apply(query.image.pixels).image(*query.strengths), f"z = {_digits(query.strengths)}"
 
