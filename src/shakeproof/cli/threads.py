@@ -11,8 +11,8 @@ PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 def wait_passively() -> None:
     """Let threads sleep while they wait, unless the user says otherwise.
 
-    By default they spin. On a busy machine a spinning thread takes the core from the one it waits for, and everything
-    becomes many times slower (docs/speed.md); on an idle one, sleeping costs next to nothing here.
+    By default they spin for a while. On a busy machine a spinning thread takes the core from the one it waits for, and
+    everything becomes many times slower (docs/speed.md); sleeping costs a wake-up for each product.
     """
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
