@@ -904,10 +904,10 @@ def test_sparse_weights_are_refused_in_one_line(tmp_path):
 def test_minus_infinity_is_for_a_softmax(tmp_path):
     weights = {"low": np.float32(-np.inf), "last": random.normal(size=(4, 4)).astype(np.float32)}
     add = helper.make_node("Add", ["x", "low"], ["f"])
-    with pytest.raises(UnsupportedNetworkError, match=r"Gemm .*minus infinity, other than under a softmax"):
+    with pytest.raises(UnsupportedNetworkError, match=r"Gemm .*other than under a softmax"):
         sp.load(save(tmp_path, classifier(add, weights=weights)))
     nodes = [helper.make_node("Add", ["x", "m"], ["y"])]
-    with pytest.raises(UnsupportedNetworkError, match=r"output .*minus infinity, other than under a softmax"):
+    with pytest.raises(UnsupportedNetworkError, match=r"output .*other than under a softmax"):
         sp.load(save(tmp_path, model(nodes, (1, 2), {"m": np.array([0, -np.inf], np.float32)})))
 
 

@@ -74,6 +74,7 @@ WORDS = {
     "masked fill": (lambda x: x.masked_fill(MASK, 0.3), PICTURE),
     "masked softmax": (lambda x: masked(x, NOTHING_LEFT.T & torch.eye(5).bool()).softmax(-1), TOKENS),
     "masked softmax, guarded": (lambda x: guarded(masked(x, ~NOTHING_LEFT).softmax(-1)), TOKENS),
+    "masked softmax, in numbers": (lambda x: masked(x, torch.ones(5, 5).triu(1).bool(), -3e38).softmax(-1), TOKENS),
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x.tanh(), scale=0.7), TOKENS),
     "causal attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), TOKENS),
     "attention with a mask": (
@@ -164,11 +165,16 @@ REFUSED = {
     "adding up": (lambda x: x.index_put((torch.tensor([0, 0]),), x, accumulate=True), "adding up entries"),
     "norm of another order": (lambda x: torch.linalg.vector_norm(x, 3), "a norm of order 3"),
     "smoothing": (lambda x: functional.interpolate(x, (3, 3), mode="bilinear", antialias=True), "_aa"),
-    "minus infinity": (lambda x: x.masked_fill(MASK, -torch.inf) * 0.5, "minus infinity, other than under a softmax"),
-    "minus infinity in a product": (lambda x: x.masked_fill(MASK, -torch.inf) @ x.mT, "minus infinity, other than"),
-    "minus infinity in a curve": (lambda x: x.masked_fill(MASK, -torch.inf).exp(), "minus infinity, other than"),
-    "infinity": (lambda x: (-x.masked_fill(MASK, -torch.inf)).softmax(-1), "minus infinity, other than"),
-    "nothing left": (lambda x: x.masked_fill(torch.ones(6).bool(), -torch.inf).softmax(-1), "minus infinity, other"),
+    "minus infinity": (lambda x: x.masked_fill(MASK, -torch.inf) * 0.5, "other than under a softmax"),
+    "minus infinity in a product": (lambda x: x.masked_fill(MASK, -torch.inf) @ x.mT, "other than under a softmax"),
+    "minus infinity in a curve": (lambda x: x.masked_fill(MASK, -torch.inf).exp(), "other than under a softmax"),
+    "infinity": (lambda x: (-x.masked_fill(MASK, -torch.inf)).softmax(-1), "other than under a softmax"),
+    "nothing left, in numbers": (lambda x: (x + torch.full((6,), -3e38)).softmax(-1), "that leaves nothing"),
+    "a mask that is scaled away": (lambda x: (x + torch.full((6,), -3e38)) * 1e-20, "other than under a softmax"),
+    "nothing left": (
+        lambda x: x.masked_fill(torch.ones(6).bool(), -torch.inf).softmax(-1),
+        "other than under a softmax",
+    ),
     "dropout": (lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1), "attention with dropout"),
 }
 

@@ -568,6 +568,15 @@ def test_every_operator_is_checked():
     assert concrete(Operator) == {type(operator) for operator, _, _ in OPERATORS.values()}
 
 
+def test_beside_a_mask_nothing_is_known_of_what_is_as_low():
+    """What a mask hides is only as good as minus infinity beside numbers of a usual size."""
+    for size, known in ((1e3, True), (1e25, False)):
+        ends = Range(torch.full((1, 2, 5), -size).double(), torch.full((1, 2, 5), size).double())
+        relaxation = Softmax(1, MASK).relaxed(ends)
+        assert bool(relaxation.spread(ends.radius)[:, 0].isfinite().all()) == known
+        assert bool(Softmax(1).relaxed(ends).spread(ends.radius).isfinite().all())
+
+
 def exactly_normalised(numbers: list[float], epsilon: float) -> list[Decimal]:
     """In fifty digits."""
     with localcontext(prec=50):

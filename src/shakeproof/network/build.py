@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.network.graph import Graph, Node
-from shakeproof.network.infinite import NoNumbers, after_softmax, carried
+from shakeproof.network.infinite import LOWEST, REFUSED, NoNumbers, after_softmax, carried
 from shakeproof.network.simplify import simplify
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
@@ -109,7 +109,7 @@ class Builder:
         """The simplified graph, with `output`, flattened, as class scores."""
         scores = self.reshape(output, (prod(output.shape),), keep=True)
         if scores.index in self._no_numbers:
-            raise Unsupported("minus infinity, other than under a softmax")
+            raise Unsupported(REFUSED)
         graph = simplify(Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact))
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")
@@ -139,9 +139,9 @@ class Builder:
         what it was made of.
         """
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
-        if bool(offset.isinf().any()):
-            finite = self.scale(x, factor, offset.masked_fill(offset.isinf(), 0.0), roundings, terms)
-            return self.where(finite, offset.isfinite(), offset)
+        hides = (offset < LOWEST) | ~offset.isfinite()
+        if bool(hides.any()):
+            return self.where(self.scale(x, factor, offset.masked_fill(hides, 0.0), roundings, terms), ~hides, offset)
         x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
         if not roundings and terms is None and bool((factor == 1).all()) and bool((offset == 0).all()):
             return x
@@ -150,7 +150,7 @@ class Builder:
         return self.elementwise(Scale(*stored, roundings=roundings, off=off), x)
 
     def where(self, x: Value, kept: Tensor, otherwise: Tensor) -> Value:
-        """The value where `kept`, and a constant elsewhere, which may be minus infinity if a softmax reads it."""
+        """The value where `kept`, and a constant elsewhere: minus infinity, or as low, only if a softmax reads it."""
         x = self.expand(x, np.broadcast_shapes(x.shape, kept.shape, otherwise.shape))
         if bool(kept.all()):
             return x
@@ -158,13 +158,13 @@ class Builder:
         put = torch.where(kept, 0.0, otherwise)
         if bool((put.isnan() | (put == torch.inf)).any()):
             raise Unsupported("a constant that is infinite or no number")
-        infinite = torch.where(kept, self._no_numbers.of(x.index, self._shape(x.index)), put.clamp(max=0))
-        infinite = infinite.masked_fill(infinite.isfinite(), 0.0)
-        scale = Scale(kept.double(), put.masked_fill(put.isinf(), 0.0))
-        return Value(self._node(scale, x.index, no_numbers=infinite), x.shape, x.order)
+        hidden = put.masked_fill(put >= LOWEST, 0.0)
+        no_numbers = torch.where(kept, self._no_numbers.of(x.index, self._shape(x.index)), hidden)
+        scale = Scale(kept.double(), put.masked_fill(put < LOWEST, 0.0))
+        return Value(self._node(scale, x.index, no_numbers=no_numbers), x.shape, x.order)
 
     def no_numbers(self, x: Value) -> Tensor:
-        """What constants make of the value's entries: -inf, NaN, or 0 for those that are numbers."""
+        """What constants make of the value's entries: -inf, as low, NaN, or 0 for usual numbers."""
         return self._no_numbers.of(x.index, self._shape(x.index)).permute(x.order)
 
     def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
@@ -257,7 +257,10 @@ class Builder:
         if x.index not in self._no_numbers:
             return self.elementwise(Softmax(axis), x)
         entries = self._no_numbers.of(x.index, self._shape(x.index))
-        index = self._node(Softmax(axis, (entries == 0).double()), x.index, no_numbers=after_softmax(entries, axis))
+        left = after_softmax(entries, axis)
+        if left is None:
+            raise Unsupported("a mask of finite numbers that leaves nothing")
+        index = self._node(Softmax(axis, (entries == 0).double()), x.index, no_numbers=left)
         return Value(index, x.shape, x.order)
 
     # -- shape -------------------------------------------------------------------------------------------------
@@ -304,7 +307,7 @@ class Builder:
         if no_numbers is None and any(i in self._no_numbers for i in inputs):
             no_numbers = carried(operator, [self._no_numbers.of(i, self._shape(i)) for i in inputs])
             if no_numbers is None:
-                raise Unsupported("minus infinity, other than under a softmax")
+                raise Unsupported(REFUSED)
         zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
         self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:]))
         if no_numbers is not None:

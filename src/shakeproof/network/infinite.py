@@ -1,7 +1,8 @@
 """Where a value is no number, by constants alone: minus infinity under a mask, and what a softmax makes of only that.
 
-What a node stores there is never used: a softmax leaves such entries out, and a guard puts something else in their
-place. Anything else that reads them is refused.
+Some write the lowest float32 number instead, which is as good as minus infinity beside numbers of any usual size
+(`Softmax` looks whether they are). What a node stores there is never used: a softmax leaves such entries out, and a
+guard puts something else in their place. Anything else that reads them is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from torch import Tensor
 
 from shakeproof.operators import Affine, Combine, Operator, Scale
 
+# Numbers below this are as good as minus infinity.
+LOWEST = -1e30
+REFUSED = "minus infinity, or a number as low as a mask's, other than under a softmax"
+
 
 class NoNumbers:
-    """By the number of a stored value, what its entries (*shape) are: -inf, NaN, or 0 for those that are numbers."""
+    """By the number of a stored value, what its entries (*shape) are: -inf, as low, NaN, or 0 for usual numbers."""
 
     def __init__(self) -> None:
         self._known: dict[int, Tensor] = {}
@@ -44,10 +49,15 @@ def carried(operator: Operator, given: Sequence[Tensor]) -> Tensor | None:
     if linear is None:
         return None
     found = linear.apply(*(entries.unsqueeze(0) for entries in given)).squeeze(0)
-    return None if bool((found == torch.inf).any()) else found
+    return found if bool(((found == 0) | (found < LOWEST) | found.isnan()).all()) else None
 
 
-def after_softmax(entries: Tensor, axis: int) -> Tensor:
-    """NaN along an axis on which nothing but minus infinity is left, or NaN already; elsewhere numbers."""
+def after_softmax(entries: Tensor, axis: int) -> Tensor | None:
+    """NaN along an axis on which nothing but minus infinity is left, or NaN already; elsewhere numbers.
+
+    None where nothing but low numbers are left: floats have forgotten what they were added to, and real numbers not.
+    """
     nothing = (entries == -torch.inf).all(axis, keepdim=True) | entries.isnan().any(axis, keepdim=True)
+    if bool((~nothing & (entries != 0).all(axis, keepdim=True)).any()):
+        return None
     return torch.where(nothing, torch.nan, 0.0).expand_as(entries).double()

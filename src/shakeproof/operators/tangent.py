@@ -13,6 +13,8 @@ from shakeproof.operators.base import ABOVE, UNIT, Cells, Operator, Range, Relax
 
 # What a sum of n terms is rounded by, at most so many times in a tangent, and again where corners are extrapolated.
 OF_TANGENTS, EXTRA_TERMS = 128, 16
+# Masks are lower than -1e30, and far below what is no larger than this.
+USUAL = 2.0**64
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class Softmax(Operator):
     """exp(x) over its sum along one axis (counted without the row axis).
 
     `seen` (*shape) is 1, or 0 for entries that take no part, whatever they are, and give 0: those that a mask makes
-    minus infinity.
+    minus infinity, or so low that none of usual size is comparable.
     """
 
     axis: int
@@ -93,6 +95,7 @@ class Softmax(Operator):
         """
         (within,) = ranges
         axis = self.axis + 1
+        within = self._usual(within)
         extremes, radius = self._extremes(within), self._hiding(within.radius, 0.0)
         remainder = extremes.high * (radius + radius.amax(axis, keepdim=True)) ** 2 / 2
         share = self.apply(within.centre)
@@ -106,6 +109,13 @@ class Softmax(Operator):
         low, high = (within.low - top).exp(), (within.high - top).exp()
         shares = low / (low + _others(high, axis)), high / (high + _others(low, axis))
         return Range(*(self._hiding(share, 0.0) for share in shares))
+
+    def _usual(self, within: Range) -> Range:
+        """Nothing is known beside what is hidden, if it is not of a usual size."""
+        if self.seen is None:
+            return within
+        unusual = torch.maximum(within.low.abs(), within.high.abs()) > USUAL
+        return Range(*(end.masked_fill(unusual, torch.nan) for end in within))
 
     def _hiding(self, x: Tensor, value: float) -> Tensor:
         """A row is `value` where it takes no part."""
