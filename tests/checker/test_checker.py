@@ -261,6 +261,12 @@ def test_models_that_are_broken():
             checker.Question(header(given, PIXELS, TEXT), PIXELS, given)
 
 
+def test_what_is_given_twice_is_refused():
+    """protobuf would merge two graphs in one file; whoever reads only one of them reads another network."""
+    with pytest.raises(checker.Refused, match="twice"):
+        checker.Question(header(MODEL + MODEL, PIXELS, TEXT), PIXELS, MODEL + MODEL)
+
+
 def test_a_packed_model():
     packed = gzip.compress(MODEL)
     assert checker.check(safe(packed, PIXELS, TEXT, ENDS, label=LABEL), packed).accepted
