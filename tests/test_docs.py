@@ -26,6 +26,7 @@ import pytest
 import warm
 from PIL import Image
 
+import shakeproof
 from shakeproof import Record, demo
 from shakeproof.perturbation import FAMILIES
 
@@ -141,6 +142,11 @@ def test_every_json_field_is_explained():
 def test_every_family_is_shown():
     page = (DOCS / "perturbations.md").read_text()
     assert [name for name in FAMILIES if f"`{name}" not in page] == []
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (DOCS / "reference" / "api.md").read_text()
+    assert set(re.findall(r":: shakeproof\.(\w+)$", page, re.MULTILINE)) == set(shakeproof.__all__)
 
 
 def test_what_a_package_index_shows_needs_no_other_file():

@@ -89,7 +89,7 @@ def export(
 
 
 @click.command()
-@click.option("--output", type=click.Path(path_type=Path), default=Path("demo-report.html"), show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), default="demo-report.html", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
 @click.option("--quiet", is_flag=True)
 def demo(output: Path, as_json: bool, quiet: bool) -> int:
