@@ -236,22 +236,20 @@ def corrupted(valid: bytes, others: Sequence[bytes], random: np.random.Generator
         return kind, bytes(data) if kind == "byte" else renewed(bytes(data))
     header, arrays = checker.unpack(valid)
     header, arrays = json.loads(json.dumps(header)), {name: array.copy() for name, array in arrays.items()}
-    cuts = arrays["cuts"]
+    cuts, winners = arrays["cuts"], winners_of(header, arrays).copy()
     if kind == "leaf":
         place = int(random.integers(len(cuts)))
         match random.integers(4):
             case 0:
                 arrays["cuts"] = np.delete(cuts, place)
-                if random.random() < 0.5:
-                    arrays["winners"] = np.delete(arrays["winners"], place)
+                arrays |= {"winners": np.delete(winners, place)} if "winners" in arrays else {}
             case 1:
                 cuts[place] = random.uniform(0, 1)
             case 2:
                 cuts[place] = np.nan
             case _:
                 arrays["cuts"] = np.sort(np.append(cuts, random.uniform(-0.5, 1.5)))
-                if random.random() < 0.5:
-                    arrays["winners"] = np.insert(arrays["winners"], place, arrays["winners"][place])
+                arrays |= {"winners": np.insert(winners, place, winners[place])} if "winners" in arrays else {}
     elif kind == "pixels":
         flat = arrays["pixels"].reshape(-1)
         flat[random.integers(len(flat))] += np.float32(random.choice([1.0, np.nan, 1e-3]))
@@ -259,12 +257,12 @@ def corrupted(valid: bytes, others: Sequence[bytes], random: np.random.Generator
             wide = arrays["pixels"].astype("<f8")
             header["image_sha256"] = hashlib.sha256(wide.tobytes()).hexdigest()
     elif kind == "claims":
-        winners = arrays["winners"]
         winners[random.integers(len(winners)) :] = random.integers(-1, winners.max() + 2)
+        arrays |= {"winners": winners} if "winners" in arrays or random.random() < 0.5 else {}
         header["label"] = int(random.integers(winners.max() + 2))
     elif kind == "mixed":
         other = checker.unpack(others[random.integers(len(others))])
-        arrays |= {name: other[1][name] for name in ("cuts", "winners")}
+        arrays = {"pixels": arrays["pixels"], **{name: given for name, given in other[1].items() if name != "pixels"}}
     else:
         key = str(random.choice([k for k in header if k != "arrays"]))
         header[key] = [None, 0, 1.0, "zeros", [], {}, [0.5]][random.integers(7)]
@@ -272,6 +270,11 @@ def corrupted(valid: bytes, others: Sequence[bytes], random: np.random.Generator
         return kind, pack(header, arrays)
     except (ValueError, TypeError, KeyError):
         return kind, valid[:-1]
+
+
+def winners_of(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Who is said to win on each leaf: of a safe answer, the label."""
+    return arrays.get("winners", np.full(len(arrays["cuts"]) + 1, header["label"], dtype="<i2"))
 
 
 def renewed(data: bytes) -> bytes:
@@ -291,7 +294,8 @@ def equivalent(changed: bytes, valid: bytes) -> bool:
         return False
     ends = np.union1d(arrays["cuts"], own["cuts"])
     middles = np.convolve([0.0, *ends, *one["strength"]], [0.5, 0.5], "valid")
-    named, truth = (given["winners"][np.searchsorted(given["cuts"], middles)] for given in (arrays, own))
+    sides = ((one, arrays), (other, own))
+    named, truth = (winners_of(*side)[np.searchsorted(side[1]["cuts"], middles)] for side in sides)
     return bool(((named == truth) | (named == -1) | (truth == -1)).all())
 
 
