@@ -110,7 +110,7 @@ def test_a_verdict_about_float32_is_harder_to_come_by(method):
 
 def test_curves_are_refused():
     network = sp.load(nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Sigmoid()), torch.zeros(1, 1, 3, 3))
-    with pytest.raises(sp.ShakeproofError, match="float32 is certified for piecewise-linear networks only"):
+    with pytest.raises(sp.ShakeproofError, match="float32 is not certified"):
         sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", label=0, arithmetic="float32")
 
 
@@ -199,3 +199,21 @@ def test_a_final_softmax_is_refused(tmp_path):
     nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Softmax", ["f"], ["y"], axis=1)]
     with pytest.raises(sp.ShakeproofError, match="Softmax"):
         asked(tmp_path, nodes, {}, (1, 2, 2), arithmetic="float32")
+
+
+@pytest.mark.parametrize(("scale", "known"), [(2.0, True), (1.5, False)])
+def test_interpolation_with_weights_that_libraries_round_in_their_own_ways(scale, known):
+    """Quarters are the same in any arithmetic; of thirds, each runtime makes its own, from coordinates in float32."""
+    layers = [nn.Conv2d(1, 2, 3), nn.Upsample(scale_factor=scale, mode="bilinear"), nn.ReLU(), nn.Flatten()]
+    last = nn.Linear(2 * int(4 * scale) ** 2, 3)
+    network = sp.load(nn.Sequential(*layers, last).eval(), torch.zeros(1, 1, 6, 6))
+    picture = np.random.default_rng(0).random((1, 6, 6), np.float32)
+    label = int(network.reference(picture[None, None])[0].argmax())
+    assert network.graph.is_piecewise_linear
+    asked = (network, picture, "brightness:max=0.01", 1.0, label)
+    assert sp.verify(*asked).status == sp.Status.SAFE
+    if known:
+        assert sp.verify(*asked, arithmetic="float32").status == sp.Status.SAFE
+    else:
+        with pytest.raises(sp.ShakeproofError, match="as in Resample"):
+            sp.verify(*asked, arithmetic="float32")

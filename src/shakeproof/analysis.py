@@ -266,7 +266,7 @@ def _check_arithmetic(network: Network, settings: Settings) -> None:
     if settings.arithmetic not in arithmetics(network.graph, network.dropped):
         kinds = ", ".join((*network.graph.unpredictable_operators, *filter(None, [network.dropped])))
         raise InputError(
-            f"{network.name}: float32 is certified for piecewise-linear networks only, and this one has {kinds}",
+            f"{network.name}: float32 is not certified where libraries round in their own ways, as in {kinds}",
             option="arithmetic",
         )
 

@@ -312,6 +312,7 @@ ONE_NODE |= {
         helper.make_node("Resize", ["x", "s"], ["y"], mode="linear"), {"s": np.array(TWICE, np.float32)}, PICTURE, 10),
     "upsample": (
         helper.make_node("Upsample", ["x", "s"], ["y"]), {"s": np.array([1, 1, 2, 3], np.float32)}, PICTURE, 9),
+    "upsample attribute": (helper.make_node("Upsample", ["x"], ["y"], scales=[1.0, 1.0, 2.0, 1.5]), {}, PICTURE, 8),
     "upsample linear": (
         helper.make_node("Upsample", ["x", "s"], ["y"], mode="linear"), {"s": np.array([1, 1, 2, 2], np.float32)},
         PICTURE, 9),

@@ -288,7 +288,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Tile": onnx_shapes.tile,
     "Transpose": onnx_shapes.transpose,
     "Unsqueeze": onnx_shapes.unsqueeze,
-    "Upsample": onnx_windows.upsample,
+    "Upsample": onnx_windows.resize,
     "Where": _where,
 }
 # Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.

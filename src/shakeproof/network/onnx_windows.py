@@ -7,6 +7,8 @@ from fractions import Fraction
 from functools import partial
 from math import floor
 
+import numpy as np
+
 from shakeproof.network import resample
 from shakeproof.network.build import Pooling, Unsupported, Value
 from shakeproof.network.onnx_call import Call, tensor
@@ -122,39 +124,26 @@ def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensi
 
 
 def resize(call: Call) -> Value:
-    """Along one axis after another; opset 10 knew neither coordinates nor roundings."""
-    x, attributes = call.value(), call.attributes
-    old = call.opset < 11
-    mode = attributes.get("mode", b"nearest").decode()
-    coordinates = "asymmetric" if old else attributes.get("coordinate_transformation_mode", b"half_pixel").decode()
-    rounding = "floor" if old else attributes.get("nearest_mode", b"round_prefer_floor").decode()
-    bend = Fraction(attributes.get("cubic_coeff_a", -0.75))
+    """Along one axis after another; before opset 11 (and when it was called Upsample) it knew one kind of coordinates.
+
+    Which entry is nearest, runtimes work out in float32.
+    """
+    x, old = call.value(), call.opset < 11
+    mode = call.attributes.get("mode", b"nearest").decode()
+    coordinates = b"asymmetric" if old else call.attributes.get("coordinate_transformation_mode", b"half_pixel")
+    rounding = b"floor" if old else call.attributes.get("nearest_mode", b"round_prefer_floor")
+    bend = Fraction(call.attributes.get("cubic_coeff_a", -0.75))
     weights: dict[str, resample.Weights] = {"linear": resample.linear, "cubic": partial(resample.cubic, bend=bend)}
-    if mode != "nearest" and mode not in weights:
+    if mode not in ("nearest", *weights):
         raise Unsupported(f"mode {mode}")
     _check_resize(call)
     for axis, wanted, scale in _resized_axes(call):
-        where = resample.places(x.shape[axis], wanted, scale, coordinates)
+        number = np.float32 if mode == "nearest" else Fraction
+        where = resample.places(x.shape[axis], wanted, scale, coordinates.decode(), number)
         if mode == "nearest":
-            x = resample.nearest(call.builder, x, axis, where, rounding)
+            x = resample.nearest(call.builder, x, axis, where, rounding.decode())
         else:
             x = resample.interpolated(call.builder, x, axis, where, weights[mode])
-    return x
-
-
-def upsample(call: Call) -> Value:
-    """What Resize was called before opset 10."""
-    mode = call.attributes.get("mode", b"nearest").decode()
-    if mode not in ("nearest", "linear"):
-        raise Unsupported(f"mode {mode}")
-    x = call.value()
-    scales = call.attributes["scales"] if "scales" in call.attributes else call.constant(1).reshape(-1)
-    for axis, scale in enumerate(map(float, scales)):
-        where = resample.places(x.shape[axis], int(x.shape[axis] * scale), Fraction(scale), "asymmetric")
-        if mode == "nearest":
-            x = resample.nearest(call.builder, x, axis, where, "floor")
-        elif scale != 1:
-            x = resample.interpolated(call.builder, x, axis, where, resample.linear)
     return x
 
 
@@ -169,6 +158,8 @@ def _resized_axes(call: Call) -> Iterator[tuple[int, int, Fraction]]:
     """Each axis that gets another size, that size, and the scale between the two: as was said, or by the sizes."""
     x = call.value()
     scales, sizes = (call.optional(1), None) if call.opset < 11 else (call.optional(2), call.optional(3))
+    if "scales" in call.attributes:
+        scales = np.asarray(call.attributes["scales"])
     given = sizes if sizes is not None and sizes.size else scales
     axes = call.attributes.get("axes", range(len(x.shape)))
     if given is None or given.size != len(axes):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import ceil, floor
+from typing import Any
 
-import numpy as np
 import torch
 
 from shakeproof.network.build import Builder, Pooling, Unsupported, Value
 
 HALF = Fraction(1, 2)
-# By coordinate mode, where output i of an axis lies among its inputs, given both sizes and the scale between them.
-PLACES: dict[str, Callable[[Fraction, int, int, Fraction], Fraction]] = {
-    "half_pixel": lambda i, size, wanted, scale: (i + HALF) / scale - HALF,
-    "pytorch_half_pixel": lambda i, size, wanted, scale: (i + HALF) / scale - HALF if wanted > 1 else Fraction(0),
-    "align_corners": lambda i, size, wanted, scale: i * Fraction(size - 1, wanted - 1) if wanted > 1 else Fraction(0),
+# By coordinate mode, where output i of an axis lies among its inputs, given both sizes and the scale between them; in
+# steps that are as exact as the kind of number.
+PLACES: dict[str, Callable[[Any, int, int, Any], Any]] = {
+    "half_pixel": lambda i, size, wanted, scale: ((2 * i + 1) / scale - 1) / 2,
+    "pytorch_half_pixel": lambda i, size, wanted, scale: ((2 * i + 1) / scale - 1) / 2 if wanted > 1 else 0 * i,
+    "align_corners": lambda i, size, wanted, scale: i * (size - 1) / (wanted - 1) if wanted > 1 else 0 * i,
     "asymmetric": lambda i, size, wanted, scale: i / scale,
 }
 ROUNDED: dict[str, Callable[[Fraction], int]] = {
@@ -29,22 +30,24 @@ ROUNDED: dict[str, Callable[[Fraction], int]] = {
 Weights = Callable[[Fraction], list[Fraction]]
 
 
-def places(size: int, wanted: int, scale: Fraction, mode: str) -> list[Fraction]:
-    """Where each of the wanted entries lies among the given ones."""
+def places(
+    size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any] = Fraction
+) -> list[Fraction]:
+    """Where each of the wanted entries lies among the given ones, worked out in some kind of numbers."""
     if mode not in PLACES:
         raise Unsupported(f"the coordinate transformation {mode}")
     if scale <= 0 or wanted < 1:
         raise Unsupported(f"{size} entries resized to {wanted}")
-    return [PLACES[mode](Fraction(i), size, wanted, scale) for i in range(wanted)]
+    found = (PLACES[mode](number(i), size, wanted, number(scale)) for i in range(wanted))
+    return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in found]
 
 
 def nearest(b: Builder, x: Value, axis: int, where: Sequence[Fraction], rounding: str) -> Value:
-    """Along an axis, the entry nearest to each place, which runtimes work out in float32."""
+    """Along an axis, the entry nearest to each place."""
     if rounding not in ROUNDED:
         raise Unsupported(f"the nearest mode {rounding}")
     size = x.shape[x.axis(axis)]
-    rounded = (ROUNDED[rounding](Fraction(float(np.float32(float(place))))) for place in where)
-    return b.take(x, axis, [min(max(index, 0), size - 1) for index in rounded])
+    return b.take(x, axis, [min(max(ROUNDED[rounding](place), 0), size - 1) for place in where])
 
 
 def interpolated(b: Builder, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
