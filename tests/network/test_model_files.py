@@ -168,6 +168,21 @@ def test_constants_larger_than_any_network(tmp_path):
             sp.load(path)
 
 
+SWELLING = {
+    "a value of 324144016 entries": [helper.make_node("Pad", ["x", "pads"], ["a"])],
+    "a value of 1600160004 entries": [helper.make_node("Conv", ["x", "k"], ["a"], pads=[20000] * 4)],
+}
+
+
+@pytest.mark.parametrize("size", SWELLING)
+def test_values_larger_than_any_picture(tmp_path, size):
+    rest = [helper.make_node("GlobalAveragePool", ["a"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]), LINEAR]
+    pads = np.array([0, 0, 9000, 9000] * 2)
+    weights = {"pads": pads, "k": np.ones((1, 1, 3, 3), np.float32), "w": WEIGHT[:1]}
+    with pytest.raises(UnsupportedNetworkError, match=size):
+        sp.load(saved(tmp_path, model([*SWELLING[size], *rest], (1, 1, 4, 4), weights)))
+
+
 def test_graphs_within_graphs_are_not_run(tmp_path):
     body = helper.make_graph([helper.make_node("Identity", ["i"], ["o"])], "body",
                              [helper.make_tensor_value_info("k", TensorProto.INT64, []),

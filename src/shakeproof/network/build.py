@@ -308,6 +308,7 @@ class Builder:
             no_numbers = carried(operator, [self._no_numbers.of(i, self._shape(i)) for i in inputs])
             if no_numbers is None:
                 raise Unsupported(REFUSED)
+        _check_size(operator, [self._shape(i) for i in inputs])
         zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
         self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:]))
         if no_numbers is not None:
@@ -333,6 +334,8 @@ class Builder:
         return Value(index, np.broadcast_shapes(first.shape, second.shape), order)
 
     def _copied(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
+        if prod(map(len, sources)) > LARGEST_VALUE:
+            raise Unsupported(f"a value of {prod(map(len, sources))} entries")
         if not all(sources):
             raise Unsupported(f"an empty part of a value of shape {list(x.shape)}")
         if all(tuple(source) == tuple(range(size)) for source, size in zip(sources, x.shape, strict=True)):
@@ -374,3 +377,14 @@ class Builder:
 
     def _with_rank(self, x: Value, rank: int) -> Value:
         return x if len(x.shape) >= rank else self.reshape(x, (1,) * (rank - len(x.shape)) + x.shape)
+
+
+def _check_size(operator: Operator, shapes: Sequence[torch.Size]) -> None:
+    """Refuse what would make a value, or need room, beyond any picture's: worked out on tensors without entries."""
+    try:
+        empty = (torch.empty(1, *shape, dtype=torch.float64, device="meta") for shape in shapes)
+        entries = max(operator.to(torch.device("meta")).apply(*empty).numel(), operator.workspace(*shapes) // 8)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return  # run on numbers, it will say itself what is wrong
+    if entries > LARGEST_VALUE:
+        raise Unsupported(f"a value of {entries} entries")
