@@ -162,7 +162,6 @@ def test_what_a_package_index_shows_needs_no_other_file():
     assert re.findall(r"\]\((?!https?:)", shown) == []
 
 
-@pytest.mark.slow
 def test_the_site_builds(tmp_path):
     pytest.importorskip("sphinx")
     words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
