@@ -164,6 +164,11 @@ def specified(network: Network, name: str, specification: Specification) -> tupl
         specification.check()
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+    if network.ranks_only and not all(about.compares_only for _, about in specification.parts):
+        raise InputError(
+            f"{name}: says how large outputs are, and of {network.name} only their order is analysed, by the scores"
+            " that its output is made from; ask which output is larger"
+        )
     said = specification.directives
     if said:
         return _with_directives(network, name, specification)

@@ -17,7 +17,7 @@ from shakeproof import demo
 from shakeproof.errors import NetworkMismatchError
 from shakeproof.network import OPERATORS, agreement, onnx_reader
 from shakeproof.network.onnx_call import Attributes
-from shakeproof.network.twins import evaluator, in_float64
+from shakeproof.network.twins import Twin, evaluator, in_float64
 
 random = np.random.default_rng(0)
 LOSES = "float32 loses digits of this network"
@@ -120,6 +120,26 @@ def test_a_runtime_that_computes_something_else_is_caught_where_float32_loses_di
     assert (network.disagreement(ours, theirs + np.float32(2 * spread), x) > 1).all()
     blind = replace(network, twin=None)
     assert (blind.disagreement(ours, theirs, x) == network.disagreement(ours, theirs)).all()
+
+
+def test_what_float32_may_take_anywhere_explains_nothing(tmp_path):
+    network = sp.load(saved(tmp_path, cancelling(THROUGH["a bend"])))
+    x = random.random((9, 1, 1, 4, 4), np.float32)
+    ours, theirs = network.scores(torch.from_numpy(x).double()), network.reference(x)
+    twin = Twin(network.twin.exact, lambda given: np.full((len(given), 3), np.inf))  # it divides by nothing, say
+    assert not (replace(network, twin=twin).disagreement(3 * ours, theirs, x) <= 1).any()
+
+
+def test_a_network_of_powers_is_compared_by_what_pictures_give(tmp_path):
+    """Pixels in 0..255 give outputs of 10^16, of which 1 is next to nothing."""
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Pow", ["f", "power"], ["p"])]
+    nodes += [helper.make_node("Gemm", ["p", "w"], ["g"]), helper.make_node("Add", ["g", "f"], ["y"])]
+    weights = {"w": 0.1 * wide(4, 4), "power": np.float32(7)}
+    network = sp.load(saved(tmp_path, model(nodes, (1, 1, 2, 2), weights)))
+    x = random.random((1, 1, 1, 2, 2)).astype(np.float32)
+    ours, theirs = network.scores(torch.from_numpy(x).double()), network.reference(x)
+    assert network.disagreement(ours, theirs, x) <= 1
+    assert not network.disagreement(3 * ours, theirs, x) <= 1
 
 
 def test_the_querys_own_pictures_are_judged_alike(tmp_path):

@@ -322,6 +322,30 @@ def test_linear_classifiers(tmp_path, transform):
     assert network.dropped == ("Softmax" if transform == "SOFTMAX" else None)
 
 
+@pytest.mark.parametrize("ends", ["Normalizer", "Identity"])
+def test_values_of_outputs_are_not_asked_of_what_is_merely_in_their_order(tmp_path, ends):
+    """The shares of a sum are at most 1, whatever the scores are."""
+    options = {"domain": "ai.onnx.ml", "norm": "L1"} if ends == "Normalizer" else {}
+    proto = several([tensor("shares", 1, 3)], (FLAT, LINEAR, helper.make_node(ends, ["y"], ["shares"], **options)))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    network, inputs = sp.load(saved(tmp_path, proto)), [f"X_{n}" for n in range(16)]
+    declared = "".join(f"(declare-const {name} Real)" for name in (*inputs, "Y_0", "Y_1", "Y_2"))
+    box = "".join(f"(assert (>= {name} 0.5))(assert (<= {name} 0.5001))" for name in inputs)
+    scores = scores_of(network, np.full((1, 1, 1, 4, 4), 0.5, np.float32))[0]
+    first, last = int(scores.argmax()), int(scores.argmin())
+
+    def status(claim):
+        (tmp_path / "query.vnnlib").write_text(f"{declared}{box}(assert {claim})")
+        return sp.verify_specification(network, tmp_path / "query.vnnlib").status
+
+    assert status(f"(<= Y_{first} Y_{last})") is sp.Status.SAFE
+    if ends == "Identity":
+        assert status(f"(>= Y_{first} 1000.0)") is sp.Status.SAFE
+        return
+    with pytest.raises(InputError, match="only their order is analysed"):
+        status(f"(>= Y_{first} 1000.0)")
+
+
 # -- open sizes -----------------------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,9 @@ WORDS = {
     "instance norm by constants": (
         lambda x: functional.instance_norm(x, CHANNELS, CHANNELS**2, use_input_stats=False), PICTURE),
     "rms norm": (lambda x: functional.rms_norm(x, (6,), VECTOR, 0.1), PICTURE),
+    "rms norm without epsilon": (lambda x: functional.rms_norm(x * 1e-4, (6,)), PICTURE),
+    "rms norm in float64": (lambda x: functional.rms_norm(x.double(), (6,), eps=0.1), PICTURE),
+    "counting": (lambda x: (x > 0).sum(1) / 3 + x.sum(1), PICTURE),
     "normalize": (functional.normalize, PICTURE),
     "vector norm": (lambda x: torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True), PICTURE),
     "vector norm of order 1": (lambda x: torch.linalg.vector_norm(x, 1, dim=-1), PICTURE),
@@ -176,6 +179,17 @@ REFUSED = {
         "other than under a softmax",
     ),
     "dropout": (lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1), "attention with dropout"),
+    "a computed mask": (
+        lambda x: functional.scaled_dot_product_attention(x, x, x, x @ x.mT > -9),
+        "a computed choice of what takes",
+    ),
+    "elu of scaled numbers": (lambda x: torch.ops.aten.elu(x - 300, 1.0, 1.0, 0.5), "input_scale=0.5"),
+    "floats written among whole numbers": (
+        lambda x: torch.zeros(PICTURE, dtype=torch.int64).copy_(x.clamp(0, 0)) + x,
+        "a result of type torch.int64",
+    ),
+    "truth values by another's type": (lambda x: x.type_as(x > 0) * x, "a result of type torch.bool"),
+    "rms norm in float64": (lambda x: functional.rms_norm(x.double(), (6,)), "without an epsilon, in torch.float64"),
 }
 
 

@@ -186,6 +186,9 @@ ONE_NODE = {
     "reduce sum attribute": (node("ReduceSum", axes=[2]), {}, PICTURE, 11),
     "reduce sum all": (node("ReduceSum"), {}, (1, 3, 4), 13),
     "reduce sum of nothing": (node("ReduceSum", noop_with_empty_axes=1), {}, PICTURE, 13),
+    "reduce L1 of nothing": (node("ReduceL1", noop_with_empty_axes=1), {}, PICTURE, 18),
+    "reduce L2 of nothing": (node("ReduceL2", noop_with_empty_axes=1), {}, PICTURE, 18),
+    "reduce squares of nothing": (node("ReduceSumSquare", noop_with_empty_axes=1), {}, PICTURE, 18),
     "slice attributes": (node("Slice", starts=[1, -4], ends=[3, 100], axes=[1, 3]), {}, PICTURE, 9),
     "slice attributes without axes": (node("Slice", starts=[0, 1], ends=[1, -1]), {}, PICTURE, 9),
     "slice": (

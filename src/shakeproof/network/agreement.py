@@ -21,6 +21,8 @@ from shakeproof.operators import Affine
 # What float32 may be off by: shares of how far the outputs are apart, of an output's size, and of the largest output.
 # (Real networks of up to 56 layers are off by a millionth of how far their outputs are apart.)
 TOLERANCE_OF_SPREAD, TOLERANCE_OF_SIZE, TOLERANCE_OF_REST = 1e-4, 1e-5, 3e-6
+# Outputs for pixels in 0..255 count as so many times those for pixels in [0, 1] at most: powers of pixels grow faster.
+LARGEST_GROWTH = 256.0
 # Two implementations of one network in float64 are off by less than this share of its largest output, and by rounding.
 TOLERANCE_OF_TWINS = 1e-9
 # Float32's own error is sampled so many times, and may be so many times as large; float64's is a share of it.
@@ -41,8 +43,8 @@ class Usual:
 
 def usual(natural: NDArray[np.float32], all_of_them: NDArray[np.float32]) -> Usual:
     """From the runtime's outputs (n, classes): for inputs of the size of numbers in [0, 1], and for others as well."""
-    finite = all_of_them[np.isfinite(all_of_them)]
-    return Usual(float(np.ptp(natural)), float(np.abs(finite).max(initial=0.0)))
+    size, largest = (float(np.abs(some[np.isfinite(some)]).max(initial=0.0)) for some in (natural, all_of_them))
+    return Usual(float(np.ptp(natural)), min(largest, LARGEST_GROWTH * size))
 
 
 def allowed(theirs: NDArray[np.float64], usually: Usual, least: float) -> NDArray[np.float64]:

@@ -135,7 +135,9 @@ def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tu
         reading = onnx_reader.read(model, str(path), picture)
         notes = (scores.note, *reading.notes) if scores.note else reading.notes
         names = class_names({entry.key: entry.value for entry in model.metadata_props})
-        return _Stored(data, _digest(parts)), replace(reading, notes=notes, class_names=names)
+        return _Stored(data, _digest(parts)), replace(
+            reading, notes=notes, class_names=names, ranks_only=scores.ranks_only
+        )
     except OSError as error:
         raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
     except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
@@ -183,6 +185,7 @@ def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Ne
         graph=graph,
         operators=reading.operators,
         dropped=reading.dropped,
+        ranks_only=reading.ranks_only,
         twin=onnx_twin(stored_model.data),
     )
 

@@ -192,8 +192,8 @@ class Deployed:
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Network(Deployed):
     """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
-    their normalisation. `operators` counts the model's own, and `twin` is the model by another
-    implementation.
+    their normalisation. `operators` counts the model's own, and `twin` is the model by another implementation.
+    `ranks_only`: the model's own output has other values than the scores, in the same order.
     """
 
     graph: Graph
@@ -201,6 +201,7 @@ class Network(Deployed):
     dropped: str | None = None
     usual: Usual = field(default_factory=Usual)
     twin: Twin | None = None
+    ranks_only: bool = False
 
     @property
     def facts(self) -> dict[str, str]:
@@ -270,6 +271,7 @@ class Network(Deployed):
             own = float32_noise(self.graph, torch.from_numpy(inputs).double()).amax(1).numpy()
         prepared = self.prepared(inputs)
         noise = np.maximum(own, twin_noise(twin, prepared))[:, None]
+        noise = np.where(np.isfinite(noise), noise, np.nan)  # what may be anything explains nothing
         exact = twin.exact(prepared.astype(np.float64))
         kept = noise if self.normalisation is not None else SHARE_OF_FLOAT64 * noise  # pictures are prepared in float32
         size = np.abs(exact).max(1, keepdims=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -25,10 +25,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Scores:
-    """The value of a model that holds the class scores, and what should be said about it."""
+    """The value of a model that holds the class scores, and what should be said about it.
+
+    `ranks_only`: the output that is meant has other values than these, in the same order.
+    """
 
     value: str
     note: str | None
+    ranks_only: bool = False
 
 
 def word_of(node: onnx.NodeProto) -> str:
@@ -77,7 +81,8 @@ def scores(model: onnx.ModelProto, name: str, output_name: str | None) -> Scores
     value = held[chosen] or chosen  # or what makes it will be named as unsupported
     which = f"of the outputs {', '.join(shapes)}, {chosen}" if len(shapes) > 1 else f"the output {chosen}"
     by = "" if value == chosen else f" by the scores that it is made from ({value})"
-    return Scores(value, f"{which} is analysed{by}" if by or len(shapes) > 1 else None)
+    note = f"{which} is analysed{by}" if by or len(shapes) > 1 else None
+    return Scores(value, note, ranks_only=value != _unchanged(chosen, makers, _is_copy))
 
 
 def _held_by(output: onnx.ValueInfoProto, makers: Mapping[str, onnx.NodeProto]) -> str | None:
@@ -104,18 +109,25 @@ def _behind_label(value: str, makers: Mapping[str, onnx.NodeProto]) -> str | Non
     return None
 
 
-def _unchanged(value: str, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """The value that another one is a copy of, or is but for a positive factor: the largest stays the largest."""
-    while value in makers and makers[value].input and _keeps_order(makers[value]):
-        value = makers[value].input[0]
-    return value
+def _is_copy(node: onnx.NodeProto) -> bool:
+    """The same values, or a dictionary of them by label."""
+    return word_of(node) in ("Identity", f"{LEARNING_DOMAIN}::ZipMap")
 
 
 def _keeps_order(node: onnx.NodeProto) -> bool:
-    """A copy, a dictionary of scores by label, or each score's share of their sum."""
+    """A copy, or each score's share of their sum: the largest stays the largest."""
     if word_of(node) == f"{LEARNING_DOMAIN}::Normalizer":
         return any(attribute.s in (b"L1", b"L2") for attribute in node.attribute)
-    return word_of(node) in ("Identity", f"{LEARNING_DOMAIN}::ZipMap")
+    return _is_copy(node)
+
+
+def _unchanged(
+    value: str, makers: Mapping[str, onnx.NodeProto], keeps: Callable[[onnx.NodeProto], bool] = _keeps_order
+) -> str:
+    """The value that another one is a copy of, or is but for a positive factor."""
+    while value in makers and makers[value].input and keeps(makers[value]):
+        value = makers[value].input[0]
+    return value
 
 
 def _shape(value: onnx.ValueInfoProto) -> list[str]:

@@ -195,7 +195,7 @@ def _reduce(operation: Callable[..., Value], call: Call) -> Value:
     x = call.value()
     axes, keep = call.integers("axes", 1), bool(call.attributes.get("keepdims", 1))
     if call.attributes.get("noop_with_empty_axes") and not axes:
-        return x
+        x, axes, keep = call.builder.reshape(x, (*x.shape, 1)), [-1], False  # of each entry on its own
     return operation(call.builder, x, axes or range(len(x.shape)), keep)
 
 

@@ -35,7 +35,7 @@ class Reading:
     `operators` counts the nodes that see the image, by operator. `dropped` names a final Softmax or LogSoftmax that
     the graph leaves out: it does not change which class wins. `output_shape` is the output's before it was flattened.
     `notes` are what the user should know; `is_double` whether the input is in float64; `class_names` what the model's
-    metadata call its classes.
+    metadata call its classes. `ranks_only`: the model's own output has other values, in the same order.
     """
 
     graph: Graph | None
@@ -46,6 +46,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     is_double: bool = False
     class_names: ClassNames = field(default_factory=ClassNames)
+    ranks_only: bool = False
 
     @property
     def refusal(self) -> str:

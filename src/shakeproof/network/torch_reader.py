@@ -19,6 +19,8 @@ from shakeproof.network.torch_rules import OPERATORS, softmax_axis
 
 # By word, what a final one is called in notes.
 SOFTMAX = {"softmax": "Softmax", "_softmax": "Softmax", "log_softmax": "LogSoftmax", "_log_softmax": "LogSoftmax"}
+# What makes truth values of numbers.
+COMPARISONS = {"eq", "ge", "gt", "isnan", "le", "lt"}
 # What a rule runs into where a node is not used as it expects.
 UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -147,14 +149,27 @@ class _TorchReader:
         rule = OPERATORS.get(word)
         if rule is None:
             raise Unsupported("not supported")
-        if word in ("add", "sub") and node.meta["val"].dtype == torch.bool:
-            raise Unsupported("a sum of truth values, which is none of numbers")
+        self._check_types(node, word, arguments, options)
         if word in SOFTMAX and node.name == self.output:
             x, axis = arguments[0], softmax_axis(*arguments, **options)
             if x.shape[axis] == prod(x.shape):  # over all entries: it does not change their order
                 self.dropped = SOFTMAX[word]
                 return x
         return rule(self.builder, *arguments, **options)
+
+    def _check_types(self, node: torch.fx.Node, word: str, arguments: Any, options: Any) -> None:
+        """Refuse what rules, which see no types, would take for something else."""
+        made = getattr(node.meta["val"], "dtype", None)  # of several outputs, none
+        given = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(self.known[n.name], Value)}
+        if word in ("add", "sub") and made == torch.bool:
+            raise Unsupported("a sum of truth values, which is none of numbers")
+        if made not in (None, *FLOATS) and given.intersection(FLOATS) and word not in COMPARISONS:
+            raise Unsupported(f"a result of type {made}, which rounds it")
+        if word == "scaled_dot_product_attention" and torch.bool in given:
+            raise Unsupported("attention with a computed choice of what takes part")
+        epsilon = arguments[3] if len(arguments) > 3 else options.get("eps")
+        if word == "rms_norm" and epsilon is None and made != torch.float32:
+            raise Unsupported(f"without an epsilon, in {made}, which has one of its own")
 
 
 def _held(program: ExportedProgram) -> dict[str, str]:

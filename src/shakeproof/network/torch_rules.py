@@ -144,7 +144,9 @@ def _like(number: int) -> Callable[..., Tensor]:
 
 
 def _elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
-    return b.scale(compose.elu(b, b.scale(x, input_scale, 0.0), alpha), scale, 0.0)
+    if input_scale != 1:  # of negative numbers alone
+        raise Unsupported(f"input_scale={input_scale:g}")
+    return b.scale(compose.elu(b, x, alpha), scale, 0.0)
 
 
 def _converted(b: Builder, x: Value, *arguments: Any, **options: Any) -> Value:
