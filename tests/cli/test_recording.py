@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 from warm import complaint, run
 
-from shakeproof import Record, demo
+from shakeproof import Record, Settings, demo, load
+from shakeproof.cli import recording
+from shakeproof.query import perturbed
 
 MODEL = str(demo.MODEL)
 IMAGES = {path.stem: str(path) for path, _ in demo.images()}
@@ -149,6 +151,15 @@ def test_a_disk_that_fills_up_leaves_whole_lines(tmp_path, name):
     resumed = run(*words, "--resume", cwd=tmp_path)
     assert lines + len(resumed.stdout.splitlines()) == 24
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_what_another_version_answered_is_asked_again(monkeypatch):
+    network = load(MODEL)
+    (query,) = perturbed(network, [STOP], "identity")
+    before = recording.question(network, query, Settings())
+    assert recording.question(network, query, Settings()) == before
+    monkeypatch.setattr(recording, "__version__", "0.0.9")
+    assert recording.question(network, query, Settings()) != before
 
 
 @pytest.mark.parametrize("option", ["--plot", "--counterexample", "--certificate", "--output"])

@@ -41,6 +41,8 @@ def test_what_cannot_be_meant():
         labels("elephant", "stop")
     with pytest.raises(InputError, match="has 4 subfolders, the network 3 classes"):
         labels("a", "b", "c", "d")
+    with pytest.raises(InputError, match="numbered up to 3, the network's classes from 0 to 2"):
+        labels("1", "2", "3", names=ClassNames())
 
 
 def test_folders_as_torchvision_reads_them(tmp_path):

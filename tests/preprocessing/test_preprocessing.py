@@ -185,6 +185,10 @@ def read(tmp_path, **said) -> Preprocessing:
             {"resize": 248, "crop": (224, 224), "resample": "bicubic"},
         ),
         (
+            {"image_processor_type": "PoolFormerImageProcessor", "size": 224, "crop_size": 224},
+            {"resize": 248, "crop": (224, 224), "resample": "bicubic"},
+        ),
+        (
             {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, "do_center_crop": False},
             {"resize": 256, "resample": "bicubic"},
         ),
@@ -218,10 +222,20 @@ def test_normalisation_is_all_that_happens_to_bytes(tmp_path, said):
     assert np.allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_efficient_net_divides_twice_unless_it_says_otherwise(tmp_path):
+    own = {"image_processor_type": "EfficientNetImageProcessor", "do_resize": False, "image_mean": [0.0]}
+    assert read(tmp_path, **own, image_std=[0.5]).std == (0.25,)
+    assert read(tmp_path, **own, image_std=[0.5], include_top=False).std == (0.5,)
+
+
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
         ({"image_processor_type": "DonutImageProcessor"}, "what a DonutImageProcessor does"),
+        (
+            {"image_processor_type": "PoolFormerImageProcessor", "size": {"height": 9, "width": 9}, "crop_size": 9},
+            "height and width, with a share",
+        ),
         ({"do_pad": True}, "do_pad: is not known here"),
         ({"do_flip_channel_order": True}, "do_flip_channel_order"),
         ({"size": {"longest_edge": 800}}, "longest_edge"),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shakeproof import __version__
 from shakeproof.cli.queries import Asked, Known, Refusal
 from shakeproof.errors import InputError
 
@@ -105,12 +106,20 @@ class Recording:
 
 
 def question(network: Network, query: Query, settings: Settings, late: bool = False) -> str:
-    """A digest of all that an answer depends on: the model, the pixels or boxes, the kernel, the settings.
+    """A digest of all that an answer depends on: the model, the pixels or boxes, the kernel, the settings, our version.
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).
     """
     how = replace(settings, memory=1.0, device="cpu", whole_curve=False, timeout=settings.timeout if late else None)
-    about = (network.identity, network.name, network.normalisation, network.layout, query.name, query.label)
+    about = (
+        __version__,
+        network.identity,
+        network.name,
+        network.normalisation,
+        network.layout,
+        query.name,
+        query.label,
+    )
     kernel = (str(query.perturbation), getattr(query.perturbation, "kernel", None), query.strengths)
     digest = hashlib.sha256(repr((about, kernel, how)).encode(errors="surrogateescape"))
     for array in _arrays(query):

@@ -46,6 +46,11 @@ def subfolder_label(place: Subfolder, names: ClassNames, classes: int) -> tuple[
     if len(unknown) < len(found):
         raise InputError(f"{place.folder}: no class is called {', '.join(unknown[:LISTED])}, as subfolders are")
     if all(name.isdecimal() for name in place.siblings):
+        if (last := max(map(int, place.siblings))) >= classes:  # the others may be counted from 1 as well
+            raise InputError(
+                f"{place.folder}: subfolders are numbered up to {last}, the network's classes from 0 to {classes - 1};"
+                " name them by the classes' numbers, or their names"
+            )
         return int(place.name), f"{place.folder}: labels are the numbers that subfolders are named by"
     if len(place.siblings) > classes:
         raise InputError(f"{place.folder}: has {len(place.siblings)} subfolders, the network {classes} classes")

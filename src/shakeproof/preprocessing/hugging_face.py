@@ -72,7 +72,7 @@ def _understood(said: Mapping[str, Any]) -> Preprocessing:
         raise InputError(f"{', '.join(strange)}: is not known here, and would change the pixels")
     resize, crop = _sizes(said, kind_name, kind)
     resample = said.get("resample")
-    mean, std = _normalisation(said)
+    mean, std = _normalisation(said, said.get("include_top", kind_name == "EfficientNet"))
     return Preprocessing(
         resize=resize,
         crop=crop,
@@ -92,9 +92,11 @@ def _sizes(
     if said.get("do_center_crop", kind.crops):
         size = _size(said["crop_size"], is_square=True)
         crop = (size, size) if isinstance(size, int) else size
+    share = said.get("crop_pct", 0.9 if name == "PoolFormer" else None)
+    if name == "PoolFormer" and share and isinstance(resize, tuple):
+        raise ValueError("a PoolFormer's size of height and width, with a share to crop")
     if resize is None or isinstance(resize, tuple):
         return resize, crop
-    share = said.get("crop_pct")
     if name == "Levit":
         return int(256 / 224 * resize), crop
     if name == "ConvNext":  # small pictures are resized to more and cropped, large ones are squeezed
@@ -114,14 +116,16 @@ def _size(said: Any, is_square: bool) -> int | tuple[int, int]:
     raise ValueError(f"a size of {json.dumps(said)}")
 
 
-def _normalisation(said: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+def _normalisation(
+    said: Mapping[str, Any], divides_twice: bool
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and deviation of pixels p in [0, 1]: the network is given (255 p factor - offset - mean) / std."""
     factor = 255 * float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 255.0
     offset = 1.0 if said.get("rescale_offset") and said.get("do_rescale", True) else 0.0
     mean, std = [0.0], [1.0]
     if said.get("do_normalize", True):
         mean, std = ([*map(float, said[key])] for key in ("image_mean", "image_std"))
-        if said.get("include_top"):  # EfficientNet's divides twice
+        if divides_twice:  # EfficientNet's does
             std = [number**2 for number in std]
     if abs(factor - 1) < 1e-9:
         factor = 1.0
