@@ -14,6 +14,16 @@ from functools import cache
 from pathlib import Path
 
 IMPORTED = "matplotlib.figure numpy onnx onnxruntime rich.progress scipy.optimize shakeproof.analysis shakeproof.cli"
+# A busy machine makes runs take so many times longer than their share of it.
+WAITING = 10
+
+
+class Finished(subprocess.CompletedProcess[str]):
+    """A run that has ended: what it printed, and what it took."""
+
+    def __init__(self, words: list[str], code: int, out: str, err: str, seconds: float, gib: float) -> None:
+        super().__init__(words, code, out, err)
+        self.seconds, self.gib = seconds, gib
 
 
 class WarmCommand:
@@ -25,10 +35,10 @@ class WarmCommand:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )
 
-    def run(
-        self, *words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """With `limits`, a run that takes so many seconds is killed, and so many GiB more are all that it gets."""
+    def run(self, *words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None) -> Finished:
+        """With `limits`, a run that takes so many seconds of a processor is killed, and so is one that waits for ever;
+        and so many GiB more are all that it gets.
+        """
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -38,8 +48,8 @@ class WarmCommand:
             request["limits"] = limits
             self.server.stdin.write(json.dumps(request) + "\n")
             self.server.stdin.flush()
-            code = int(self.server.stdout.readline())
-            return subprocess.CompletedProcess(given, code, _text(out), _text(err))
+            code, *taken = json.loads(self.server.stdout.readline())
+            return Finished(given, code, _text(out), _text(err), *taken)
 
     def close(self) -> None:
         assert self.server.stdin is not None
@@ -58,9 +68,7 @@ def _text(path: Path) -> str:
     return path.read_text(errors="backslashreplace")
 
 
-def run(
-    *words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, cwd: Path | None = None, limits: tuple[int, int] | None = None) -> Finished:
     """The command's exit code, and what it printed."""
     return command().run(*words, cwd=cwd, limits=limits)
 
@@ -84,8 +92,9 @@ def serve() -> None:
         child = os.fork()
         if not child:
             become(request)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        _, status, taken = os.wait4(child, 0)
+        seconds, gib = taken.ru_utime + taken.ru_stime, taken.ru_maxrss / 2**20
+        print(json.dumps([os.waitstatus_to_exitcode(status), seconds, gib]), flush=True)
 
 
 def become(request: dict) -> None:
@@ -98,7 +107,8 @@ def become(request: dict) -> None:
     sys.argv = ["shakeproof", *request["words"]]
     if request["limits"] is not None:
         seconds, gib = request["limits"]
-        signal.alarm(seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        signal.alarm(WAITING * seconds)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (gib << 30),) * 2)
     try:

@@ -112,7 +112,8 @@ def test_more_time_asks_again_only_where_there_was_too_little(tmp_path):
 
 def test_a_file_of_something_else_is_left_alone(tmp_path):
     ours = '{"question": "1", "status": "safe"}\n'
-    texts = ('{"a": 1}\n', "[]\n", "no line", ours + "no line", ours + "\n")
+    strange = ('{"question": "1", "status": "fine"}\n', '{"question": "1", "status": []}\n', "[" * 100_000 + "\n")
+    texts = ('{"a": 1}\n', "[]\n", "no line", ours + "no line", ours + "\n", *strange)
     tables = ("a,b\n1,2\n", "\n", "no line")
     for name, text in (*(("r.jsonl", text) for text in texts), *(("r.csv", text) for text in tables)):
         (tmp_path / name).write_text(text)

@@ -49,6 +49,7 @@ def refusal(word: object, **chosen: str) -> str:
         (npy("(2, 3)", data=b"12345"), "promises"),
         (npy("(2,)", "'|O'", data=b"x" * 16), "Python objects"),
         (npy("'x'"), "not a readable image"),
+        (npy("((2,"), "not a readable image"),
         (npy("(2,)", "'no type'"), "not a readable image"),
         (npy("(2,)", "(" * 300 + ")" * 300), "not a readable image"),
         (b"\x93NUMPY\x09\x00\x10\x00" + b" " * 16, "format"),
@@ -124,10 +125,19 @@ def test_pictures_of_impossible_sizes(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-@pytest.mark.parametrize("name", ["pipe.png", "pipe.npy", "pipe.npz", "pipe.npz@0", "pipe.npy@0"])
+@pytest.mark.parametrize(
+    "name", ["pipe.png", "pipe.npy", "pipe.npz", "pipe.npz@0", "pipe.npy@0", "pipe.vnnlib", "pipe.vnnlib.gz"]
+)
 def test_a_named_pipe_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name.split("@")[0])
     assert "no regular file" in refusal(tmp_path / name)
+
+
+def test_libraries_that_talk_are_not_heard(tmp_path, capfd):
+    Image.new("L", (64, 64)).save(tmp_path / "a.tif", compression="tiff_lzw")
+    (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-20])
+    refusal(tmp_path / "a.tif")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_names_that_cannot_be(tmp_path):

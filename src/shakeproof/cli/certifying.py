@@ -12,7 +12,7 @@ import click
 
 from shakeproof.cli.supporting import EXIT_NO
 from shakeproof.cli.terminal import progress_bar, say
-from shakeproof.files import write_whole
+from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
@@ -31,6 +31,8 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
     """
     from shakeproof import checker
 
+    for path in (*certificates, model, *(() if image is None else (image,))):
+        check_regular(path)
     accepted = True
     with progress_bar("checking", as_json) as advance:
         for number, path in enumerate(certificates):

@@ -77,7 +77,7 @@ class Recording:
         for number, line in enumerate(lines, start=1 + self.is_table):
             try:
                 yield self._answer(line.decode(errors="surrogateescape"))
-            except (KeyError, TypeError, ValueError, csv.Error):
+            except (KeyError, RecursionError, TypeError, ValueError, csv.Error):
                 raise self._strange(number) from None
         start = b"" if self.is_table and b"\n" in text else HEADER if self.is_table else START
         if not start.startswith(torn[: len(start)]):
@@ -86,8 +86,10 @@ class Recording:
 
     def _answer(self, line: str) -> tuple[str, str]:
         """A line's question, and how it was answered."""
+        from shakeproof.verdict import Status
+
         said = dict(zip(COLUMNS, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
-        return said["question"], said["status"]
+        return str(said["question"]), Status(said["status"])
 
     def _strange(self, number: int) -> InputError:
         return InputError(f"{self.path}: line {number} is not what shakeproof writes; choose another name")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +46,26 @@ def read_picture(path: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
         warnings.simplefilter("ignore")  # what libraries remark about files is no help to their user
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         try:
-            with Pillow.open(path, formats=known) as picture:
+            with Pillow.open(path, formats=known) as picture, _unsaid(picture.format == "TIFF"):
                 return _pixels(ImageOps.exif_transpose(picture), path), _notes(picture)
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
             raise InputError(f"{path}: the picture is too large to be read; make it smaller first") from error
+
+
+@contextmanager
+def _unsaid(talks: bool) -> Iterator[None]:
+    """Without what libtiff writes to the process's stderr, past Python, about files that are damaged."""
+    if not talks:
+        yield
+        return
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _notes(picture: Pillow.Image) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shakeproof.errors import InputError
+from shakeproof.files import check_regular
 from shakeproof.vnnlib.directives import check_perturbed, read_directives
 from shakeproof.vnnlib.formula import NUMBER, Assertions, Formula, LinearSum, Value, joined, number, shortened
 from shakeproof.vnnlib.specification import Specification
@@ -38,6 +39,7 @@ def read_specification(path: Path) -> Specification:
 
 def _text(path: Path) -> str:
     """A file's text, with \\n at the end of its lines."""
+    check_regular(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(LARGEST_TEXT + 1)
