@@ -340,11 +340,12 @@ def test_all_unknown_operators_are_named_at_once():
         (node("Div", "w"), {"w": np.float32([0.0])}),
         (helper.make_node("Relu", ["a", "w"], ["b"]), {"w": numbers(1)}),
         (helper.make_node("Constant", [], ["b"], value_floats=[1.0]), {}),
+        (node("Slice", "s", "e", "i", "t"), {"s": whole(-99), "e": whole(-999), "i": whole(2), "t": whole(-1)}),
     ],
     ids=["square", "product", "division", "half", "softmax", "infinite", "filled", "three", "left", "same",
          "domain", "attribute", "sign", "mean", "norms", "indices", "constant",
          "same-lower", "same-dilated", "reflect", "edge", "crop", "axes", "partial", "training", "parts", "no-op",
-         "zero", "input", "floats"],
+         "zero", "input", "floats", "backwards"],
 )  # fmt: skip
 def test_what_has_no_rule_is_unknown(operator, weights):
     nodes = [operator]

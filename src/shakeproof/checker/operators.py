@@ -36,8 +36,10 @@ def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps
     cuts, count = [slice(None)] * x.ndim, len(starts)
     axes, steps = axes if len(axes) else range(count), steps if len(steps) else [1] * count
     for axis, *cut in zip(axes, starts, ends, steps, strict=True):
-        cuts[axis] = slice(*cut)  # ONNX counts beyond the ends as Python does
-    return x[tuple(cuts)]
+        cuts[axis] = slice(*cut)
+    made = x[tuple(cuts)]  # ONNX counts beyond the ends as Python does, but for what is nothing backwards
+    require(made.size or min(steps) > 0, "Slice of nothing, backwards", Unknown)
+    return made
 
 
 def Split(x: Array, /, split: Numbers = (), *, num_outputs: int, axis: int = 0) -> list[Array]:
