@@ -1,6 +1,6 @@
 """Does any input crash the command? Thousands of broken files, folders and command lines, the same for the same seed.
 
-    python benchmarks/fuzz.py [--count 10000] [--seed 0] [--only png,words] [--keep DIR]
+    python benchmarks/fuzz.py [--count 10000] [--seed 0] [--only png,words] [--minutes 5] [--keep DIR]
 
 Each input is run by the real command in a process of its own, forked from one that has done the imports. It must end
 within 10 s of a processor's time and 4 GiB, with exit code 0, 1, 2 or 3; refuse in one line of ours; show no traceback
@@ -11,6 +11,7 @@ does not, and `--keep` keeps such inputs with their commands. The kinds of input
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import shutil
@@ -55,12 +56,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed; each kind goes on from there")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no input after so long")
     parser.add_argument("--only", help="kinds, with commas between them", default=",".join(KINDS))
     parser.add_argument("--keep", type=Path, help="keep inputs that fail, with their commands, in this folder")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     kinds, tallies, start = given.only.split(","), defaultdict[str, Tally](Tally), time.monotonic()
     for number in track(range(given.count), "breaking"):
+        if time.monotonic() - start > 60 * given.minutes:
+            break
         kind, seed = kinds[number % len(kinds)], given.seed + number // len(kinds)
         case = broken(kind, seed)
         with tempfile.TemporaryDirectory() as folder:

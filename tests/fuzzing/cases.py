@@ -22,7 +22,7 @@ from fuzzing.changes import Change, Random, one_of
 LIMITS = 10, 4
 # What may be found under a file's name instead of its bytes.
 PIPE, FOLDER, LOOP, NOTHING = "a named pipe", "a folder", "a link to itself", "nothing"
-# Outputs are written under names that begin so; all else is left as it was.
+# Outputs are written under names that begin so, or like a word of the command; inputs are left as they were.
 OUTPUT = "out"
 
 
@@ -103,12 +103,12 @@ def wrongly_said(done: subprocess.CompletedProcess[str], several: bool = False) 
 
 def wrongly_written(case: Case, code: int, folder: Path) -> list[str]:
     """Inputs that are not what they were, files that nobody asked for, and outputs that are not whole."""
-    wrong = []
+    wrong, asked = [], [word.partition(".")[0] for word in case.words if word[:1] not in ("", ".")]
     found = {os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names}
     for name in sorted(found | {name for name, held in case.files.items() if isinstance(held, bytes)}):
         before, path = case.files.get(name), folder / name
         is_output = name.startswith(OUTPUT)
-        if before is None and not is_output:
+        if before is None and not name.startswith((OUTPUT, *asked)):
             wrong.append(f"left a file {name!r}")
         elif isinstance(before, bytes) and (not is_output or code == 2):
             wrong += [] if path.is_file() and path.read_bytes() == before else [f"changed {name!r}"]
