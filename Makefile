@@ -21,7 +21,7 @@ demo: setup
 	$(BIN)/shakeproof demo
 
 test: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff format --check .

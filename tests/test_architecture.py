@@ -30,8 +30,19 @@ LAYERS = {
         "vnnlib",
     },
     "networks": {"operators", "network", "inputs", "images", "demo"},
-    "engines": {"rounding", "exact", "bounds", "search"},
-    "answers": {"settings", "query", "evidence", "verdict", "replay", "result", "methods", "analysis", "estimate"},
+    "engines": {"rounding", "exact", "bounds", "search", "enumeration"},
+    "answers": {
+        "settings",
+        "query",
+        "evidence",
+        "verdict",
+        "replay",
+        "result",
+        "methods",
+        "analysis",
+        "comparing",
+        "estimate",
+    },
     "faces": {"report", "exporting", "certificate", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
@@ -136,15 +147,15 @@ def test_no_name_stands_for_two_things():
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
-def test_results_are_made_in_two_places_only():
-    """The two methods hand evidence over; nothing else makes a result, and nothing anywhere sets a verdict."""
+def test_results_are_made_by_methods_only():
+    """The three methods hand evidence over; nothing else makes a result, and nothing anywhere sets a verdict."""
     makers = {
         str(path.relative_to(ROOT))
         for path in sources()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Result"
     }
-    assert makers == {"methods/splitting.py", "methods/sweeping.py"}
+    assert makers == {"methods/enumerating.py", "methods/splitting.py", "methods/sweeping.py"}
     fields = ast.unparse(
         next(n for n in ast.parse((ROOT / "result.py").read_text()).body if isinstance(n, ast.ClassDef))
     )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
     from shakeproof.asserting import assert_safe
+    from shakeproof.comparing import Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
     from shakeproof.images import Image, read_image, read_images
-    from shakeproof.network import Network, load
+    from shakeproof.network import Deployed, Network, load, load_deployed
     from shakeproof.perturbation import (
         AnyKernel,
         Perturbation,
@@ -49,7 +50,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use: torch takes a second, `shakeproof --help` must not.
 _HOMES = {
     "errors": ("ShakeproofError",),
-    "network": ("Network", "load"),
+    "network": ("Deployed", "Network", "load", "load_deployed"),
     "images": ("Image", "read_image", "read_images"),
     "perturbation": (
         "AnyKernel",
@@ -79,10 +80,14 @@ _HOMES = {
     "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
     "asserting": ("assert_safe",),
+    "comparing": ("Compared", "Disagreement", "compare"),
 }
 
 __all__ = [
     "AnyKernel",
+    "Compared",
+    "Deployed",
+    "Disagreement",
     "Exported",
     "Image",
     "Interval",
@@ -104,6 +109,7 @@ __all__ = [
     "assert_safe",
     "box_blur",
     "brightness",
+    "compare",
     "contrast",
     "custom",
     "defocus",
@@ -112,6 +118,7 @@ __all__ = [
     "haze",
     "identity",
     "load",
+    "load_deployed",
     "motion_blur",
     "parse",
     "perturbed",

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import nobody
 from shakeproof.errors import InputError, kind_of
-from shakeproof.methods import answer_by_splitting, answer_by_sweep, lines_at_once
-from shakeproof.network import Graph, Network, load
+from shakeproof.methods import answer_by_enumeration, answer_by_splitting, answer_by_sweep, lines_at_once
+from shakeproof.network import Deployed, Graph, Network, load, load_deployed
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
 from shakeproof.result import Result
 from shakeproof.settings import Method, Options, Settings
 from shakeproof.vnnlib import Specification, read_specification
 
-Model = Network | str | Path
+Model = Deployed | str | Path
 """What `load` gave, or a file for it to load."""
 Kernel = Perturbation | AnyKernel | str
 Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
@@ -151,7 +151,7 @@ def verify_specification(
         specification = read_specification(Path(specification))
     if not isinstance(specification, Specification):
         raise InputError(f"a specification is a VNN-LIB file, or what was read from one, not {kind_of(specification)}")
-    loaded, query = specified(as_network(network), name, specification)
+    loaded, query = specified(readable(as_network(network)), name, specification)
     return analyse(loaded, [query], _early(options), progress)[0]
 
 
@@ -160,13 +160,13 @@ def _early(options: Options) -> Settings:
     return Settings(**(early | options))
 
 
-def as_network(model: Model) -> Network:
+def as_network(model: Model, settings: Settings | None = None) -> Deployed:
     """What `load` gave, or now gives for a file; an error that says so of anything else."""
     if isinstance(model, (str, Path)):
-        return load(model)
+        return load(model) if settings is None or settings.halves is None else load_deployed(model)
     if isinstance(model, torch.nn.Module):
         raise InputError(f"{type(model).__name__}: is a torch module; load it first: load(module, example_input)")
-    if not isinstance(model, Network):
+    if not isinstance(model, Deployed):
         raise InputError(f"a network is what load(...) gives, or a model file's name, not {kind_of(model)}")
     return model
 
@@ -181,7 +181,7 @@ def _answered(
     progress: Callable[[float], None],
 ) -> Result | list[Result]:
     """One result for an image and a perturbation, a list for a list of either: every image under every perturbation."""
-    network = as_network(model)
+    network = as_network(model, settings)
     images = [fitting(network, own) for own in _several(image)]
     given: Any = label.tolist() if isinstance(label, (np.ndarray, np.generic, torch.Tensor)) else label
     if isinstance(given, (list, tuple)):
@@ -204,7 +204,7 @@ def _is_several(given: Any) -> bool:
 
 
 def analyse(
-    network: Network,
+    network: Deployed,
     queries: Sequence[Query],
     settings: Settings | None = None,
     progress: Callable[[float], None] = nobody,
@@ -214,7 +214,7 @@ def analyse(
 
 
 def answers(
-    network: Network,
+    network: Deployed,
     queries: Iterable[Query],
     settings: Settings | None = None,
     progress: Callable[[float], None] = nobody,
@@ -225,10 +225,15 @@ def answers(
     are answered, those in work by their share.
     """
     settings = Settings() if settings is None else settings
-    _check_arithmetic(network, settings)
+    if settings.halves is not None:
+        for number, query in enumerate(queries):
+            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1))
+        return
+    read = readable(network)
+    _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
-    while some := list(islice(waiting, lines_at_once(network, settings))):
-        yield from _answered_together(network, some, settings, _part(progress, done, 1))
+    while some := list(islice(waiting, lines_at_once(read, settings))):
+        yield from _answered_together(read, some, settings, _part(progress, done, 1))
         done += len(some)
 
 
@@ -260,6 +265,13 @@ def _answered_together(
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:
     return lambda share: progress(done + share * count)
+
+
+def readable(network: Deployed) -> Network:
+    """A network whose graph was read; an error for one that can only be run."""
+    if not isinstance(network, Network):
+        raise InputError(f"{network.name}: can only be run, on 8-bit pictures; load it to analyse it", option="pixels")
+    return network
 
 
 def _check_arithmetic(network: Network, settings: Settings) -> None:

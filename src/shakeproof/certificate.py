@@ -20,7 +20,7 @@ import shakeproof
 from shakeproof import checker
 from shakeproof.errors import InputError
 from shakeproof.evidence import BoundedCells
-from shakeproof.network import Network
+from shakeproof.network import Deployed
 from shakeproof.perturbation import Part, Perturbation, Tone
 from shakeproof.result import Result
 from shakeproof.search import Tree
@@ -39,7 +39,7 @@ class NoCertificateError(InputError):
     """Why there is no certificate of an answer, in one sentence."""
 
 
-def certificate(network: Network, result: Result, profile: bool = False) -> bytes:
+def certificate(network: Deployed, result: Result, profile: bool = False) -> bytes:
     """The certificate of an answer, as the checker has accepted it.
 
     With `profile`, of an exact answer that is not safe: which class wins on every stretch, but for gaps around changes.
@@ -69,9 +69,11 @@ def certificate(network: Network, result: Result, profile: bool = False) -> byte
     raise NoCertificateError(f"{result.query.name}: {TOO_SIMPLE}")
 
 
-def _question(network: Network, result: Result) -> tuple[checker.Question, dict[str, Any], Floats]:
+def _question(network: Deployed, result: Result) -> tuple[checker.Question, dict[str, Any], Floats]:
     """What is asked, in the checker's words."""
     query, path = result.query, Path(network.name)
+    if result.arithmetic == "deployed":
+        raise NoCertificateError(f"{query.name}: what a runtime gives is known by running it, not by a certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if path.suffix not in (".onnx", ".gz") or not path.is_file():

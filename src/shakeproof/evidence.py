@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shakeproof.enumeration import EightBitPictures
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve
 from shakeproof.inputs import InputBox, InputPath, InputSet
+from shakeproof.network import Deployment
 from shakeproof.search import SplitBox, SplitCells
 
 Floats = NDArray[np.float64]
@@ -133,6 +135,11 @@ class Proof(ABC):
     @property
     def is_doubtful(self) -> bool:
         """Whether rounding is what stands in the way."""
+        return False
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether it is about what the runtime computes, so that no other reading has to be compared with it."""
         return False
 
     @property
@@ -312,6 +319,85 @@ class BoundedTree(Proof):
     @property
     def is_finished(self) -> bool:
         return self.box.finished
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerated(Proof):
+    """The 8-bit pictures of a path, and what the deployed runtime makes of them, one after another from the first.
+
+    For each, as far as they were looked at: by how much the label's score exceeds all others (NaN where a score is
+    none), and the class that wins. Those `spared` were not run: bounds prove that the label leads by so much at least.
+    """
+
+    pictures: EightBitPictures
+    label: int
+    margins: NDArray[np.float32]
+    winners: NDArray[np.int64]
+    spared: NDArray[np.bool_]
+    deployment: Deployment
+    timed_out: bool = False
+
+    method = "enumeration"
+    is_deployed = True
+
+    def __post_init__(self) -> None:
+        if not len(self.margins) == len(self.winners) == len(self.spared) <= len(self.pictures):
+            raise ProofError("pictures and what was made of them do not fit together")
+
+    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+        return isinstance(inputs, InputPath) and inputs.end == (self.pictures.end,) and label == self.label
+
+    @property
+    def least(self) -> float:
+        return float(self.margins.min()) if self._kept == len(self.pictures) else -math.inf
+
+    @property
+    def pieces(self) -> int:
+        return len(self.margins)
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.timed_out
+
+    @cached_property
+    def _kept(self) -> int:
+        """How many pictures keep the label, from the first on."""
+        lost = np.flatnonzero(~(self.margins > 0))
+        return int(lost[0]) if len(lost) else len(self.margins)
+
+    @property
+    def all_run(self) -> bool:
+        """Whether every picture was run, none left out and none spared."""
+        return len(self.margins) == len(self.pictures) and not bool(self.spared.any())
+
+    @property
+    def first_lost(self) -> int | None:
+        """The number of the first picture that does not keep the label."""
+        return self._kept if self._kept < len(self.margins) else None
+
+    @property
+    def certified(self) -> float:
+        """The last float64 before the first picture that is lost, or that nobody looked at."""
+        return self.pictures.end if self._kept == len(self.pictures) else self.pictures.last_before(self._kept)
+
+    @property
+    def critical(self) -> Bracket | None:
+        """The neighbouring float64 numbers between which the first picture that is lost begins."""
+        if self.first_lost is None:
+            return None
+        begins = self.pictures.begins(self.first_lost)
+        low = high = float(begins)
+        return low if low <= begins else math.nextafter(low, 0), high if high >= begins else math.nextafter(high, 1)
+
+    @property
+    def profile(self) -> tuple[Interval, ...]:
+        ends = np.append(self.pictures.strengths, self.pictures.end)
+        starts = np.flatnonzero(np.append(True, np.diff(self.winners) != 0))[: len(self.winners)]
+        stops = np.append(starts[1:], len(self.winners))
+        return tuple(
+            Interval(float(ends[start]), float(ends[stop]), int(self.winners[start]))
+            for start, stop in zip(starts, stops, strict=True)
+        )
 
 
 @dataclass(frozen=True, eq=False)

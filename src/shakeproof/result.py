@@ -16,8 +16,9 @@ from torch import Tensor
 
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import BoundedCells, Bracket, Interval, Proof, Regions, Swept, Witness
+from shakeproof.evidence import BoundedCells, Bracket, Enumerated, Interval, Proof, Regions, Swept, Witness
 from shakeproof.exact import Curve
+from shakeproof.network import Deployment
 from shakeproof.query import Query
 from shakeproof.verdict import Evidence, Reason, Status, judge
 
@@ -118,8 +119,8 @@ class Result:
     @property
     def _trusted(self) -> bool:
         """Whether what was proved of the network is about the network that is deployed."""
-        comparison = self.evidence.comparison
-        return self.evidence.finite and comparison is not None and comparison.outputs_agree
+        comparison, deployed = self.evidence.comparison, self.proof is not None and self.proof.is_deployed
+        return self.evidence.finite and (deployed if comparison is None else comparison.outputs_agree)
 
     @property
     def profile(self) -> tuple[Interval, ...]:
@@ -133,6 +134,8 @@ class Result:
         curve = self.proof.curve if isinstance(self.proof, Swept) and len(self.proof.curve.z) else None
         if curve is not None and self.label is not None:
             found.append(float(curve.margin(self.label).min()))
+        if isinstance(self.proof, Enumerated) and len(self.proof.margins):
+            return float(np.nanmin(self.proof.margins))
         if self.status is Status.SAFE and (curve is None or curve.lead is not None):  # it may be least just at a jump
             found += [proof.least for proof in self.evidence.proofs]
         return min(found, default=None)
@@ -184,6 +187,7 @@ class Result:
             arithmetic=self.arithmetic,
             reason=self.reason,
             seconds=round(self.seconds, 6),
+            deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -249,6 +253,7 @@ class Record:
     arithmetic: str
     reason: Reason | None
     seconds: float
+    deployment: Deployment | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -281,6 +286,8 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        deployment = plain.pop("deployment")
+        plain |= {} if deployment is None else {"deployment": asdict(deployment)}
         found = self.counterexample
         plain |= {
             "status": self.status.value,
@@ -306,6 +313,7 @@ class Record:
                 "reason": None
                 if said["reason"] is None
                 else {reason.value: reason for reason in Reason}[said["reason"]],
+                "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "profile": tuple(Interval(part["from"], part["to"], part["class"]) for part in said["profile"]),
                 "critical_strength": _tupled(said["critical_strength"]),
                 "strength": _tupled(said["strength"]),

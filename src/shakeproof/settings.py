@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, TypedDict
 
+from shakeproof.enumeration import HalfRule
 from shakeproof.errors import InputError
 
 Method = Literal["auto", "exact", "bounds"]
 Rounding = Literal["rigorous", "nominal"]
 Arithmetic = Literal["real", "float32"]
+Pixels = Literal["real", "8bit", "8bit,rounding=half-up"]
 
 
 class Options(TypedDict, total=False):
@@ -26,6 +28,8 @@ class Options(TypedDict, total=False):
     whole_curve: bool
     rounding: Rounding
     arithmetic: Arithmetic
+    pixels: Pixels
+    shortcuts: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Settings:
 
     `rounding` is enclosed in every proof, unless a nominal answer of the exact method is asked for. `arithmetic` is
     what a proof is about: the network in real numbers, or every float32 evaluation of it, in any order of summation.
+
+    `pixels` that have 8 bits are run picture by picture, but for those of which bounds prove the outcome (`shortcuts`).
     """
 
     timeout: float | None = None
@@ -48,6 +54,14 @@ class Settings:
     whole_curve: bool = False
     rounding: Rounding = "rigorous"
     arithmetic: Arithmetic = "real"
+    pixels: Pixels = "real"
+    shortcuts: bool = True
+
+    @property
+    def halves(self) -> HalfRule | None:
+        """Which way a pixel goes that is half way between two grey levels; None for pixels that are real numbers."""
+        rules: dict[Pixels, HalfRule | None] = {"real": None, "8bit": "half-even", "8bit,rounding=half-up": "half-up"}
+        return rules[self.pixels]
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("memory", self.memory), ("tolerance", self.tolerance)):
@@ -65,5 +79,7 @@ class Settings:
             raise InputError(f"rounding must be rigorous or nominal, not {self.rounding!r}")
         if self.arithmetic not in ("real", "float32"):
             raise InputError(f"the arithmetic must be real or float32, not {self.arithmetic!r}")
+        if self.pixels not in ("real", "8bit", "8bit,rounding=half-up"):
+            raise InputError(f"pixels must be real, 8bit or 8bit,rounding=half-up, not {self.pixels!r}")
         if (self.rounding, self.arithmetic) == ("nominal", "float32"):
             raise InputError("nominal rounding ignores what float32 does; ask for one of the two")

@@ -114,7 +114,7 @@ def _run(
     whole_curve = not (outputs.plot is outputs.certificate is None)
     settings = settings_from(stop_early, whole_curve, **how)
     if perturbations:
-        asked = perturbed_pictures(model, images, kernels, strength, given)
+        asked = perturbed_pictures(model, images, kernels, strength, given, deployed=settings.halves is not None)
     else:
         asked = specified(model, images, outputs.plot, given)
     if strict or outputs.results is not None:

@@ -69,6 +69,7 @@ def export(
     parsed = parse_path(perturbation)
     parsed.strengths(strength)
 
+    from shakeproof.analysis import readable
     from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
     from shakeproof.images import one_source
     from shakeproof.query import perturbed
@@ -76,7 +77,7 @@ def export(
     refuse_torch(model, form)
     network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
     (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
-    written = write_query(model, network, query, folder, form)
+    written = write_query(model, readable(network), query, folder, form)
     if as_json:
         say(json.dumps(written.to_json()))
     elif form == "perturbed":

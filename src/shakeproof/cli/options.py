@@ -12,7 +12,7 @@ from shakeproof.errors import InputError
 from shakeproof.files import check_regular, try_writing
 
 if TYPE_CHECKING:
-    from shakeproof.settings import Arithmetic, Method, Rounding, Settings
+    from shakeproof.settings import Arithmetic, Method, Pixels, Rounding, Settings
 
 PICTURES = (".png", ".svg")
 
@@ -53,6 +53,11 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
                      help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
                      " of summation (but not by Winograd's method or in TF32)."),
+        click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
+                     show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
+                     " up), is run in the model's own runtime; for any model that it loads."),
+        click.option("--shortcuts/--no-shortcuts", default=True,
+                     help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome."),
         click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
         click.option("--counterexample", type=click.Path(path_type=Path),
                      help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
@@ -84,11 +89,23 @@ def settings_from(
     tolerance: float,
     rounding: Rounding,
     arithmetic: Arithmetic,
+    pixels: Pixels,
+    shortcuts: bool,
 ) -> Settings:
     from shakeproof.settings import Settings
 
     settings = Settings(
-        timeout, memory, stop_early, usable_device(device), method, tolerance, whole_curve, rounding, arithmetic
+        timeout,
+        memory,
+        stop_early,
+        usable_device(device),
+        method,
+        tolerance,
+        whole_curve,
+        rounding,
+        arithmetic,
+        pixels,
+        shortcuts,
     )
     if threads:
         import torch

@@ -17,7 +17,7 @@ from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
-    from shakeproof.network import Network
+    from shakeproof.network import Deployed
     from shakeproof.result import Result
 
 
@@ -84,7 +84,7 @@ def numbered(path: Path | None, number: int, count: int) -> Path | None:
     return path if path is None or count == 1 else path.with_stem(f"{path.stem}-{number + 1}")
 
 
-def _array(network: Network, result: Result) -> bytes:
+def _array(network: Deployed, result: Result) -> bytes:
     """Exactly what the model was given, as an .npy file: in its input shape, normalised if its pictures are."""
     import numpy as np
 

@@ -15,7 +15,7 @@ from shakeproof.errors import InputError
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
     from shakeproof.images import Image, RawImage, Source
-    from shakeproof.network import Network
+    from shakeproof.network import Deployed, Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.preprocessing import Preprocessing
     from shakeproof.query import Query
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     """A result, its network, and which of all queries it answers."""
 
     number: int
-    network: Network
+    network: Deployed
     result: Result
 
 
@@ -58,7 +58,7 @@ class Asked:
     """
 
     names: Sequence[tuple[str, str]]
-    queries: Iterable[tuple[Network, Query] | Known | Refusal]
+    queries: Iterable[tuple[Deployed, Query] | Known | Refusal]
     of_each: int = 1
 
     def strictly(self) -> Asked:
@@ -97,13 +97,14 @@ def perturbed_pictures(
     kernels: Sequence[Perturbation | AnyKernel],
     strength: Sequence[float],
     given: Given,
+    deployed: bool = False,
 ) -> Asked:
-    """Every image under every perturbation."""
+    """Every image under every perturbation; `deployed`, for a network of which only the runtime is wanted."""
     from shakeproof.images import sources
     from shakeproof.query import check_label, class_number
 
     found = list(sources(images, given.array, given.labels))
-    network, pictures = load_pictures(model, found, given)
+    network, pictures = load_pictures(model, found, given, deployed)
     label = class_number(network, given.label)
     check_label(network, label)
     names = [(source.name, str(kernel)) for source in found for kernel in kernels]
@@ -111,12 +112,12 @@ def perturbed_pictures(
 
 
 def _perturbed_queries(
-    network: Network,
+    network: Deployed,
     pictures: Iterator[Image | Refusal],
     kernels: Sequence[Perturbation | AnyKernel],
     label: int | None,
     strength: tuple[float, ...],
-) -> Iterator[tuple[Network, Query] | Refusal]:
+) -> Iterator[tuple[Deployed, Query] | Refusal]:
     """Pictures that share a perturbation are convolved together, some at a time."""
     from shakeproof.query import check_image, perturbed
 
@@ -129,7 +130,7 @@ def _perturbed_queries(
             return Refusal(picture.name, error)
         return picture
 
-    at_once = max(1, PATHS_AT_ONCE // (16 * network.graph.input_shape.numel() * len(kernels)))
+    at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
     while some := [*map(checked, islice(pictures, at_once))]:
         good = [own for own in some if not isinstance(own, Refusal)]
         by_kernel = [perturbed(network, good, kernel, label, strength) for kernel in kernels]
@@ -194,18 +195,21 @@ def raw_images(sources: Iterable[Source]) -> Iterator[RawImage | Refusal]:
             yield Refusal(source.name, error)
 
 
-def load_pictures(model: str, sources: Sequence[Source], given: Given) -> tuple[Network, Iterator[Image | Refusal]]:
+def load_pictures(
+    model: str, sources: Sequence[Source], given: Given, deployed: bool = False
+) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
     first image's, and a flat one is explained by the first image that can.
     """
     from shakeproof.images import subfolder_names
-    from shakeproof.network import load
+    from shakeproof.network import load, load_deployed
 
     preprocessing, names = given.preprocessing(), given.class_names()
     raw = raw_images(sources)
     first = next(raw)
     size = None if isinstance(first, Refusal) else first.own_shape(preprocessing)
-    network = load(model, image_shape=given.image_shape, output_name=given.output_name, picture=size, classes=names)
+    loaded: Callable[..., Deployed] = load_deployed if deployed else load
+    network = loaded(model, image_shape=given.image_shape, output_name=given.output_name, picture=size, classes=names)
     raw = chain([first], raw)
     if given.image_shape is None and (network.layout is None or network.layout.note is not None):
         network, raw = _explained(network, raw, preprocessing)
@@ -217,8 +221,8 @@ def load_pictures(model: str, sources: Sequence[Source], given: Given) -> tuple[
 
 
 def _explained(
-    network: Network, raw: Iterator[RawImage | Refusal], preprocessing: Preprocessing
-) -> tuple[Network, Iterator[RawImage | Refusal]]:
+    network: Deployed, raw: Iterator[RawImage | Refusal], preprocessing: Preprocessing
+) -> tuple[Deployed, Iterator[RawImage | Refusal]]:
     """The network with its flat input read as a picture, and the images again."""
     seen: list[RawImage | Refusal] = []
     own = None
@@ -227,12 +231,12 @@ def _explained(
         own = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
     if own is None and all(isinstance(image, Refusal) for image in seen):
         list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
-    if own is not None and prod(own) == network.graph.input_shape.numel():
+    if own is not None and prod(own) == prod(network.input_shape):
         network = network.with_image_shape(own)
     return network, chain(seen, raw)
 
 
-def _fitted(network: Network, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
+def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
     from shakeproof.images import labelled
     from shakeproof.vnnlib import Specification
 
@@ -257,7 +261,7 @@ def answered(
     waiting: deque[int] = deque()
     done = settled = 0
 
-    def questions() -> Iterator[tuple[Network, Query]]:
+    def questions() -> Iterator[tuple[Deployed, Query]]:
         nonlocal settled
         number = 0
         for own in asked.queries:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shakeproof.cli.queries import Answer
-    from shakeproof.network import Network
+    from shakeproof.network import Deployed
     from shakeproof.query import Query
     from shakeproof.settings import Settings
 
@@ -62,7 +62,7 @@ class Recording:
         said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
         self._append(_line(map(_flat(said).get, COLUMNS)) if self.is_table else f"{json.dumps(said)}\n".encode())
 
-    def _known(self, own: tuple[Network, Query] | Refusal | Known) -> tuple[Network, Query] | Refusal | Known:
+    def _known(self, own: tuple[Deployed, Query] | Refusal | Known) -> tuple[Deployed, Query] | Refusal | Known:
         if not isinstance(own, tuple):
             return own
         asked = (question(*own, self.settings, late) for late in (False, True))
@@ -107,7 +107,7 @@ class Recording:
         return InputError(f"{self.path}: cannot be written ({error.strerror}); make room, or choose another folder")
 
 
-def question(network: Network, query: Query, settings: Settings, late: bool = False) -> str:
+def question(network: Deployed, query: Query, settings: Settings, late: bool = False) -> str:
     """A digest of all that an answer depends on: the model, the pixels or boxes, the kernel, the settings, our version.
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).

@@ -10,7 +10,7 @@ import click
 
 from shakeproof.cli.options import numbers
 from shakeproof.cli.terminal import terminal
-from shakeproof.errors import NetworkMismatchError, UnsupportedNetworkError
+from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     from shakeproof.images import Image
@@ -55,7 +55,8 @@ def _everything() -> dict[str, Any]:
 
     return {
         "arithmetic": ["real", "float32"],
-        "methods": ["exact", "bounds"],
+        "methods": ["exact", "bounds", "enumeration"],
+        "pixels": ["real", "8bit"],
         "formats": [".onnx", ".onnx.gz", ".pt2"],
         "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
         "operators": sorted(OPERATORS),
@@ -83,6 +84,7 @@ def _about(
         "reason": None,
         "method": "exact" if network.graph.is_piecewise_linear else "bounds",
         "arithmetic": arithmetics(network.graph, network.dropped),
+        "pixels": ["real", "8bit"],
         "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
         "operators": dict(network.operators),
         "neurons": dict(bending_neurons(network.graph)),
@@ -119,6 +121,7 @@ def _refused(
         "reason": str(error).removeprefix(f"{model}: "),
         "method": None,
         "arithmetic": [],
+        "pixels": ["8bit"] if _runs(model, output_name, picture) else [],
         "queries": [],
         "operators": {} if reading is None else dict(reading.operators),
         "neurons": {},
@@ -126,6 +129,16 @@ def _refused(
         "notes": [] if reading is None else list(reading.notes),
         "estimate": None,
     }
+
+
+def _runs(model: str, output_name: str | None, picture: tuple[int, int, int] | None) -> bool:
+    """Whether the runtime takes the model all the same."""
+    from shakeproof.network import load_deployed
+
+    try:
+        return load_deployed(model, output_name=output_name, picture=picture).classifies
+    except ShakeproofError:
+        return False
 
 
 def _show(said: dict[str, Any]) -> None:
@@ -145,6 +158,8 @@ def _show(said: dict[str, Any]) -> None:
         console.print(f"[dim]note: {note}[/]")
     if not said["supported"]:
         console.print(f"{said['model']}: [red]not supported[/]; {said['reason']}", soft_wrap=True)
+        if said["pixels"]:
+            console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
         return
     bends = ", ".join(f"{count} {kind} neurons" for kind, count in said["neurons"].items()) or "no bends: affine"
     about = " and ".join(said["arithmetic"])

@@ -27,6 +27,7 @@ FLAGS = {
     "output_name": "--output-name NAME",
     "method": "--method bounds",
     "arithmetic": "--arithmetic real",
+    "pixels": "--pixels 8bit",
     "array": "--array NAME --labels NAME",
     "classes": "--classes FILE",
     "colour": "--colour rgb or --colour grey",

@@ -21,7 +21,7 @@ from shakeproof.exact import Curve, Least, Lines, Piece, RationalNetwork, longes
 from shakeproof.inputs import InputPath
 from shakeproof.network import Network
 from shakeproof.path import Path
-from shakeproof.perturbation import Perturbation
+from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
 from shakeproof.replay import compared, fails, places, witnessed
@@ -317,9 +317,10 @@ class Batch:
             query, layout = self.queries[number], self.path(number).layout
             assert isinstance(query.perturbation, Perturbation)
             assert query.image is not None
-            (slope,), base = query.perturbation.exactly(query.image.pixels)
-            order = layout.to_input(torch.arange(len(base)).view(layout.image_shape)).flatten().tolist()
-            self.known_exactly[number] = [slope[i] for i in order], [base[i] for i in order]
+            path = query.perturbation.exactly(*as_whole(query.image.pixels))
+            order = layout.to_input(torch.arange(path.base.size).view(layout.image_shape)).flatten().numpy()
+            slope, base = ([Fraction(n, path.unit) for n in w.ravel()[order]] for w in (path.slopes[0], path.base))
+            self.known_exactly[number] = slope, base
         return self.known_exactly[number]
 
     def contradicted(self, curves: Sequence[Curve]) -> set[int]:

@@ -1,17 +1,19 @@
 """Networks: readers, the graph, and the runtimes they are compared with."""
 
 from shakeproof.network.claims import with_claims, without_max_pools
+from shakeproof.network.deployment import Deployment
 from shakeproof.network.graph import Graph, Node, bending_neurons
 from shakeproof.network.layout import ImageLayout, image_layout
-from shakeproof.network.loading import load, read, read_onnx
+from shakeproof.network.loading import load, load_deployed, read, read_onnx
 from shakeproof.network.network import Deployed, Network, Normalisation
 from shakeproof.network.onnx_rules import OPERATORS
 from shakeproof.network.reading import Reading, UnsupportedNode
-from shakeproof.network.runtimes import Reference
+from shakeproof.network.runtimes import Reference, Runtime
 
 __all__ = [
     "OPERATORS",
     "Deployed",
+    "Deployment",
     "Graph",
     "ImageLayout",
     "Network",
@@ -19,10 +21,12 @@ __all__ = [
     "Normalisation",
     "Reading",
     "Reference",
+    "Runtime",
     "UnsupportedNode",
     "bending_neurons",
     "image_layout",
     "load",
+    "load_deployed",
     "read",
     "read_onnx",
     "with_claims",

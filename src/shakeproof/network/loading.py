@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.classes import ClassNames, class_names, read_class_names
-from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
+from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.network.agreement import usual
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import image_layout
 from shakeproof.network.model_file import ENDINGS, contents, stored, unpacked
-from shakeproof.network.network import Network
+from shakeproof.network.network import Deployed, Network
 from shakeproof.network.reading import Reading
-from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime, torch_runtime
+from shakeproof.network.runtimes import NoKernelError, Reference, TorchRuntime, first_line, onnx_runtime
 from shakeproof.network.twins import onnx_twin, reference_runtime, torch_twin
 from shakeproof.preprocessing import Preprocessing, read_preprocessing
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Of the inputs of the comparison, these are of the size of numbers in [0, 1]; one more is of pixels in 0..255.
 NATURAL = 3
 Shape = tuple[int, int, int]
+T = TypeVar("T")
+AnyNetwork = TypeVar("AnyNetwork", bound=Deployed)
 NO_KERNELS = "onnxruntime does not run this network in float64: it is compared with ONNX's reference implementation"
 LOSES_DIGITS = (
     "float32 loses digits of this network: its runtime differs from it by more than usual, but by its rounding"
@@ -70,7 +72,47 @@ def load(
         image_shape = picture
     if image_shape is not None:
         network = network.with_image_shape(image_shape)
-    network = _compared(network)
+    return _prepared(_compared(network), mean, std, preprocess, classes)
+
+
+def _class_names(given: ClassNames | Sequence[str] | str | Path) -> ClassNames:
+    if isinstance(given, (str, Path)):
+        return read_class_names(given)
+    return given if isinstance(given, ClassNames) else ClassNames.of(given)
+
+
+def load_deployed(
+    source: str | Path,
+    *,
+    image_shape: Shape | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    output_name: str | None = None,
+    picture: Shape | None = None,
+    preprocess: Preprocessing | str | Path | None = None,
+    classes: ClassNames | Sequence[str] | str | Path | None = None,
+) -> Deployed:
+    """The same of a file, to be run only: any model that the runtime loads, whether its graph can be read or not.
+
+    Models that take bytes are given grey levels from 0 to 255.
+    """
+    try:
+        network: Deployed = load(source, image_shape=image_shape, output_name=output_name, picture=picture)
+    except ShakeproofError:
+        if Path(source).suffix == ".pt2":
+            raise
+        network = _runnable(Path(source), output_name, image_shape, picture)
+    return _prepared(network, mean, std, preprocess, classes)
+
+
+def _prepared(
+    network: AnyNetwork,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    preprocess: Preprocessing | str | Path | None,
+    classes: ClassNames | Sequence[str] | str | Path | None,
+) -> AnyNetwork:
+    """With its normalisation, what pictures go through before it, and its classes' names, as far as they were given."""
     if mean is not None or std is not None:
         network = network.normalised(mean or [0.0], std or [1.0])
     if preprocess is not None:
@@ -79,10 +121,28 @@ def load(
     return network if classes is None else network.named(_class_names(classes))
 
 
-def _class_names(given: ClassNames | Sequence[str] | str | Path) -> ClassNames:
-    if isinstance(given, (str, Path)):
-        return read_class_names(given)
-    return given if isinstance(given, ClassNames) else ClassNames.of(given)
+def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, picture: Shape | None) -> Deployed:
+    from shakeproof.network import onnx_model
+
+    model = _opened(path, output_name)
+    given = onnx_model.image_input(model.proto, str(path), image_shape or picture, onnx_model.RUNNABLE)
+    runtime = onnx_runtime(model.data, str(path))
+    inputs = torch.rand(4, *given.shape, generator=torch.Generator().manual_seed(0)).numpy()
+    mixes = runtime.in_batches and runtime.mixes(inputs)
+    scores = runtime.one_by_one(inputs[:1])
+    names = _own_names(model.proto)
+    return Deployed(
+        name=str(path),
+        runtime=replace(runtime, in_batches=runtime.in_batches and not mixes),
+        input_shape=tuple(given.shape),
+        output_shape=scores.shape[1:],
+        layout=image_layout(given.shape, image_shape),
+        identity=model.identity,
+        mixes_batches=mixes,
+        remarks=(*model.notes, *filter(None, [given.note])),
+        output_name=output_name,
+        class_names=names if len(names) == scores.shape[1] else ClassNames(),
+    )
 
 
 def read(path: Path, output_name: str | None = None, picture: Shape | None = None) -> Reading:
@@ -102,20 +162,40 @@ def read_onnx(path: Path, output_name: str | None = None, picture: Shape | None 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A model as onnxruntime takes it, and the digest of what lies on disk and which output is meant."""
+    """A model and its bytes as onnxruntime takes them, the digest of what lies on disk and of which output is meant,
+    and what should be said of that.
+    """
 
+    proto: onnx.ModelProto
     data: bytes
     identity: str
+    notes: tuple[str, ...]
+    ranks_only: bool
 
 
 def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
-    import onnx
-    from google.protobuf.message import DecodeError, EncodeError
+    from shakeproof.network import onnx_reader
 
-    from shakeproof.network import onnx_model, onnx_reader
+    model = _opened(path, output_name)
+    reading = _understood(path, lambda: onnx_reader.read(model.proto, str(path), picture))
+    return model, replace(
+        reading, notes=(*model.notes, *reading.notes), class_names=_own_names(model.proto), ranks_only=model.ranks_only
+    )
+
+
+def _own_names(model: onnx.ModelProto) -> ClassNames:
+    return class_names({entry.key: entry.value for entry in model.metadata_props})
+
+
+def _opened(path: Path, output_name: str | None) -> _Stored:
+    """A model file, complete, with its class scores as the only output."""
+    import onnx
+
+    from shakeproof.network import onnx_model
 
     on_disk = stored(path)
-    try:
+
+    def opened() -> _Stored:
         data = unpacked(on_disk)
         model = onnx.load_from_string(data)
         if not model.graph.node:
@@ -132,12 +212,18 @@ def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tu
             model, data = onnx_model.with_output(model, scores.value), b""
         if external or not data:
             data = model.SerializeToString()
-        reading = onnx_reader.read(model, str(path), picture)
-        notes = (scores.note, *reading.notes) if scores.note else reading.notes
-        names = class_names({entry.key: entry.value for entry in model.metadata_props})
-        return _Stored(data, _digest(parts)), replace(
-            reading, notes=notes, class_names=names, ranks_only=scores.ranks_only
-        )
+        return _Stored(model, data, _digest(parts), (scores.note,) if scores.note else (), scores.ranks_only)
+
+    return _understood(path, opened)
+
+
+def _understood(path: Path, read: Callable[[], T]) -> T:
+    """What reading a model gives; one sentence about the file where that fails."""
+    import onnx
+    from google.protobuf.message import DecodeError, EncodeError
+
+    try:
+        return read()
     except OSError as error:
         raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
     except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
@@ -229,7 +315,7 @@ def _from_exported(
     reading = torch_reader.read(exported, name, output_name)
     graph = _analysable(reading, name)
     output = torch_reader.output_number(exported, name, output_name)
-    runtime = torch_runtime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype, output)
+    runtime = TorchRuntime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype, output)
     return Network(
         name=name,
         runtime=runtime,
@@ -249,7 +335,9 @@ def _from_exported(
 def _analysable(reading: Reading, name: str) -> Graph:
     """The graph that was read; an error that lists every operator that stands in the way."""
     if reading.graph is None:
-        raise UnsupportedNetworkError(f"{name}: {reading.refusal}")
+        raise UnsupportedNetworkError(
+            f"{name}: {reading.refusal}; its runtime can still run it, on 8-bit pictures", option="pixels"
+        )
     return reading.graph
 
 

@@ -16,6 +16,7 @@ from shakeproof.network.onnx_learning import LEARNING_DOMAIN
 from shakeproof.network.reading import chosen_output
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+RUNNABLE = (*FLOATS, TensorProto.FLOAT16, TensorProto.UINT8)
 # What comes between an ArgMax and a label: a change of type or shape, a look-up in the list of labels.
 LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatureExtractor": 1, "Gather": 1}
 # Functions are written out where they are called; those that call each other can make a short file endless.
@@ -156,8 +157,8 @@ class ImageInput(NamedTuple):
     note: str | None = None
 
 
-def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> ImageInput:
-    """The one input that is not a weight.
+def image_input(model: onnx.ModelProto, name: str, picture: Shape | None, types: Sequence[int] = FLOATS) -> ImageInput:
+    """The one input that is not a weight, of one of some types.
 
     `picture` (channels, height, width) decides where the shape leaves sizes open.
     """
@@ -169,7 +170,7 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None) -> Ima
             f"{name}: the network has {len(inputs)} inputs{listed}; shakeproof needs one image in, class scores out"
         )
     kind = inputs[0].type.tensor_type.elem_type
-    if kind not in FLOATS:
+    if kind not in types:
         raise UnsupportedNetworkError(
             f"{name}: the input is not float32 or float64; export the network for one of them"
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,9 +14,31 @@ from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError
 from shakeproof.network.agreement import allowed, disagreement, usual
+from shakeproof.network.deployment import Deployment, processor
 
 # Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+# What networks may take in place of float32.
+INPUT_TYPES: Mapping[str, type[np.generic]] = {
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+}
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """A runtime that people deploy, which says what it is. `in_batches`: it takes several inputs at once."""
+
+    in_batches: bool
+
+    def __call__(self, x: NDArray[np.float32], /) -> NDArray[np.float32]: ...
+
+    def on_one_thread(self) -> Runtime:
+        """The same for whoever has threads of his own."""
+
+    def deployment(self, batch: int) -> Deployment:
+        """What computes so many at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +48,19 @@ class OnnxRuntime:
     name: str
     session: Any
     in_batches: bool
+    data: bytes
+
+    def on_one_thread(self) -> OnnxRuntime:
+        """The same model, computed by whatever thread calls it, and by no other."""
+        return replace(self, session=_session(self.data, threads=1))
+
+    def deployment(self, batch: int) -> Deployment:
+        """What runs so many pictures at once."""
+        import onnxruntime
+
+        threads = self.session.get_session_options().intra_op_num_threads
+        version = f"onnxruntime {onnxruntime.__version__}"
+        return Deployment(version, self.session.get_providers()[0], batch, threads, processor())
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         found = self.batch(x) if self.in_batches and len(x) > 1 else None
@@ -65,13 +100,14 @@ class OnnxRuntime:
 
     def _run(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
         name, dtype = self._wanted
-        return np.asarray(self.session.run(None, {name: inputs.astype(dtype, copy=False)})[0])
+        given = np.rint(inputs * 255) if dtype is np.uint8 else inputs  # bytes are grey levels
+        return np.asarray(self.session.run(None, {name: given.astype(dtype, copy=False)})[0])
 
     @cached_property
-    def _wanted(self) -> tuple[str, type[np.floating[Any]]]:
+    def _wanted(self) -> tuple[str, type[np.generic]]:
         """The input's name, and its type of numbers."""
         wanted = self.session.get_inputs()[0]
-        return wanted.name, np.float64 if wanted.type == "tensor(double)" else np.float32
+        return wanted.name, INPUT_TYPES.get(wanted.type, np.float32)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -87,33 +123,50 @@ class NoKernelError(InputError):
 
 def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     """A serialised model in onnxruntime."""
-    import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as states
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    # threads that spin while they wait would take the cores from torch's, run after run
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session: Any = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = _session(data, torch.get_num_threads())
     except states.NotImplemented as error:
         raise NoKernelError(f"{name}: onnxruntime cannot run the network ({first_line(error)})") from error
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise InputError(f"{name}: onnxruntime cannot load the network ({first_line(error)})") from error
     shape = session.get_inputs()[0].shape
-    return OnnxRuntime(name, session, len(shape) > 1 and not isinstance(shape[0], int))
+    return OnnxRuntime(name, session, len(shape) > 1 and not isinstance(shape[0], int), data)
 
 
-def torch_runtime(module: torch.nn.Module, dtype: torch.dtype, output: int) -> Reference:
+def _session(data: bytes, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    # threads that spin while they wait would take the cores from torch's, run after run
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True, eq=False)
+class TorchRuntime:
     """One output of an exported program's module, one image at a time: it was exported for one."""
 
-    def scores(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    module: torch.nn.Module
+    dtype: torch.dtype
+    output: int
+    in_batches: bool = False
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            rows = [tree_leaves(module(row))[output].reshape(-1) for row in torch.from_numpy(x).to(dtype)]
+            given = torch.from_numpy(x).to(self.dtype)
+            rows = [tree_leaves(self.module(row))[self.output].reshape(-1) for row in given]
         return torch.stack(rows).float().numpy()
 
-    return scores
+    def on_one_thread(self) -> TorchRuntime:
+        """Itself: torch's threads are everybody's."""
+        return self
+
+    def deployment(self, batch: int) -> Deployment:
+        return Deployment(f"torch {torch.__version__}", "CPU", batch, torch.get_num_threads(), processor())
 
 
 def first_line(error: Exception) -> str:

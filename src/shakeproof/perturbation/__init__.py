@@ -20,18 +20,20 @@ from shakeproof.perturbation.families import (
     unsharp,
 )
 from shakeproof.perturbation.neighbourhood import AnyKernel
-from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, Part, Perturbation, Tone
+from shakeproof.perturbation.path import MOST_PARTS, PADDINGS, ExactPath, Part, Perturbation, Tone, as_whole
 
 __all__ = [
     "FAMILIES",
     "MOST_PARTS",
     "PADDINGS",
     "AnyKernel",
+    "ExactPath",
     "Part",
     "Perturbation",
     "Tone",
     "any_kernel",
     "as_perturbation",
+    "as_whole",
     "box_blur",
     "brightness",
     "contrast",

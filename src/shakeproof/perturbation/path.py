@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, product
-from typing import TYPE_CHECKING
+from math import gcd, lcm
+from typing import TYPE_CHECKING, Any
 
 from shakeproof import kernels
 from shakeproof.errors import InputError
@@ -19,7 +20,11 @@ from shakeproof.path import UNIT, ClipRange, Path
 from shakeproof.perturbation.common import check_clip, clip_option, strengths
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    Whole = NDArray[Any]
+    """Python's whole numbers, of any size, in an array."""
 
 # Our word for a padding, and torch's.
 PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate", "circular": "circular"}
@@ -104,20 +109,22 @@ class Part:
         weight = torch.tensor(entries, dtype=images.dtype, device=images.device)
         return functional.conv2d(self._padded(images, matrix), weight[None, None]).reshape(images.shape)
 
-    def summed(self, shape: Sequence[int], pixels: Sequence[Fraction], matrix: Matrix) -> list[Fraction]:
-        """The same of one image's pixels, exactly."""
+    def summed(self, pixels: Whole, entries: Sequence[Sequence[int]]) -> Whole:
+        """The same of one image (channels, height, width) and a kernel of whole numbers, without rounding."""
+        import numpy as np
         import torch
 
-        numbers = torch.arange(1, len(pixels) + 1, dtype=torch.float64).view(*shape)
-        padded = self._padded(numbers, matrix)[:, 0].long()
-        found, known = [Fraction(0)] * len(pixels), [Fraction(0), *pixels]  # padding with zeros is number 0
-        for row, column in product(range(len(matrix)), range(len(matrix[0]))):
-            if entry := matrix[row][column]:
-                under = padded[:, row : row + shape[-2], column : column + shape[-1]].flatten().tolist()
-                found = [so_far + entry * known[number] for so_far, number in zip(found, under, strict=True)]
+        height, width = pixels.shape[-2:]
+        numbers = torch.arange(1, pixels.size + 1, dtype=torch.float64).view(pixels.shape)
+        padded = self._padded(numbers, entries)[:, 0].long().numpy()
+        known = np.append(np.zeros(1, object), pixels)  # padding with zeros is number 0
+        found = np.zeros(pixels.shape, object)
+        for row, column in product(range(len(entries)), range(len(entries[0]))):
+            if entry := entries[row][column]:
+                found += entry * known[padded[:, row : row + height, column : column + width]]
         return found
 
-    def _padded(self, images: Tensor, matrix: Matrix) -> Tensor:
+    def _padded(self, images: Tensor, matrix: Sequence[Sequence[object]]) -> Tensor:
         """Images (..., height, width) with the border that the kernel reaches into: (n, 1, height, width)."""
         from torch.nn import functional
 
@@ -141,6 +148,25 @@ class Part:
                 f" pixels with {self.padding} padding; use a smaller kernel or padding=replicate"
             )
         return before, after
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPath:
+    """x(z) = (base + sum_i slopes[i] z_i) / unit before clipping, in whole numbers of any size."""
+
+    slopes: Whole
+    base: Whole
+    unit: int
+
+
+def as_whole(image: Tensor) -> tuple[Whole, int]:
+    """An image's pixels as whole numbers of one unit, exactly."""
+    import numpy as np
+
+    ratios = [pixel.as_integer_ratio() for pixel in image.flatten().tolist()]
+    unit = max(denominator for _, denominator in ratios)  # all are powers of 2
+    whole = np.array([numerator * (unit // denominator) for numerator, denominator in ratios], object)
+    return whole.reshape(image.shape), unit
 
 
 @dataclass(frozen=True)
@@ -219,17 +245,28 @@ class Perturbation:
         """The images at strength 0. Any of the kernels would do: they all start from the same image."""
         return next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
 
-    def exactly(self, image: Tensor) -> tuple[list[list[Fraction]], list[Fraction]]:
-        """Slopes and base of the path of one image (channels, height, width), entry by entry, before any rounding."""
-        pixels = [Fraction(pixel) for pixel in image.flatten().tolist()]
-        base = next((part.summed(image.shape, pixels, self._start()) for part, _ in self._kernels()), pixels)
-        slopes = []
-        for part in self.parts:
-            if isinstance(part.effect, Tone):
-                slopes.append([part.effect.gain * pixel + part.effect.offset for pixel in base])
-            else:
-                slopes.append(part.summed(image.shape, pixels, part.effect.coefficients[0]))
-        return slopes, base
+    def exactly(self, pixels: Whole, unit: int = 1) -> ExactPath:
+        """The path of the image pixels / unit (channels, height, width), before any rounding."""
+        import numpy as np
+
+        start = self._start()
+        matrices = [start, *(kernel.coefficients[0] for _, kernel in self._kernels())]
+        tones = [part.effect for part in self.parts if isinstance(part.effect, Tone)]
+        numbers = [*chain(*chain(*matrices)), *(tone.gain for tone in tones), *(tone.offset for tone in tones)]
+        common = lcm(*(number.denominator for number in numbers))
+
+        def whole(matrix: Matrix) -> list[list[int]]:
+            return [[int(entry * common) for entry in row] for row in matrix]
+
+        base = next((part.summed(pixels, whole(start)) for part, _ in self._kernels()), common * pixels)
+        slopes = [
+            int(part.effect.gain * common) * base + int(part.effect.offset * common) * common * unit
+            if isinstance(part.effect, Tone)
+            else common * part.summed(pixels, whole(part.effect.coefficients[0]))
+            for part in self.parts
+        ]
+        shared = gcd(common * common * unit, np.gcd.reduce(common * base, axis=None), np.gcd.reduce(slopes, axis=None))
+        return ExactPath(np.stack(slopes) // shared, common * base // shared, common * common * unit // shared)
 
     @property
     def kernel(self) -> ParameterisedKernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
 
-from shakeproof.evidence import Swept
+from shakeproof.evidence import Enumerated, Swept
 from shakeproof.result import Result, bracketed
 
 
@@ -28,7 +28,9 @@ def margin_text(result: Result) -> str:
     """The smallest margin, or in which direction it is bounded by what was proved or found; rounded that way."""
     if result.min_margin is None:
         return "-"
-    if isinstance(result.proof, Swept) and result.proof.curve.covers(0.0, result.proof.end):
+    proof = result.proof
+    swept = isinstance(proof, Swept) and proof.curve.covers(0.0, proof.end)
+    if swept or (isinstance(proof, Enumerated) and proof.all_run):
         return f"{result.min_margin:.4g}"
     is_proved = result.status == "safe"
     rounded = Context(4, ROUND_FLOOR if is_proved else ROUND_CEILING).create_decimal_from_float(result.min_margin)

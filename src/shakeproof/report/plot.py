@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
-from shakeproof.evidence import Swept
+from shakeproof.evidence import Enumerated, Swept
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
 from shakeproof.report.names import class_name, critical_text, margin_text, shown, spoken_class
@@ -94,13 +94,15 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     rivals = sorted(np.argsort(leads.min(0, initial=np.inf))[:RIVALS_SHOWN].tolist())
     is_exact = isinstance(result.proof, Swept)
     for rival in rivals:
-        if rival != label:
+        if rival != label and len(curve.z):
             style = {"linewidth": 1.6} if is_exact else {"linewidth": 0.8, "marker": ".", "markersize": 3}
             colour, name = class_colour(rival), f"over {names[rival]}"
             axes.plot(curve.z, leads[:, rival], color=colour, label=name, **style)
             for row in np.flatnonzero(curve.bridged):  # who wins there is proved, by how much was not computed
                 bridge = slice(row, row + 2)
                 axes.plot(curve.z[bridge], leads[bridge, rival], color="white", linewidth=1.8, linestyle=":")
+    if isinstance(result.proof, Enumerated):
+        _show_pictures(axes, result.proof)
     _show_winners(axes, result, names)
     _show_proved(axes, result, names[label])
     axes.axhline(0, color=INK, linewidth=0.9)
@@ -121,6 +123,19 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
     _finished(figure)
     _drop_cramped(figure, axes, result)
     return figure
+
+
+def _show_pictures(axes: Axes, proof: Enumerated) -> None:
+    """The label's margin on each picture that was run, over whoever comes next."""
+    run = ~proof.spared
+    axes.plot(
+        proof.pictures.strengths[: len(run)][run],
+        proof.margins[run],
+        drawstyle="steps-post",
+        color=INK,
+        linewidth=0.8,
+        label="over the best rival, picture by picture",
+    )
 
 
 def _show_winners(axes: Axes, result: Result, names: Sequence[str]) -> None:

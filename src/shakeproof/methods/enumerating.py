@@ -1,0 +1,184 @@
+"""Every 8-bit picture of a path, run in the deployed runtime: complete, bit for bit, for any network that it loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shakeproof.budget import Budget, now
+from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
+from shakeproof.errors import InputError
+from shakeproof.evidence import Enumerated, Witness
+from shakeproof.images import Image
+from shakeproof.methods.shortcuts import proved_leads
+from shakeproof.network import Deployed, Deployment, Network, Runtime
+from shakeproof.perturbation import Perturbation, as_whole
+from shakeproof.property import margins
+from shakeproof.query import Query
+from shakeproof.result import Result
+from shakeproof.settings import Settings
+from shakeproof.verdict import Evidence
+
+# So many numbers of pictures, and so many pictures at most, are handed to the runtime at once.
+AT_ONCE, MOST_AT_ONCE = 2**20, 256
+# On so many pictures of a path a batch must give what each gives alone, bit for bit.
+PROBED = 16
+LEVELS = (np.arange(256) / 255).astype(np.float32)
+"""What the network is given for each grey level."""
+
+
+def answer_by_enumeration(
+    network: Deployed, query: Query, settings: Settings, progress: Callable[[float], None]
+) -> Result:
+    """Answer a query about a path of one strength, of which every picture is rounded to 8 bits."""
+    started, budget = now(), Budget.starting(settings.timeout, settings.memory, progress)
+    pictures = pictures_of(query, settings)
+    runner, label = Runner.of(network, pictures), query.label
+    assert label is not None
+    leads = np.full(len(pictures), -np.inf, np.float32)
+    if settings.shortcuts and isinstance(network, Network):
+        leads = proved_leads(network, query, pictures, budget, runner.seconds_each())
+    winners, spared = np.full(len(pictures), label), leads > 0
+    spared[0] = False  # what the picture itself gets is always looked at
+    numbers, done = np.flatnonzero(~spared), 0
+    for scores in runner.scores(numbers.tolist()):
+        some = numbers[done : done + len(scores)]
+        leads[some], winners[some] = judged(scores, label)
+        done += len(scores)
+        budget.progress(done / len(numbers))
+        if budget.is_late() or (settings.stop_early and not (leads[some] > 0).all()):
+            break
+    known = len(pictures) if done == len(numbers) else numbers[done]
+    proof = Enumerated(
+        pictures=pictures,
+        label=label,
+        margins=leads[:known],
+        winners=winners[:known],
+        spared=spared[:known],
+        deployment=runner.deployment,
+        timed_out=known < len(pictures) and budget.is_late(),
+    )
+    evidence = Evidence(
+        needed=1,
+        proofs=(proof,),
+        witness=runner.witness(proof),
+        comparison=None,
+        start=float(leads[0]),
+        finite=not bool(np.isnan(proof.margins).any()),
+        arithmetic="deployed",
+    )
+    predicted = None if np.isnan(leads[0]) else int(winners[0])
+    return Result(network.name, network.identity, query, evidence, predicted, now() - started)
+
+
+def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
+    """All pictures of a query about one strength."""
+    assert settings.halves is not None
+    perturbation, image = query.perturbation, query.image
+    if not isinstance(perturbation, Perturbation) or image is None or query.parameters != 1:
+        raise InputError(
+            f"{query.perturbation or query.name}: 8-bit pictures can be counted along one strength only; with several,"
+            " or in a box of inputs, there are too many to run"
+        )
+    (end,) = query.strengths
+    return eight_bit_pictures(perturbation.exactly(*grey_levels(image)), end, perturbation.clip, settings.halves)
+
+
+def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
+    """An image's pixels in whole numbers of a unit: 255 of it where they are bytes, whose 255th parts are rounded.
+
+    Pixels of which all are the float64 or the float32 number nearest to n / 255 are taken to be that.
+    """
+    pixels = image.pixels.numpy()
+    nearest = np.rint(pixels * 255)
+    for kind in (np.float64, np.float32):
+        if np.array_equal((nearest / 255).astype(kind), pixels) and ((nearest >= 0) & (nearest <= 255)).all():
+            return nearest.astype(np.int64).astype(object), 255
+    return as_whole(image.pixels)
+
+
+def judged(scores: NDArray[np.float32], label: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """By how much the label leads in each row of scores (n, classes), NaN if one is no number; and who wins.
+
+    One that scores as much as the label beats it.
+    """
+    finite = np.isfinite(scores).all(1)
+    with np.errstate(invalid="ignore"):
+        lead = margins(scores.astype(np.float64), np.full(len(scores), label)).astype(np.float32)
+    rivals = scores.copy()
+    rivals[:, label] = -np.inf
+    winner = np.where(lead > 0, label, rivals.argmax(1))
+    return np.where(finite, lead, np.float32(np.nan)), winner
+
+
+@dataclass(frozen=True, eq=False)
+class Runner:
+    """Pictures on their way through a network's runtime, so many at a time."""
+
+    network: Deployed
+    pictures: EightBitPictures
+    runtime: Runtime
+    batch: int
+
+    @staticmethod
+    def of(network: Deployed, pictures: EightBitPictures) -> Runner:
+        """With batches if the runtime makes of pictures in a batch what it makes of each alone, bit for bit."""
+        if not isinstance(network.runtime, Runtime):
+            raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
+        runtime = network.runtime.on_one_thread()
+        alone = Runner(replace(network, runtime=runtime), pictures, runtime, 1)
+        most = min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), len(pictures))
+        if most < 2 or not runtime.in_batches:
+            return alone
+        together, probed = replace(alone, batch=most), next(pictures.batches(most))
+        chosen = np.linspace(0, len(probed) - 1, min(PROBED, len(probed))).astype(int)
+        one_by_one = np.concatenate([alone.run(probed[[number]]) for number in chosen])
+        return together if together.run(probed)[chosen].tobytes() == one_by_one.tobytes() else alone
+
+    def seconds_each(self) -> float:
+        """About how long the runtime takes for a picture, on one thread."""
+        levels = next(self.pictures.batches(self.batch))
+        self.run(levels)  # the first time is longer
+        started = now()
+        self.run(levels)
+        return (now() - started) / len(levels)
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.runtime.deployment(self.batch)
+
+    def scores(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Of some pictures in order, batch by batch; on all cores, if a batch keeps one of them busy."""
+        workers = torch.get_num_threads() if self.deployment.threads == 1 else 1
+        return side_by_side(self.run, self.pictures.batches(self.batch, numbers), workers)
+
+    def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""
+        filled = np.concatenate([levels, np.repeat(levels[-1:], self.batch - len(levels), axis=0)])
+        return self.network.reference(self.given(filled))[: len(levels)]
+
+    def given(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.network.picture().to_input(torch.from_numpy(LEVELS[levels])).numpy()
+
+    def witness(self, proof: Enumerated) -> Witness | None:
+        """The first picture that is lost, run once more."""
+        place = proof.first_lost
+        if place is None:
+            return None
+        levels = self.pictures.picture(place)[None]
+        scores = self.run(levels)
+        lead, winner = judged(scores, proof.label)
+        return Witness(
+            strengths=(self.pictures.strength_inside(place),),
+            input=self.given(levels)[0],
+            outputs=scores[0],
+            winner=int(winner[0]),
+            margin=float(lead[0]),
+            replayed=bool(lead[0] <= 0),
+        )

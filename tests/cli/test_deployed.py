@@ -1,0 +1,116 @@
+"""8-bit pictures through the command: networks that are analysed, that only run, and that take bytes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from models import model
+from onnx import TensorProto, helper
+from warm import complaint, run
+
+import shakeproof as sp
+
+WEIGHTS = {
+    "w": np.random.default_rng(0).normal(size=(1, 36, 3)).astype(np.float32)[0] * 3,
+    "shape": np.array([1, 36], np.int64),
+}
+
+
+def network(path, *middle, **changes):
+    """x - flattened - middle - three scores."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        *middle,
+        helper.make_node("MatMul", [middle[-1].output[0] if middle else "flat", "w"], ["y"]),
+    ]
+    made = model(nodes, (1, 1, 6, 6), WEIGHTS | changes, (1, 3))
+    onnx.save(made, path)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    levels = np.random.default_rng(1).integers(0, 256, (1, 6, 6)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", levels)
+    sine = network(tmp_path / "sine.onnx", helper.make_node("Sin", ["flat"], ["s"]))
+    return str(tmp_path / "x.npy"), sine, network(tmp_path / "plain.onnx")
+
+
+def test_a_network_that_only_runs(files):
+    image, sine, _ = files
+    refused = run("profile", sine, image, "-p", "box-blur:size=3")
+    assert "--pixels 8bit" in complaint(refused)
+    said = json.loads(run("supports", sine, "--json").stdout)
+    assert (said["supported"], said["pixels"]) == (False, ["8bit"])
+    assert "--pixels 8bit" in run("supports", sine).stdout
+    done = run("profile", sine, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--json")
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert (row["method"], row["arithmetic"]) == ("enumeration", "deployed")
+    assert row["status"] in ("safe", "unsafe")
+    assert row["pieces"] > 100
+    assert row["deployment"]["runtime"].startswith("onnxruntime ")
+    assert sp.Record.from_json(row).to_json() == row
+
+
+def test_bytes_as_input(tmp_path, files):
+    """A network that takes bytes and divides by 255 itself gives the same as one that is given fractions."""
+    image, _, plain = files
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["c", "white"], ["d"]),
+        helper.make_node("Reshape", ["d", "shape"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["y"]),
+    ]
+    made = model(nodes, (1, 1, 6, 6), WEIGHTS | {"white": np.float32(255)}, (1, 3))
+    made.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    onnx.save(made, tmp_path / "bytes.onnx")
+    rows = [
+        json.loads(
+            run("profile", name, image, "-p", "sharpen:size=3", "--pixels", "8bit", "--no-shortcuts", "--json").stdout
+        )
+        for name in (str(tmp_path / "bytes.onnx"), plain)
+    ]
+    assert rows[0]["profile"] == rows[1]["profile"]
+    assert rows[0]["pieces"] == rows[1]["pieces"] > 100
+    assert abs(rows[0]["min_margin"] - rows[1]["min_margin"]) < 1e-4
+
+
+def test_halves_may_be_rounded_up(files):
+    image, _, plain = files
+    counts = [
+        json.loads(run("profile", plain, image, "-p", "box-blur:size=3", "--pixels", rule, "--json").stdout)["pieces"]
+        for rule in ("8bit", "8bit,rounding=half-up")
+    ]
+    assert min(counts) > 100
+
+
+def test_what_cannot_be_enumerated_or_certified(files, tmp_path):
+    image, _, plain = files
+    several = run("profile", plain, image, "-p", "box-blur:size=3+brightness:max=0.1", "--pixels", "8bit")
+    assert "one strength" in complaint(several)
+    done = run("verify", plain, image, "-p", "box-blur:size=3", "--strength", "0.01", "--pixels", "8bit",
+               "--certificate", str(tmp_path / "c"))  # fmt: skip
+    assert "no certificate" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_two_networks_side_by_side(files, tmp_path):
+    image, sine, plain = files
+    compared = sp.compare(plain, sine, image, "sharpen:size=3", pixels="8bit")
+    assert compared.is_complete
+    first, second = (sp.load_deployed(name) for name in (plain, sine))
+    pictures = compared.first.proof.pictures
+    begins = pictures.strengths
+    apart = np.zeros(len(pictures), bool)
+    for part in compared.disagreements:
+        assert part.first != part.second
+        apart |= (begins >= part.start) & ((begins < part.end) | (begins == part.start) | (part.end == pictures.end))
+    for number in np.random.default_rng(0).integers(len(pictures), size=40).tolist():
+        x = (pictures.picture(number) / np.float32(255)).astype(np.float32)[None, None]
+        assert (first.reference(x).argmax() != second.reference(x).argmax()) == apart[number]
+    assert not sp.compare(plain, plain, image, "sharpen:size=3").disagreements
+    with pytest.raises(sp.ShakeproofError, match="8-bit"):
+        sp.compare(plain, sine, image, "sharpen:size=3")

@@ -1,0 +1,119 @@
+"""Every 8-bit picture of a path, against plain fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import shakeproof as sp
+from shakeproof.enumeration import eight_bit_pictures
+from shakeproof.perturbation import ExactPath
+
+RANDOM = np.random.default_rng(5)
+
+
+def rounded(value: Fraction, rule: str) -> int:
+    """To the nearest whole number, step by step."""
+    below = value.numerator // value.denominator
+    part = value - below
+    if part == Fraction(1, 2):
+        return below + 1 if rule == "half-up" or below % 2 else below
+    return below + (part > Fraction(1, 2))
+
+
+def plainly(path: ExactPath, end: float, clip: tuple[float, float], rule: str) -> list[list[int]]:
+    """All pictures in order: at every strength where a pixel may change, and in the middle between neighbours."""
+    base = [Fraction(int(n), path.unit) for n in path.base.ravel()]
+    slope = [Fraction(int(n), path.unit) for n in path.slopes[0].ravel()]
+    low, high = (Fraction(bound) for bound in clip)
+    moments = {Fraction(0), Fraction(end)}
+    for b, a in zip(base, slope, strict=True):
+        if a:
+            moments.update(z for k in range(255) if 0 <= (z := (Fraction(2 * k + 1, 510) - b) / a) <= Fraction(end))
+            moments.update(z for bound in (low, high) if 0 <= (z := (bound - b) / a) <= Fraction(end))
+    ordered = sorted(moments)
+    places = sorted({*ordered, *((one + other) / 2 for one, other in pairwise(ordered))})
+    found: list[list[int]] = []
+    for z in places:
+        exact = (min(max(b + a * z, low, Fraction(0)), high, Fraction(1)) for b, a in zip(base, slope, strict=True))
+        picture = [rounded(255 * value, rule) for value in exact]
+        if not found or picture != found[-1]:
+            found.append(picture)
+    return found
+
+
+def pictures_of(path: ExactPath, end: float, clip: tuple[float, float] | None, rule: str, size: int = 7):
+    found = eight_bit_pictures(path, end, clip, rule)
+    made = np.concatenate(list(found.batches(size)))
+    assert len(made) == len(found)
+    return found, made.reshape(len(made), -1).tolist()
+
+
+@pytest.mark.parametrize("rule", ["half-even", "half-up"])
+@pytest.mark.parametrize(
+    ("text", "end", "shape"),
+    [
+        ("box-blur:size=3", 1.0, (1, 4, 4)),
+        ("box-blur:size=4", 0.7, (1, 4, 5)),
+        ("sharpen:size=3", 1.0, (1, 4, 4)),
+        ("sharpen:size=3,clip=0.1..0.9", 0.9, (1, 4, 4)),
+        ("motion-blur:size=3,angle=45,padding=zeros", 1.0, (3, 2, 3)),
+        ("motion-blur:size=3,angle=30", 0.3, (1, 4, 4)),
+        ("brightness:max=0.5", 1.0, (1, 3, 3)),
+        ("contrast:max=0.7", 1.0, (1, 3, 3)),
+        ("identity", 1.0, (1, 3, 3)),
+        ("box-blur:size=3", 0.0, (1, 4, 4)),
+    ],
+)
+def test_same_pictures_in_the_same_order_as_plain_fractions(text, end, shape, rule):
+    perturbation = sp.parse(text)
+    for _ in range(2):
+        pixels = RANDOM.integers(0, 256, shape).astype(object)
+        path = perturbation.exactly(pixels, 255)
+        found, made = pictures_of(path, end, perturbation.clip, rule)
+        assert made == plainly(path, end, perturbation.clip or (0.0, 1.0), rule)
+        begins = [found.begins(number) for number in range(len(found))]
+        assert begins == sorted(begins)
+        assert all(0 <= z <= Fraction(end) for z in begins)
+        assert found.strengths.tolist() == [float(z) for z in begins]
+
+
+def test_pixels_that_are_no_bytes():
+    pixels = RANDOM.uniform(size=(1, 4, 4))
+    whole = np.vectorize(lambda x: int(x * 2**53), otypes=[object])(pixels)
+    path = sp.box_blur(size=3).exactly(whole, 2**53)
+    assert pictures_of(path, 1.0, None, "half-even")[1] == plainly(path, 1.0, (0.0, 1.0), "half-even")
+
+
+@pytest.mark.parametrize("rule", ["half-even", "half-up"])
+def test_a_strength_of_two_minds_has_a_picture_of_its_own(rule):
+    """Two pixels are half way at 1/2: going up from 10 and from 11, or one up and one down."""
+    path = ExactPath(np.array([[1, 1, -1]], object), np.array([10, 11, 20], object), 255)
+    found, made = pictures_of(path, 1.0, None, rule)
+    at = {"half-even": [10, 12, 20], "half-up": [11, 12, 20]}[rule]
+    assert made == [[10, 11, 20], at, [11, 12, 19]]
+    assert [found.begins(k) for k in range(3)] == [0, Fraction(1, 2), Fraction(1, 2)]
+    assert found.behind.tolist() == [False, True]
+
+
+def test_halves_at_both_ends():
+    path = ExactPath(np.array([[2, 4]], object), np.array([21, 22], object), 2 * 255)
+    found, made = pictures_of(path, 1.0, None, "half-even")
+    assert made == plainly(path, 1.0, (0.0, 1.0), "half-even")
+    assert made == [[10, 11], [11, 11], [11, 12], [11, 13], [12, 13]]
+    assert found.strengths.tolist() == [0.0, 0.0, 0.25, 0.75, 1.0]
+    assert found.behind.tolist() == [True, False, True, False]
+
+
+def test_batches_of_any_size_are_the_same():
+    path = sp.motion_blur(size=5, angle=45).exactly(RANDOM.integers(0, 256, (3, 8, 8)).astype(object), 255)
+    found = eight_bit_pictures(path, 1.0)
+    whole = next(iter(found.batches(10**6)))
+    for size in (1, 2, 64, len(found) - 1):
+        assert np.array_equal(np.concatenate(list(found.batches(size))), whole)
+    some = sorted(RANDOM.choice(len(found), 20, replace=False).tolist())
+    assert np.array_equal(np.concatenate(list(found.batches(6, some))), whole[some])
+    assert np.array_equal(found.picture(len(found) - 1), whole[-1])

@@ -1,0 +1,176 @@
+"""Every 8-bit picture in the runtime: against running all of them by hand, and against the exact method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from models import dense, network_of
+from torch import nn
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.budget import Budget
+from shakeproof.enumeration import eight_bit_pictures
+from shakeproof.errors import InputError, ProofError
+from shakeproof.evidence import Enumerated
+from shakeproof.methods.enumerating import grey_levels
+from shakeproof.methods.shortcuts import proved_leads
+from shakeproof.verdict import judge
+
+BLUR = "motion-blur:size=9,angle=90"
+
+
+@pytest.fixture(scope="module")
+def network():
+    return sp.load(demo.MODEL)
+
+
+@pytest.fixture(scope="module")
+def images(network):
+    return [sp.read_image(str(path)).fitted(network.picture()) for path, _ in demo.images()]
+
+
+def by_hand(network, image, text, end=1.0):
+    """All pictures, one at a time, in the runtime: their exact begins and scores."""
+    perturbation = sp.parse(text)
+    pictures = eight_bit_pictures(perturbation.exactly(*grey_levels(image)), end, perturbation.clip)
+    scores = [
+        network.reference(
+            network.picture().to_input(torch.from_numpy((levels / np.float32(255)).astype(np.float32))).numpy()[None]
+        )[0]
+        for (levels,) in pictures.batches(1)
+    ]
+    return pictures, np.array(scores)
+
+
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_profiles_are_those_of_all_pictures(network, images, shortcuts):
+    statuses = set()
+    for image in images[:3]:
+        result = sp.profile(network, image, BLUR, max_strength=0.1, pixels="8bit", shortcuts=shortcuts)
+        pictures, scores = by_hand(network, image, BLUR, 0.1)
+        winners = scores.argmax(1)
+        assert result.pieces == len(pictures)
+        assert (result.method, result.arithmetic) == ("enumeration", "deployed")
+        changes = [0, *(np.flatnonzero(np.diff(winners)) + 1).tolist()]
+        assert [i.winner for i in result.profile] == winners[changes].tolist()
+        assert [i.start for i in result.profile] == [float(pictures.begins(k)) for k in changes]
+        assert result.profile[-1].end == 0.1
+        lost = np.flatnonzero(winners != result.label)
+        assert result.status == ("safe" if not len(lost) else "misclassified" if lost[0] == 0 else "unsafe")
+        if len(lost) and lost[0]:
+            low, high = result.critical_strength
+            assert Fraction(low) <= pictures.begins(int(lost[0])) <= Fraction(high)
+            assert high <= np.nextafter(low, 1)
+            assert result.certified_strength <= high
+        statuses.add(result.status)
+    assert "safe" in statuses
+
+
+def test_an_early_answer_stops_at_the_first_loss(network, images):
+    whole = next(r for r in (sp.profile(network, i, BLUR, pixels="8bit") for i in images) if r.status == "unsafe")
+    early = sp.verify(network, whole.query.image, BLUR, 1.0, pixels="8bit")
+    assert early.status == "unsafe"
+    assert early.pieces < whole.pieces
+    assert early.critical_strength == whole.critical_strength
+    assert early.counterexample.replayed
+    levels = early.counterexample.input * 255
+    assert np.abs(levels - np.rint(levels)).max() < 1e-4  # an 8-bit picture
+    assert network.reference(early.counterexample.input[None]).argmax() == early.counterexample.winner != early.label
+
+
+def test_what_is_proved_grows_from_the_left(network, images):
+    result = sp.profile(network, images[0], BLUR, pixels="8bit", timeout=1e-9, shortcuts=False)
+    assert (result.status, result.reason) == ("undecided", "timeout")
+    proof = result.proof
+    assert 0 < len(proof.margins) < len(proof.pictures)
+    assert result.certified_strength == proof.pictures.last_before(len(proof.margins))
+    assert Fraction(result.certified_strength) <= proof.pictures.begins(len(proof.margins))
+
+
+def test_a_picture_that_nobody_looked_at_is_no_proof(network, images):
+    safe = sp.profile(network, images[0], BLUR, max_strength=0.05, pixels="8bit")
+    assert safe.status == "safe"
+    proof = safe.proof
+
+    def told(**change):
+        return judge(replace(safe.evidence, proofs=(replace(proof, **change),)))[0]
+
+    assert told() == "safe"
+    shorter = {name: getattr(proof, name)[:-1] for name in ("margins", "winners", "spared")}
+    assert told(**shorter) == "undecided"
+    for bad in (0.0, np.nan, -1.0):
+        margins = proof.margins.copy()
+        margins[len(margins) // 2] = bad
+        assert told(margins=margins) == "undecided"
+    with pytest.raises(ProofError):
+        Enumerated(proof.pictures, proof.label, proof.margins, proof.winners[:-1], proof.spared, proof.deployment)
+    with pytest.raises(ProofError):
+        replace(safe, query=replace(safe.query, strengths=(0.06,)))
+
+
+def test_shortcuts_are_below_what_the_runtime_gives():
+    """However long they took: a picture is worth an hour here."""
+    network, random = network_of(nn.Sequential(nn.Flatten(), dense(3, 64, 16, 3)), 1, 8, 8), np.random.default_rng(0)
+    proved = 0
+    for text in ("box-blur:size=3", "sharpen:size=3", "sharpen:size=3,clip=0..1"):
+        (query,) = sp.perturbed(
+            network, [sp.Image("x", torch.from_numpy(random.integers(0, 256, (1, 8, 8)) / 255))], text
+        )
+        proof = sp.analyse(network, [query], sp.Settings(pixels="8bit", shortcuts=False))[0].proof
+        leads = proved_leads(network, query, proof.pictures, Budget(), seconds_each=3600)
+        assert (leads <= proof.margins).all()
+        proved += int((leads > 0).sum())
+    assert proved > 0
+    (query,) = sp.perturbed(network, [query.image], "sharpen:size=3,clip=0.1..0.9")
+    assert not (proved_leads(network, query, proof.pictures, Budget(), 3600) > -np.inf).any()
+
+
+class Changed:
+    """A runtime whose scores are changed, given how many pictures it was handed and which."""
+
+    in_batches = True
+
+    def __init__(self, runtime, change):
+        self.runtime, self.change = runtime, change
+
+    def __call__(self, x):
+        return self.change(self.runtime(x), x)
+
+    def on_one_thread(self):
+        return self
+
+    def deployment(self, batch):
+        return self.runtime.deployment(batch)
+
+
+def test_scores_that_are_no_numbers_are_no_verdict(network, images):
+    start = network.picture().to_input(images[0].pixels).float().numpy()
+
+    def broken(scores, x):
+        return np.where((x == start).reshape(len(x), -1).all(1)[:, None], scores, np.nan)
+
+    changed = replace(network, runtime=Changed(network.runtime, broken))
+    result = sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+    assert (result.status, result.reason) == ("undecided", "not-finite")
+
+
+def test_only_one_strength_can_be_enumerated(network, images):
+    with pytest.raises(InputError, match="one strength"):
+        sp.profile(network, images[0], "box-blur:size=3+brightness:max=0.1", pixels="8bit")
+
+
+def test_batches_are_used_only_where_no_bit_changes(network, images):
+    def batch(change):
+        changed = replace(network, runtime=Changed(network.runtime, change))
+        return sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+
+    same = batch(lambda scores, x: scores)
+    assert same.proof.deployment.batch > 1
+    other = batch(lambda scores, x: np.nextafter(scores, np.inf) if len(x) > 1 else scores)
+    assert other.proof.deployment.batch == 1
+    assert np.array_equal(same.proof.margins, other.proof.margins)
