@@ -380,10 +380,10 @@ class Builder:
 
 
 def _check_size(operator: Operator, shapes: Sequence[torch.Size]) -> None:
-    """Refuse what would make a value, or need room, beyond any picture's: worked out on tensors without entries."""
+    """Refuse what would make a value, or need room, beyond any picture's: worked out on no rows of it."""
     try:
-        empty = (torch.empty(1, *shape, dtype=torch.float64, device="meta") for shape in shapes)
-        entries = max(operator.to(torch.device("meta")).apply(*empty).numel(), operator.workspace(*shapes) // 8)
+        none = (torch.empty(0, *shape, dtype=torch.float64) for shape in shapes)
+        entries = max(operator.apply(*none).shape[1:].numel(), operator.workspace(*shapes) // 8)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return  # run on numbers, it will say itself what is wrong
     if entries > LARGEST_VALUE:

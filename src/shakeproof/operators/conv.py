@@ -146,7 +146,7 @@ class Conv(Affine):
         border = pictures.new_zeros(step, top + height + bottom, left + width + right, channels)
         inner = border[:, top : top + height, left : left + width]
         patches = pictures.new_empty(groups, step * down * across, depth)
-        for start in range(0, n, step):
+        for start in range(0, n, max(step, 1)):
             part = pictures[start : start + step]
             count = len(part) * down * across
             inner[: len(part)] = part
