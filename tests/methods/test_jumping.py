@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import shakeproof as sp
 from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network import Network
-from shakeproof.perturbation import parse_path
+from shakeproof.perturbation import as_whole, parse_path
 
 # How close to a change of class a profile may be wrong.
 NEAR = Fraction(1, 10**6)
@@ -78,7 +78,9 @@ def loaded(module: nn.Module, side: int = 4) -> Network:
 
 
 def exact_line(picture: np.ndarray, text: str) -> ExactLine:
-    return ExactLine(*parse_path(text).exactly(torch.from_numpy(picture).double()))
+    path = parse_path(text).exactly(*as_whole(torch.from_numpy(picture).double()))
+    base, *slopes = ([Fraction(n, path.unit) for n in whole.ravel()] for whole in (path.base, *path.slopes))
+    return ExactLine(slopes, base)
 
 
 def lead(scores: list[Fraction], of: int) -> Fraction:

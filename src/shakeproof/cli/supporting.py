@@ -165,7 +165,8 @@ def _show(said: dict[str, Any]) -> None:
     about = " and ".join(said["arithmetic"])
     console.print(
         f"{said['model']}: [green]supported[/]; method: {said['method']} ({bends}); proofs about {about};"
-        " agrees with its runtime"
+        " agrees with its runtime",
+        soft_wrap=True,
     )
     if said["estimate"]:
         console.print(said["estimate"]["text"])

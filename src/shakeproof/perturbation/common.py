@@ -25,7 +25,8 @@ def clip_option(clip: ClipRange | None) -> list[tuple[str, str]]:
 def strengths(of: object, given: float | Sequence[float], parameters: int) -> tuple[float, ...]:
     """A strength for each parameter, checked."""
     try:
-        several = tuple(map(float, given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)))
+        is_one = not isinstance(given, Iterable) or isinstance(given, str) or getattr(given, "ndim", 1) == 0
+        several = tuple(map(float, (given,) if is_one else given))
     except (TypeError, ValueError):
         raise InputError(f"a strength is a number, not {given!r}") from None
     for strength in several:
