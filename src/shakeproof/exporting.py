@@ -95,11 +95,11 @@ def write_query(
     assert label is not None
     if form == "perturbed":
         file = Path(folder) / PERTURBED
-        write_whole({file: _perturbed(network, query, label).encode()})
+        write_whole({file: _perturbed(network, query, label).encode(errors="backslashreplace")})
         return Exported(str(model), None, file, label)
     data, _ = read_onnx(Path(model), network.output_name, network.picture().image_shape)
     augmented = _augmented(onnx.load_from_string(data), network, query).SerializeToString()
-    question = _question(network, query, label).encode()
+    question = _question(network, query, label).encode(errors="backslashreplace")
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
     if form == "augmented":
         write_whole({network_file: augmented, query_file: question})

@@ -123,7 +123,9 @@ def _is_whole(path: Path) -> bool:
     try:
         match path.suffix:
             case ".jsonl":
-                return all(json.loads(line) for line in data.splitlines()) and data[-1:] in (b"", b"\n")
+                return all(json.loads(line.decode(errors="surrogateescape")) for line in data.splitlines()) and data[
+                    -1:
+                ] in (b"", b"\n")
             case ".csv":
                 rows = csv.reader(data.decode(errors="surrogateescape").split("\n"))
                 return len({len(row) for row in rows if row}) == 1 and data.endswith(b"\n")

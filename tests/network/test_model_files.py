@@ -149,6 +149,12 @@ def test_graphs_that_lack_something(tmp_path):
     assert "has no entries" in refused(saved(tmp_path, proto))
 
 
+def test_names_that_are_no_text(tmp_path):
+    data = model([helper.make_node("Relu", ["x"], ["y"])], (1, 3)).SerializeToString().replace(b"Relu", b"R\xff\xfeu")
+    (tmp_path / "model.onnx").write_bytes(data)
+    assert "R\ufffd\ufffdu" in refused(tmp_path / "model.onnx")
+
+
 def constant_from(*nodes, **weights):
     """A network that adds a constant `c`, computed by some nodes."""
     rest = [helper.make_node("Add", ["x", "c"], ["a"]), helper.make_node("Flatten", ["a"], ["f"]), LINEAR]

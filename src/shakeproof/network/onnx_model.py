@@ -38,7 +38,13 @@ class Scores:
 
 def word_of(node: onnx.NodeProto) -> str:
     """An operator's name; with its domain unless it is one of ONNX's own, so that no rule is found for it."""
-    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}::{node.op_type}"
+    domain, kind = text_of(node.domain), text_of(node.op_type)
+    return kind if domain in STANDARD_DOMAINS else f"{domain}::{kind}"
+
+
+def text_of(word: str | bytes) -> str:
+    """A name in a model; protobuf gives those that are no text as bytes."""
+    return word if isinstance(word, str) else word.decode(errors="replace")
 
 
 def check_complete(model: onnx.ModelProto, name: str) -> None:

@@ -14,7 +14,7 @@ from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
 from shakeproof.network.onnx_call import FLOATS, Array, Attributes, Call
 from shakeproof.network.onnx_learning import plain
-from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, word_of
+from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, text_of, word_of
 from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
 from shakeproof.network.reading import Reading, UnsupportedNode
 
@@ -140,7 +140,8 @@ class _OnnxReader:
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
     """The functions of a model that stand in for operators of ONNX itself."""
     reason = "the model defines this operator of ONNX anew"
-    return [UnsupportedNode(f.name, "function", reason) for f in model.functions if f.domain in STANDARD_DOMAINS]
+    own = [f for f in model.functions if f.domain in STANDARD_DOMAINS]
+    return [UnsupportedNode(text_of(f.name), "function", reason) for f in own]
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:

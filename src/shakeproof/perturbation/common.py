@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from shakeproof.errors import InputError
 from shakeproof.path import ClipRange
@@ -26,7 +27,8 @@ def strengths(of: object, given: float | Sequence[float], parameters: int) -> tu
     """A strength for each parameter, checked."""
     try:
         is_one = not isinstance(given, Iterable) or isinstance(given, str) or getattr(given, "ndim", 1) == 0
-        several = tuple(map(float, (given,) if is_one else given))
+        numbers: Any = (given,) if is_one else given
+        several = tuple(map(float, numbers))
     except (TypeError, ValueError):
         raise InputError(f"a strength is a number, not {given!r}") from None
     for strength in several:
