@@ -336,7 +336,7 @@ def _analysable(reading: Reading, name: str) -> Graph:
     """The graph that was read; an error that lists every operator that stands in the way."""
     if reading.graph is None:
         raise UnsupportedNetworkError(
-            f"{name}: {reading.refusal}; its runtime can still run it, on 8-bit pictures", option="pixels"
+            f"{name}: {reading.refusal}; on 8-bit pictures, any model that its runtime loads is run", option="pixels"
         )
     return reading.graph
 
