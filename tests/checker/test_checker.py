@@ -534,7 +534,7 @@ def test_an_entry_a_little_off_is_refused(text, change):
 
 # -- standing alone ----------------------------------------------------------------------------------------------------
 
-MOST_LINES = 885
+MOST_LINES = 886
 SOURCES = sorted(Path(checker.__file__).parent.glob("*.py"))
 
 
