@@ -338,7 +338,6 @@ class Enumerated(Proof):
     timed_out: bool = False
 
     method = "enumeration"
-    is_deployed = True
 
     def __post_init__(self) -> None:
         if not len(self.margins) == len(self.winners) == len(self.spared) <= len(self.pictures):
@@ -366,9 +365,14 @@ class Enumerated(Proof):
         return int(lost[0]) if len(lost) else len(self.margins)
 
     @property
+    def is_deployed(self) -> bool:
+        """What was spared rests on the graph that was read, and that on a comparison."""
+        return not bool(self.spared.any())
+
+    @property
     def all_run(self) -> bool:
         """Whether every picture was run, none left out and none spared."""
-        return len(self.margins) == len(self.pictures) and not bool(self.spared.any())
+        return len(self.margins) == len(self.pictures) and self.is_deployed
 
     @property
     def first_lost(self) -> int | None:

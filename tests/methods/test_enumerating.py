@@ -19,6 +19,7 @@ from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import Enumerated
 from shakeproof.methods.enumerating import grey_levels
 from shakeproof.methods.shortcuts import proved_leads
+from shakeproof.replay import compared, places
 from shakeproof.verdict import judge
 
 BLUR = "motion-blur:size=9,angle=90"
@@ -127,6 +128,37 @@ def test_shortcuts_are_below_what_the_runtime_gives():
         proved += int((leads > 0).sum())
     assert proved > 0
     (query,) = sp.perturbed(network, [query.image], "sharpen:size=3,clip=0.1..0.9")
+    assert not (proved_leads(network, query, proof.pictures, Budget(), 3600) > -np.inf).any()
+
+
+def test_what_is_spared_rests_on_a_comparison():
+    """Bounds are about the graph that was read; without the runtime's word for that, or against it, nothing is safe."""
+    network = network_of(nn.Sequential(nn.Flatten(), dense(3, 64, 16, 3)), 1, 8, 8)
+    image = np.random.default_rng(0).integers(0, 256, (1, 8, 8)) / 255
+    safe = sp.profile(network, image, "box-blur:size=3", max_strength=0.3, pixels="8bit", shortcuts=False)
+    assert (safe.status, safe.evidence.comparison) == ("safe", None)
+    spared = replace(safe.proof, spared=np.arange(len(safe.proof.pictures)) > 0)
+    assert judge(replace(safe.evidence, proofs=(spared,)))[0] == "undecided"
+    (obligation,) = safe.query.obligations
+    (agreed,) = compared(network, [(obligation, places(obligation))], Budget())
+    assert judge(replace(safe.evidence, proofs=(spared,), comparison=agreed))[0] == "safe"
+    far = replace(agreed, disagreement=agreed.disagreement + 2)
+    assert judge(replace(safe.evidence, proofs=(spared,), comparison=far))[0] == "undecided"
+
+
+@pytest.mark.parametrize("bend", [torch.sign, torch.sigmoid])
+def test_no_shortcuts_where_float32_may_do_as_it_likes(bend):
+    class Bent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(bend(self.first(x.flatten(1))))
+
+    network, image = network_of(Bent(), 1, 8, 8), np.random.default_rng(0).integers(0, 256, (1, 8, 8)) / 255
+    (query,) = sp.perturbed(network, [sp.Image("x", torch.from_numpy(image))], "box-blur:size=3")
+    proof = sp.analyse(network, [query], sp.Settings(pixels="8bit", shortcuts=False))[0].proof
     assert not (proved_leads(network, query, proof.pictures, Budget(), 3600) > -np.inf).any()
 
 

@@ -21,6 +21,7 @@ from shakeproof.network import Deployed, Deployment, Network, Runtime
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
+from shakeproof.replay import compared, places
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
@@ -64,11 +65,15 @@ def answer_by_enumeration(
         deployment=runner.deployment,
         timed_out=known < len(pictures) and budget.is_late(),
     )
+    comparison = None
+    if not proof.is_deployed and isinstance(network, Network):
+        (obligation,) = query.obligations
+        (comparison,) = compared(network, [(obligation, places(obligation))], Budget())
     evidence = Evidence(
         needed=1,
         proofs=(proof,),
         witness=runner.witness(proof),
-        comparison=None,
+        comparison=comparison,
         start=float(leads[0]),
         finite=not bool(np.isnan(proof.margins).any()),
         arithmetic="deployed",

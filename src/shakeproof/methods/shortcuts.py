@@ -27,11 +27,12 @@ def proved_leads(
 ) -> NDArray[np.float32]:
     """For each picture, by how much its label leads at least, however float32 sums are added up; -inf if not known.
 
-    `seconds_each` is what running a picture takes. A final softmax may round different scores to one number, and pixels
-    that are clipped to other ends than 0 and 1 may be rounded beyond them: nothing is known of those.
+    `seconds_each` is what running a picture takes. Nothing is known where float32 is on either side of a jump, or
+    rounds as libraries please; where a final softmax may round different scores to one number; and where pixels are
+    clipped to other ends than 0 and 1, beyond which they may be rounded.
     """
     path, label, count = query.path, query.label, min(STRETCHES, len(pictures) // FEWEST)
-    known = network.graph.is_piecewise_linear and network.dropped is None and count
+    known = not network.graph.unpredictable_operators and network.dropped is None and count
     if path is None or label is None or path.path.clip not in (None, (0.0, 1.0)) or not known:
         return np.full(len(pictures), -np.inf, np.float32)
     ends = np.linspace(0, len(pictures), count + 1).astype(int)

@@ -214,18 +214,6 @@ class Network(Deployed):
         softmax = f"the final {self.dropped} is left out: it does not change which class wins" if self.dropped else None
         return tuple(filter(None, (softmax, *super().notes)))
 
-    def named(self, names: ClassNames) -> Self:
-        """The network with names for its classes."""
-        if names and len(names) != self.classes:
-            raise InputError(f"{self.name}: has {self.classes} classes, and {len(names)} names were given for them")
-        return replace(self, class_names=names)
-
-    def preprocessed(self, preprocessing: Preprocessing) -> Self:
-        """The network with what is done to its pictures before they are perturbed, and behind what is done after."""
-        normalises, mean, std = preprocessing.normalises, preprocessing.mean, preprocessing.std
-        made = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
-        return replace(made, preprocessing=preprocessing)
-
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
         made = super().normalised(mean, std)
