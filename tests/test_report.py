@@ -9,7 +9,7 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.report import ResultRows, demo_tables, margin_figure, remarks, save
+from shakeproof.report import DemoRows, ResultRows, margin_figure, remarks, save
 
 IMAGES = {path.stem: (path, label) for path, label in demo.images()}
 LONG = "a/rather/long/way/to/a/folder/of/pictures/" + "x" * 70 + ".png"
@@ -109,13 +109,18 @@ def test_nothing_covers_a_curve(results, classes, tmp_path):
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
-def test_the_demo_fits_its_terminal(results):
+@pytest.mark.parametrize(("room", "tables"), [(15, 3), (45, 1)])
+def test_the_demo_fits_its_terminal(results, room, tables):
     queries = {str(result.query.perturbation): result for result in results if result.query.parameters == 1}
-    some = [*queries.values()]
-    for width in (30, 80, 160):
-        console = Console(file=io.StringIO(), width=width)
-        for table in demo_tables(some, width):
-            console.print(table)
-        text = console.file.getvalue()
-        assert "0.6819" in text
-        assert text.count("safe") >= 1
+    name = results[0].query.name
+    width = len(name) + room
+    rows = DemoRows([name], [*queries], width)
+    assert len(rows.tables) == tables
+    console = Console(file=io.StringIO(), width=width)
+    for table in rows.tables:
+        console.print(rows.drawn([queries[text] for text in table]))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("image ") == tables
+    assert "0.6819" in text
+    assert text.count("safe") >= 1

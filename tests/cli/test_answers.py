@@ -90,6 +90,18 @@ def test_answers_come_one_by_one_and_an_interrupt_says_what_is_missing(slow_run)
     assert errors == (f"shakeproof: interrupted; 2 of 3 queries are not answered, the first is {STOP} {SLOW}\n")
 
 
+def test_rows_of_the_demo_come_as_they_are_known(tmp_path):
+    words = [*COMMAND, "demo", "--output", str(tmp_path / "report.html")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert any(line.startswith("keep-right.1 ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (130, "")
+    assert "wrote" not in rest
+    assert rest.count("yield.1") < 2
+    assert not (tmp_path / "report.html").exists()
+
+
 def in_a_terminal(words: list[str], columns: int) -> str:
     """All that the command writes to a terminal of so many columns."""
     child, terminal = pty.fork()

@@ -14,7 +14,7 @@ from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels
 from shakeproof.cli.supporting import supports
-from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain
+from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, say
 from shakeproof.cli.threads import wait_passively
 from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory
@@ -31,7 +31,7 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        say(error.format_message())
         code = EXIT_BAD_INPUT
     except click.ClickException as error:
         code = complain(error.format_message())

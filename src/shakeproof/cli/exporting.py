@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     from shakeproof.images import read_image
     from shakeproof.network import load
     from shakeproof.query import perturbed
-    from shakeproof.report import demo_tables, write_page
+    from shakeproof.report import DemoRows, write_page
     from shakeproof.settings import Settings
 
     check_writable(output, (".html",))
@@ -109,20 +110,24 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
         for path, label in bundle.images()
     ]
-    by_kernel = [perturbed(network, pictures, text) for text in bundle.PERTURBATIONS]
-    queries = [query for of_picture in zip(*by_kernel, strict=True) for query in of_picture]
+    console, shown = terminal(), not (as_json or quiet)
+    rows = DemoRows([picture.name for picture in pictures], bundle.PERTURBATIONS, console.width)
+    by_kernel = {text: perturbed(network, pictures, text) for text in bundle.PERTURBATIONS}
+    asked = [[by_kernel[text][number] for text in table] for table in rows.tables for number in range(len(pictures))]
+    queries = [query for row in asked for query in row]
     results = []
-    with progress_bar(f"certifying {len(queries)} times", quiet or as_json, len(queries)) as advance:
-        for result in answers(network, queries, Settings(whole_curve=True), advance):
-            results.append(result)
-            if as_json:
-                say(json.dumps(result.to_json()))
-    if not (as_json or quiet):
-        console = terminal()
-        for table in demo_tables(results, console.width):
-            console.print(table)
+    with progress_bar(f"certifying {len(queries)} times", not shown, len(queries), console) as advance:
+        coming = answers(network, queries, Settings(whole_curve=True), advance)
+        for row in asked:
+            for result in islice(coming, len(row)):
+                results.append(result)
+                if as_json:
+                    say(json.dumps(result.to_json()))
+            if shown:
+                console.print(rows.drawn(results[-len(row) :]))
+    if shown:
         console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1")
     write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
-    if not (as_json or quiet):
+    if shown:
         say(f"wrote {output}")
     return 0

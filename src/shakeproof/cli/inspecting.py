@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shakeproof.cli.options import check_writable, numbers
-from shakeproof.cli.terminal import terminal
+from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import InputError
 
 
@@ -45,19 +45,19 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
     shown = parse_path(perturbation)
     strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
     matrix, offset = shown.kernel.at(*strengths), shown.offset(*strengths)
-    click.echo(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
+    say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
     if len(matrix) == len(matrix[0]) == 1:
-        click.echo(f"every pixel times {_entry(matrix[0][0])}")
+        say(f"every pixel times {_entry(matrix[0][0])}")
     else:
         entries = [[_entry(value) for value in row] for row in matrix]
         width = max(len(entry) for row in entries for entry in row)
         for row in entries:
-            click.echo("  ".join(entry.rjust(width) for entry in row))
-        click.echo(f"{len(matrix)} x {len(matrix[0])}, sum {_entry(sum(map(sum, matrix)))}")
+            say("  ".join(entry.rjust(width) for entry in row))
+        say(f"{len(matrix)} x {len(matrix[0])}, sum {_entry(sum(map(sum, matrix)))}")
     if offset:
-        click.echo(f"then {_entry(offset)} is added to every pixel")
+        say(f"then {_entry(offset)} is added to every pixel")
     if len(shown.paddings) > 1:
-        click.echo(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
+        say(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
     if png is not None:
         from shakeproof import demo
         from shakeproof.images import as_picture, read_image

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import numbers
-from shakeproof.cli.terminal import terminal
+from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def supports(
     """
     said = _everything() if model is None else _about(model, image, image_shape, output_name, trial)
     if as_json:
-        click.echo(json.dumps(said))
+        say(json.dumps(said))
     elif model is None:
         for key, values in said.items():
-            click.echo(f"{key}: {', '.join(values)}")
+            say(f"{key}: {', '.join(values)}")
     else:
         _show(said)
     return 0 if said.get("supported", True) else EXIT_NO
@@ -142,6 +142,8 @@ def _runs(model: str, output_name: str | None, picture: tuple[int, int, int] | N
 
 
 def _show(said: dict[str, Any]) -> None:
+    from rich.text import Text  # names and reasons are shown as they are: brackets in them are no markup
+
     from shakeproof.report import plain_table
 
     failing: dict[str, list[str]] = {}
@@ -151,22 +153,23 @@ def _show(said: dict[str, Any]) -> None:
     table = plain_table("operator", "nodes", "supported")
     for name in sorted({*said["operators"], *failing}):
         nodes = max(said["operators"].get(name, 0), len(failing.get(name, ())))
-        table.add_row(name, str(nodes), f"[red]no: {failing[name][0]}[/]" if name in failing else "[green]yes[/]")
+        supported = Text(f"no: {failing[name][0]}", "red") if name in failing else Text("yes", "green")
+        table.add_row(Text(name), str(nodes), supported)
     if table.row_count:
         console.print(table)
     for note in said["notes"]:
-        console.print(f"[dim]note: {note}[/]")
+        console.print(Text(f"note: {note}", "dim"))
     if not said["supported"]:
-        console.print(f"{said['model']}: [red]not supported[/]; {said['reason']}", soft_wrap=True)
+        verdict = Text.assemble(f"{said['model']}: ", ("not supported", "red"), f"; {said['reason']}")
+        console.print(verdict, soft_wrap=True)
         if said["pixels"]:
             console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
         return
     bends = ", ".join(f"{count} {kind} neurons" for kind, count in said["neurons"].items()) or "no bends: affine"
-    about = " and ".join(said["arithmetic"])
-    console.print(
-        f"{said['model']}: [green]supported[/]; method: {said['method']} ({bends}); proofs about {about};"
-        " agrees with its runtime",
-        soft_wrap=True,
+    about = f"proofs about {' and '.join(said['arithmetic'])}; agrees with its runtime"
+    verdict = Text.assemble(
+        f"{said['model']}: ", ("supported", "green"), f"; method: {said['method']} ({bends}); {about}"
     )
+    console.print(verdict, soft_wrap=True)
     if said["estimate"]:
         console.print(said["estimate"]["text"])

@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import write_page
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.tables import ResultRows, demo_tables, plain_table, remarks
+    from shakeproof.report.tables import DemoRows, ResultRows, plain_table, remarks
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
     "notebook": ("result_html",),
     "page": ("write_page",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("ResultRows", "demo_tables", "plain_table", "remarks"),
+    "tables": ("DemoRows", "ResultRows", "plain_table", "remarks"),
 }
 
 __all__ = [
+    "DemoRows",
     "ResultRows",
     "counterexample_figure",
-    "demo_tables",
     "kernel_figure",
     "margin_figure",
     "plain_table",

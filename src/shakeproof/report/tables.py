@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import floor
 from typing import Literal, NamedTuple
 
@@ -28,8 +28,6 @@ COLUMNS = {"label": 6, "status": 13, "critical strength": 20, "min margin": 10, 
 LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
 # Longer names of classes are folded.
 LABEL_WIDTH = 24
-# What a framed table adds to the width of each column.
-FRAME = 3
 
 
 def plain_table(*headings: str) -> Table:
@@ -96,8 +94,7 @@ class ResultRows:
         )
         if self.is_stacked:
             return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
-        head = [self._row(self.widths, "bold"), self._row("-" * width for width in self.widths.values())]
-        return Group(*(head if before is None else []), self._row(cells))
+        return Group(*(_head(self.widths) if before is None else []), _row(self.widths, cells))
 
     def _measure(self, names: ClassNames) -> None:
         """Room for the names of classes; what is left is for the last column, if that is enough."""
@@ -105,14 +102,6 @@ class ResultRows:
         self.widths["label"] = min(max(longest + 1, COLUMNS["label"]), LABEL_WIDTH)
         self.widths[LAST] = self.width - sum(self.widths.values()) - GAP * len(self.widths)
         self.is_stacked = self.widths[LAST] < LAST_WIDTH
-
-    def _row(self, cells: Iterable[str | Text], style: str = "") -> Table:
-        row = Table.grid(padding=(0, GAP, 0, 0))
-        for name, width in self.widths.items():
-            side: Literal["left", "right"] = "left" if name in ("image", "perturbation", "status", LAST) else "right"
-            row.add_column(width=width, justify=side, overflow="fold", style=style)
-        row.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-        return row
 
     def _stack(self, cells: Cells) -> Iterator[RenderableType]:
         """The answer behind the perturbation, everything else below it."""
@@ -123,6 +112,21 @@ class ResultRows:
         details = {"label": cells.label, "min margin": cells.margin, "pieces": cells.pieces, "seconds": cells.seconds}
         said = [cells.classes, *(f"{name} {value}" for name, value in details.items() if value != "-")]
         yield from (Text(f"    {line}") for line in filled([part for part in said if part], self.width - 4))
+
+
+def _head(widths: Mapping[str, int]) -> Iterator[Table]:
+    yield _row(widths, widths, "bold")
+    yield _row(widths, ["-" * width for width in widths.values()])
+
+
+def _row(widths: Mapping[str, int], cells: Iterable[str | Text], style: str = "") -> Table:
+    """One row of a table whose columns have these names and widths."""
+    row = Table.grid(padding=(0, GAP, 0, 0))
+    for name, width in widths.items():
+        side: Literal["left", "right"] = "left" if name in ("image", "perturbation", "status", LAST) else "right"
+        row.add_column(width=width, justify=side, vertical="bottom" if style else "top", overflow="fold", style=style)
+    row.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return row
 
 
 def filled(parts: Iterable[str], width: int) -> Iterator[str]:
@@ -171,28 +175,37 @@ def _journey(result: Result) -> str:
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"and {len(steps) - 4} more"])
 
 
-def demo_tables(results: Sequence[Result], width: int) -> Iterator[Table]:
-    """Images down, perturbations across: the critical strength. As many tables as the width makes necessary."""
-    by_name: dict[str, list[Result]] = {}
-    for result in results:
-        name = str(result.query.perturbation).replace("motion-blur", "motion")
-        by_name.setdefault(name.replace(":", "\n").replace(",", "\n"), []).append(result)
-    images = max(cell_len(result.query.name) for result in results)
-    while by_name:
-        table, left = plain_table("image"), width - images - FRAME
-        shown: list[list[Result]] = []
-        while by_name and (not shown or left >= _demo_width(next(iter(by_name)))):
-            heading = next(iter(by_name))
-            left -= _demo_width(heading)
-            table.add_column(heading, justify="right")
-            shown.append(by_name.pop(heading))
-        for of_image in zip(*shown, strict=True):
-            table.add_row(Text(of_image[0].query.name), *map(_demo_cell, of_image))
-        yield table
+class DemoRows:
+    """Draws images one by one, perturbations across: the critical strength.
+
+    `tables` has the perturbations of as many tables, one below another, as the width makes necessary.
+    """
+
+    def __init__(self, images: Sequence[str], perturbations: Sequence[str], width: int) -> None:
+        self.first, self.images = images[0], max(map(cell_len, images))
+        self.tables: list[list[str]] = []
+        left = 0
+        for text in perturbations:
+            needed = GAP + _demo_width(_demo_heading(text))
+            if not self.tables or left < needed:
+                self.tables.append([])
+                left = width - self.images
+            self.tables[-1].append(text)
+            left -= needed
+
+    def drawn(self, row: Sequence[Result]) -> RenderableType:
+        """What is to be printed of an image under the perturbations of a table, below those before it."""
+        name, headings = row[0].query.name, [_demo_heading(str(result.query.perturbation)) for result in row]
+        widths = {"image": self.images, **{heading: _demo_width(heading) for heading in headings}}
+        return Group(*(_head(widths) if name == self.first else []), _row(widths, [name, *map(_demo_cell, row)]))
+
+
+def _demo_heading(perturbation: str) -> str:
+    return perturbation.replace("motion-blur", "motion").replace(":", "\n").replace(",", "\n")
 
 
 def _demo_width(heading: str) -> int:
-    return max(*map(len, heading.split("\n")), 6) + FRAME
+    return max(*map(len, heading.split("\n")), len("0.1234"))
 
 
 def _demo_cell(result: Result) -> Text:
