@@ -42,8 +42,10 @@ LAYERS = {
         "analysis",
         "comparing",
         "estimate",
+        "identity",
     },
-    "faces": {"report", "exporting", "certificate", "testing", "asserting", "plugin", "cli"},
+    "records": {"exporting", "certificate", "campaign"},
+    "faces": {"report", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` is a convenience for people at a prompt: it looks up, and only when called.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
     from shakeproof.asserting import assert_safe
+    from shakeproof.campaign import Store
     from shakeproof.comparing import Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
@@ -80,6 +81,7 @@ _HOMES = {
     "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
     "asserting": ("assert_safe",),
+    "campaign": ("Store",),
     "comparing": ("Compared", "Disagreement", "compare"),
 }
 
@@ -102,6 +104,7 @@ __all__ = [
     "ShakeproofError",
     "Specification",
     "Status",
+    "Store",
     "Witness",
     "analyse",
     "answers",

@@ -283,6 +283,19 @@ class Record:
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
         return (self.reason.sentence if self.reason else "nothing was proved") + reached
 
+    def status_at(self, strength: float) -> Status:
+        """What the answer about a path of one strength says about a part of it, [0, `strength`]."""
+        if not isinstance(self.strength, (int, float)) or not 0 <= strength <= self.strength:
+            raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
+        if strength == self.strength or self.status in (Status.SAFE, Status.MISCLASSIFIED):
+            return self.status
+        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
+            return Status.UNDECIDED
+        if strength <= self.certified_strength:
+            return Status.SAFE
+        shown = self.critical_strength is not None and self.critical_strength[1] <= strength
+        return Status.UNSAFE if shown and self.status is Status.UNSAFE else Status.UNDECIDED
+
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -112,20 +112,10 @@ def question(network: Deployed, query: Query, settings: Settings, late: bool = F
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).
     """
-    from shakeproof.network import Runtime
+    from shakeproof.identity import decisive, network_digest
 
-    how = replace(settings, memory=1.0, device="cpu", whole_curve=False, timeout=settings.timeout if late else None)
-    about: tuple[object, ...] = (
-        __version__,
-        network.identity,
-        network.name,
-        network.normalisation,
-        network.layout,
-        query.name,
-        query.label,
-    )
-    if settings.halves is not None and isinstance(network.runtime, Runtime):  # the answer is about what ran it
-        about = (*about, network.runtime.deployment(1).runtime)
+    how = replace(decisive(settings), timeout=settings.timeout if late else None)
+    about = (__version__, network_digest(network, settings), network.name, query.name, query.label)
     kernel = (str(query.perturbation), getattr(query.perturbation, "kernel", None), query.strengths)
     digest = hashlib.sha256(repr((about, kernel, how)).encode(errors="surrogateescape"))
     for array in _arrays(query):

@@ -1,0 +1,282 @@
+"""Writing to a store: what a campaign asks, who works on it, what was found. A write is there as a whole or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from shakeproof import __version__
+from shakeproof.campaign.findings import Finding
+from shakeproof.campaign.opening import closed, explained, opened, transaction
+from shakeproof.campaign.store import Store
+from shakeproof.campaign.stored import Requirement, model_facts, pack_pixels, write_perturbation
+from shakeproof.identity import decisive, digest, image_digest, network_digest
+from shakeproof.images import Image
+from shakeproof.network import Deployed
+from shakeproof.perturbation import Perturbation
+from shakeproof.settings import Settings
+
+# Whoever works on queries says so every now and then; after so many seconds of silence, others may take them.
+LEASE = 60
+NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
+SECONDS = "CAST(strftime('%s', 'now') AS INTEGER)"
+# Which queries need no more work: an answer is there, with a certificate if one is wanted; or they ended in an error.
+# One that ran out of time is asked again where more time is given.
+SETTLED = """
+    (EXISTS (SELECT 1 FROM results WHERE results.query = queries.id
+        AND (results.timeout IS NULL OR results.timeout >= :timeout)
+        AND (NOT :certificates OR results.unproved IS NOT NULL
+            OR EXISTS (SELECT 1 FROM certificates WHERE certificates.query = queries.id)))
+    OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id
+        AND (errors.timeout IS NULL OR errors.timeout >= :timeout)))"""
+WAITING = f"""
+    SELECT DISTINCT queries.id, queries.model, queries.perturbation, queries.deaths
+    FROM items JOIN queries ON queries.id = items.query
+    WHERE items.campaign = :campaign AND NOT {SETTLED} ORDER BY items.number"""
+CLAIM = f"""
+    UPDATE queries SET owner = :owner, lease = {SECONDS} + {LEASE}
+    WHERE id IN (SELECT value FROM json_each(:queries)) AND (owner IS NULL OR lease < {SECONDS}) AND NOT {SETTLED}
+    RETURNING id"""
+# The widest answer to a question that reaches as far as is asked; of several strengths, only just as far.
+KNOWN = """
+    SELECT queries.id FROM queries JOIN results ON results.query = queries.id
+    WHERE question = :question AND results.timeout IS NULL AND json_array_length(strengths) = 1
+        AND strengths ->> 0 >= :strength ORDER BY strengths ->> 0 LIMIT 1"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image under one perturbation, for one model: numbers of rows of the store, and what makes up the question."""
+
+    model: int
+    image: int
+    perturbation: int
+    question: str
+    strengths: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A query that has no answer yet; `deaths` workers died of it."""
+
+    query: int
+    model: int
+    perturbation: int
+    deaths: int
+
+
+class Ledger(Store):
+    """A store to be written, by any number of processes at once."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(path, connection)
+        self.owner = this_process()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        return cls(Path(path), opened(Path(path), writing=True))
+
+    def close(self) -> None:
+        closed(self.connection)
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def add_model(self, network: Deployed, settings: Settings) -> tuple[int, str]:
+        """The number of a network's row, and its digest."""
+        own = network_digest(network, settings)
+        values = {"digest": own, "identity": network.identity, "name": network.name, "facts": model_facts(network)}
+        return self._added("models", values, "digest = :digest", renewed=("name", "facts")), own
+
+    def add_image(self, image: Image) -> tuple[int, str]:
+        own, (kind, pixels) = image_digest(image.pixels), pack_pixels(image.pixels)
+        values = {"digest": own, "name": image.name, "label": image.label, "shape": json.dumps([*image.pixels.shape])}
+        unique = "digest = :digest AND name = :name AND label IS :label"
+        return self._added("images", values | {"kind": kind, "pixels": pixels}, unique), own
+
+    def add_perturbation(self, perturbation: Perturbation) -> int:
+        return self._added(
+            "perturbations", {"definition": write_perturbation(perturbation)}, "definition = :definition"
+        )
+
+    def begin(
+        self,
+        name: str,
+        file: str,
+        toml: str,
+        requirement: Requirement,
+        strengths: Sequence[float],
+        settings: Settings,
+        items: Iterable[Item],
+    ) -> int:
+        """A campaign and all that it asks; the same file again is the same campaign. Returns its id."""
+        columns = {
+            "digest": digest(toml),
+            "name": name,
+            "file": file,
+            "toml": toml,
+            "requirement_id": requirement.id,
+            "requirement_text": requirement.text,
+            "strengths": json.dumps([*strengths]),
+            "tool": f"shakeproof {__version__}",
+        }
+        how = json.dumps(asdict(decisive(settings)))
+        with self.writing() as connection:
+            connection.execute(
+                f"INSERT INTO campaigns ({', '.join(columns)}, started, last_run)"
+                f" VALUES ({', '.join(map(':{}'.format, columns))}, {NOW}, {NOW})"
+                f" ON CONFLICT (digest) DO UPDATE SET last_run = {NOW}, name = :name, file = :file, tool = :tool",
+                columns,
+            )
+            (campaign,) = connection.execute("SELECT id FROM campaigns WHERE digest = :digest", columns).fetchone()
+            connection.execute("DELETE FROM items WHERE campaign = ?", (campaign,))
+            for number, item in enumerate(items):
+                query = self._query(connection, item, how)
+                connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", (campaign, number, query, item.image))
+        return int(campaign)
+
+    def _query(self, connection: sqlite3.Connection, item: Item, how: str) -> int:
+        """The number of a query: one that is answered already and reaches as far, or its own."""
+        if len(item.strengths) == 1:
+            known = {"question": item.question, "strength": item.strengths[0]}
+            if (found := connection.execute(KNOWN, known).fetchone()) is not None:
+                return int(found[0])
+        values = (item.question, json.dumps(item.strengths), item.model, item.image, item.perturbation, how)
+        connection.execute(
+            "INSERT OR IGNORE INTO queries (question, strengths, model, image, perturbation, settings)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            values,
+        )
+        asked = "SELECT id FROM queries WHERE question = ? AND strengths = ?"
+        return int(connection.execute(asked, values[:2]).fetchone()[0])
+
+    def forget_errors(self, campaign: int) -> None:
+        """Let queries that ended in an error be asked again."""
+        of_campaign = "(SELECT query FROM items WHERE campaign = ?)"
+        with self.writing() as connection:
+            connection.execute(f"DELETE FROM errors WHERE query IN {of_campaign}", (campaign,))
+            connection.execute(f"UPDATE queries SET deaths = 0 WHERE id IN {of_campaign}", (campaign,))
+
+    # -- who works on it ----------------------------------------------------------------------------------------------
+
+    def waiting(self, campaign: int, timeout: float | None, certificates: bool) -> list[Waiting]:
+        """What a campaign still needs, whoever works on it."""
+        wanted = {"campaign": campaign, "timeout": timeout, "certificates": certificates}
+        return [Waiting(*row) for row in self._rows(WAITING, wanted)]
+
+    def claim(self, queries: Sequence[int], timeout: float | None, certificates: bool) -> list[int]:
+        """Those of some queries that nobody works on: they are this process's now, for a while."""
+        wanted = {"queries": json.dumps([*queries]), "timeout": timeout, "certificates": certificates}
+        with self.writing() as connection:
+            taken = {row[0] for row in connection.execute(CLAIM, {**wanted, "owner": self.owner})}
+        return [query for query in queries if query in taken]
+
+    def renew(self) -> None:
+        """Say that this process is still at work; and what dead ones have left, anybody may take."""
+        with self.writing() as connection:
+            connection.execute(f"UPDATE queries SET lease = {SECONDS} + {LEASE} WHERE owner = ?", (self.owner,))
+            owners = connection.execute("SELECT DISTINCT owner FROM queries WHERE owner IS NOT NULL").fetchall()
+            for (owner,) in owners:
+                if has_ended(owner):
+                    connection.execute("UPDATE queries SET owner = NULL WHERE owner = ?", (owner,))
+
+    def release(self, queries: Sequence[int] | None = None) -> None:
+        """Let others take what this process does not work on any more: some queries, or all."""
+        with self.writing() as connection:
+            if queries is None:
+                connection.execute("UPDATE queries SET owner = NULL WHERE owner = ?", (self.owner,))
+            else:
+                connection.executemany("UPDATE queries SET owner = NULL WHERE id = ?", [(own,) for own in queries])
+
+    # -- what was found -----------------------------------------------------------------------------------------------
+
+    def add(self, findings: Sequence[Finding], timeout: float | None) -> None:
+        """Keep some answers."""
+        with self.writing() as connection:
+            for found in findings:
+                record = found.record
+                late = timeout if record["reason"] == "timeout" else None
+                connection.execute(
+                    f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
+                    (
+                        *(found.query, record["status"], record["reason"], late, found.label_predicted),
+                        *(json.dumps(record), found.curve, found.unproved),
+                    ),
+                )
+                if found.certificate is not None:
+                    connection.execute(
+                        "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?)",
+                        (found.query, hashlib.sha256(found.certificate).hexdigest(), found.certificate),
+                    )
+                connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
+                connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
+
+    def fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
+        """A query ends without an answer."""
+        with self.writing() as connection:
+            connection.execute(
+                f"INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, {NOW})", (query, kind, message, timeout)
+            )
+            connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
+
+    def count_death(self, query: int) -> int:
+        """One more worker died of a query; how many that are."""
+        with self.writing() as connection:
+            connection.execute("UPDATE queries SET deaths = deaths + 1, owner = NULL WHERE id = ?", (query,))
+            (deaths,) = connection.execute("SELECT deaths FROM queries WHERE id = ?", (query,)).fetchone()
+        return int(deaths)
+
+    # -- how it is written --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, its errors explained."""
+        with explained(self.path), transaction(self.connection) as connection:
+            yield connection
+
+    def _added(self, table: str, values: dict[str, Any], unique: str, renewed: Sequence[str] = ()) -> int:
+        """The number of a row, which is made if it is not there."""
+        with self.writing() as connection:
+            found = connection.execute(f"SELECT id FROM {table} WHERE {unique}", values).fetchone()
+            if found is None:
+                columns, places = ", ".join(values), ", ".join(map(":{}".format, values))
+                row = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({places}) RETURNING id", values)
+                return int(row.fetchone()[0])
+            if renewed:
+                changes = ", ".join(f"{column} = :{column}" for column in renewed)
+                connection.execute(f"UPDATE {table} SET {changes} WHERE {unique}", values)
+            return int(found[0])
+
+
+def this_process() -> str:
+    """Names a process among all of all machines, also those that have ended."""
+    return f"{socket.gethostname()} {os.getpid()} {_started(os.getpid()) or '-'}"
+
+
+def has_ended(owner: str) -> bool:
+    """Whether a process of this machine has ended; of other machines that is not known."""
+    host, number, started = owner.rsplit(" ", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's, so it is there
+        pass
+    return _started(int(number)) not in (started, "")
+
+
+def _started(process: int) -> str:
+    """When a process was started, since another one may have its number later; nothing if the system does not say."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

@@ -1,0 +1,104 @@
+"""A store's file: opened, made or brought up to date; and what goes wrong with it, in one line each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shakeproof.campaign.schema import APPLICATION, STEPS, VERSION
+from shakeproof.errors import InputError
+from shakeproof.files import check_regular
+
+# Another program may keep the file to itself for so many seconds.
+PATIENCE = 20.0
+# What SQLite's errors mean to whoever reads them; {} is the file.
+SENTENCES = {
+    "SQLITE_FULL": "{}: the disk is full; make room and start again: what was answered is kept",
+    "SQLITE_IOERR": "{}: cannot be read or written ({}); see to the disk and start again: what was answered is kept",
+    "SQLITE_READONLY": "{}: cannot be written; choose a store that you may write to",
+    "SQLITE_CANTOPEN": "{}: cannot be opened; choose a folder that you may write to",
+    "SQLITE_BUSY": "{}: another program has locked it; wait for it to end, or end it, and start again",
+    "SQLITE_LOCKED": "{}: another program has locked it; wait for it to end, or end it, and start again",
+    "SQLITE_NOTADB": "{}: is no store of shakeproof's; choose another name",
+    "SQLITE_CORRUPT": "{}: is damaged; `sqlite3 FILE .recover` may save what is left, or choose another name",
+}
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = str(getattr(error, "sqlite_errorname", ""))
+        sentence = next((said for begin, said in SENTENCES.items() if name.startswith(begin)), None)
+        raise InputError((sentence or "{}: cannot be used as a store ({})").format(path, error)) from error
+
+
+def opened(path: Path, writing: bool) -> sqlite3.Connection:
+    """A connection to a store of this version; a new one, if it is to be written."""
+    check_regular(path)
+    if not writing and not path.exists():
+        raise InputError(f"{path}: there is no such store; shakeproof campaign makes one")
+    with explained(path):
+        return _to_write(path) if writing else _to_read(path)
+
+
+def _to_read(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+    if _version(connection, path) < VERSION:
+        raise InputError(f"{path}: is a store of an older version; shakeproof campaign brings it up to date")
+    return connection
+
+
+def _to_write(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    version = _version(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last moments
+    if version < VERSION:
+        with transaction(connection):
+            for step in STEPS[_version(connection, path) :]:  # another program may have been quicker
+                for statement in step.split(";\n"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+    return connection
+
+
+def closed(connection: sqlite3.Connection) -> None:
+    """Leave one file that can be copied, and read where nothing can be written; unless others are at work on it."""
+    with suppress(sqlite3.Error):
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Of a store; 0 for a file that is empty."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION:
+        raise InputError(f"{path}: is no store of shakeproof's; choose another name")
+    if version > VERSION:
+        raise InputError(
+            f"{path}: was written by a newer shakeproof (version {version} of the store, this one knows {VERSION});"
+            " install that, or choose another name"
+        )
+    return int(version)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,0 +1,204 @@
+"""What a store gives back: models, pictures, perturbations and answers, each as it was."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.campaign.curves import DrawnCurve
+from shakeproof.classes import ClassNames
+from shakeproof.kernels import Matrix, ParameterisedKernel
+from shakeproof.network import Deployed
+from shakeproof.perturbation import Part, Perturbation, Tone
+from shakeproof.result import Record
+
+# How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
+KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
+WHITE = 255.0
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A network that was asked about. `digest` is of all that its answers depend on, `identity` of its file alone.
+
+    Pictures are (channels, height, width) = `image_shape`, and before the network (x - mean) / std, if these are given.
+    """
+
+    digest: str
+    identity: str
+    name: str
+    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
+    channels_last: bool
+    classes: int
+    class_names: ClassNames
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredImage:
+    """A picture, (channels, height, width) in float64, as it was perturbed; `label` is what came with it."""
+
+    digest: str
+    name: str
+    label: int | None
+    pixels: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a campaign shows, in its users' words."""
+
+    id: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class StoredCampaign:
+    """A campaign file that was run: `toml` is its text, `strengths` the columns of its table. Times are UTC.
+
+    It asks `asked` queries; `answered` of them have a result, `failed` ended in an error.
+    """
+
+    id: int
+    name: str
+    file: str
+    toml: str
+    requirement: Requirement
+    strengths: tuple[float, ...]
+    tool: str
+    started: str
+    last_run: str
+    asked: int
+    answered: int
+    failed: int
+
+    @property
+    def missing(self) -> int:
+        return self.asked - self.answered - self.failed
+
+
+@dataclass(frozen=True, eq=False)
+class StoredProfile:
+    """An answer, with what it is about. `number` is its place in the campaign, `query` its number in the store.
+
+    `perturbation` is the real one, made from the kernels in the store: `perturbation.kernel.at(z)` has the entries,
+    `perturbation.apply(pixels)` the path of pictures. `settings` are how it was asked. `certificate` is the SHA-256 of
+    the certificate, which `Store.certificate(query)` gives; else `unproved` says why there is none, if one was wanted.
+    """
+
+    query: int
+    number: int
+    model: StoredModel
+    image: StoredImage
+    perturbation: Perturbation
+    record: Record
+    curve: DrawnCurve | None
+    label_predicted: bool
+    settings: Mapping[str, Any]
+    certificate: str | None
+    unproved: str | None
+    finished: str
+
+
+@dataclass(frozen=True, eq=False)
+class StoredError:
+    """A query that ended without an answer: `kind` is crash, memory, timeout or refused."""
+
+    query: int
+    number: int
+    model: StoredModel
+    image: StoredImage
+    perturbation: Perturbation
+    kind: str
+    message: str
+    finished: str
+
+
+def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
+    """How pixels (channels, height, width) in float64 are kept, and the bytes."""
+    exact = pixels.numpy()
+    levels = np.rint(exact * WHITE)
+    with np.errstate(over="ignore"):
+        shorter = exact.astype(np.float32)
+    if levels.min() >= 0 and levels.max() <= WHITE and (levels / WHITE == exact).all():
+        kind, kept = "grey", levels
+    else:
+        kind, kept = ("float32", shorter) if (shorter == exact).all() else ("float64", exact)
+    return kind, zlib.compress(kept.astype(KINDS[kind]).tobytes())
+
+
+def unpack_pixels(kind: str, data: bytes, shape: Sequence[int]) -> NDArray[np.float64]:
+    pixels = np.frombuffer(zlib.decompress(data), KINDS[kind]).reshape(shape).astype(np.float64)
+    return pixels / WHITE if kind == "grey" else pixels
+
+
+def model_facts(network: Deployed) -> str:
+    """What is kept of a network beside its name and its digests."""
+    layout, said = network.picture(), network.normalisation
+    return json.dumps(
+        {
+            "image_shape": layout.image_shape,
+            "input_shape": layout.input_shape,
+            "channels_last": layout.channels_last,
+            "classes": network.classes,
+            "class_names": network.class_names.words,
+            "mean": None if said is None else said.mean,
+            "std": None if said is None else said.std,
+            "notes": network.notes,
+        }
+    )
+
+
+def read_model(digest: str, identity: str, name: str, facts: str) -> StoredModel:
+    said = json.loads(facts)
+    names = ClassNames(tuple(map(tuple, said.pop("class_names"))))
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    return StoredModel(digest, identity, name, class_names=names, **plain)
+
+
+def write_perturbation(perturbation: Perturbation) -> str:
+    """Its text, and what that stands for, in fractions: kernels from files are known even where these are gone."""
+    parts = [
+        {"family": part.family, "options": part.options, "padding": part.padding, **_effect(part.effect)}
+        for part in perturbation.parts
+    ]
+    return json.dumps({"text": str(perturbation), "clip": perturbation.clip, "parts": parts})
+
+
+def _effect(effect: ParameterisedKernel | Tone) -> dict[str, Any]:
+    if isinstance(effect, Tone):
+        return {"gain": str(effect.gain), "offset": str(effect.offset)}
+    (change,) = effect.coefficients
+    return {"start": _written(effect.bias), "change": _written(change)}
+
+
+def _written(matrix: Matrix) -> list[list[str]]:
+    return [[str(entry) for entry in row] for row in matrix]
+
+
+@cache
+def read_perturbation(definition: str) -> Perturbation:
+    said = json.loads(definition)
+    return Perturbation(tuple(map(_part, said["parts"])), None if said["clip"] is None else tuple(said["clip"]))
+
+
+def _part(said: Mapping[str, Any]) -> Part:
+    effect: ParameterisedKernel | Tone
+    if "gain" in said:
+        effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))
+    else:
+        start, change = (tuple(tuple(map(Fraction, row)) for row in said[key]) for key in ("start", "change"))
+        effect = ParameterisedKernel((change,), start)
+    return Part(said["family"], tuple((key, value) for key, value in said["options"]), effect, said["padding"])

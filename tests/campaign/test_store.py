@@ -1,0 +1,310 @@
+"""The store: what comes back is what went in, by content; and what is wrong with a file is said in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, drawn, finding
+from shakeproof.campaign.ledger import LEASE
+from shakeproof.campaign.schema import APPLICATION, VERSION
+from shakeproof.errors import InputError
+from shakeproof.identity import question_digest
+
+PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
+SETTINGS = sp.Settings(method="exact")
+
+
+@pytest.fixture(scope="module")
+def results(demo_network) -> list[sp.Result]:
+    pictures = [str(path) for path, _ in demo.images()[:4]]
+    return sp.profile(demo_network, pictures, PERTURBATIONS, method="exact")
+
+
+def asked(ledger: Ledger, network, results, settings=SETTINGS, toml="[campaign]", strengths=(0.5, 1.0)) -> int:
+    model, own = ledger.add_model(network, settings)
+    items = []
+    for result in results:
+        query = result.query
+        image, pixels = ledger.add_image(query.image)
+        question = question_digest(own, pixels, query.image.label, query.perturbation, settings)
+        items.append(
+            Item(model, image, ledger.add_perturbation(query.perturbation), question, (float(max(strengths)),))
+        )
+    return ledger.begin("signs", "signs.toml", toml, Requirement("R1", "blur"), strengths, settings, items)
+
+
+@pytest.fixture
+def store(tmp_path, demo_network, results) -> Path:
+    with Ledger.open(tmp_path / "s.db") as ledger:
+        campaign = asked(ledger, demo_network, results)
+        waiting = ledger.waiting(campaign, None, False)
+        ledger.add(
+            [
+                finding(own.query, demo_network, result, "signs.onnx", certificates=number == 0)
+                for number, (own, result) in enumerate(zip(waiting, results, strict=True))
+            ],
+            None,
+        )
+    return tmp_path / "s.db"
+
+
+def test_answers_come_back_as_they_were(store, demo_network, results):
+    with Store.open(store) as opened:
+        (campaign,) = opened.campaigns()
+        assert (campaign.asked, campaign.answered, campaign.failed, campaign.missing) == (12, 12, 0, 0)
+        assert (campaign.requirement.id, campaign.strengths) == ("R1", (0.5, 1.0))
+        profiles = list(opened.profiles())
+    assert not Path(f"{store}-wal").exists()  # one file
+    for profile, result in zip(profiles, results, strict=True):
+        assert profile.record == replace(result.record, model=profile.model.name)
+        assert (profile.image.pixels == result.query.image.pixels.numpy()).all()
+        assert profile.perturbation == result.query.perturbation
+        assert profile.perturbation.kernel == result.query.perturbation.kernel
+        assert profile.perturbation.offset(0.5) == result.query.perturbation.offset(0.5)
+        image = torch.from_numpy(profile.image.pixels)
+        assert (profile.perturbation.apply(image).image(0.7) == result.query.perturbation.apply(image).image(0.7)).all()
+        assert profile.label_predicted
+    assert profiles[0].model.identity == demo_network.identity
+    assert profiles[0].model.class_names == demo_network.class_names
+    assert profiles[0].model.image_shape == (3, 32, 32)
+
+
+def test_curves_are_drawn_closely_and_small(store, results):
+    with Store.open(store) as opened:
+        for profile, result in zip(opened.profiles(), results, strict=True):
+            curve, kept = result.curve, profile.curve
+            exact = curve.leads(result.label)
+            height = np.ptp(exact[:, kept.rivals])
+            for own, rival in zip(kept.leads.T, kept.rivals, strict=True):
+                assert np.abs(np.interp(curve.z, kept.z, own) - exact[:, rival]).max() <= 1.1e-3 * height
+            assert (kept.margin < 0).any() == (curve.margin(result.label) < 0).any()
+            assert kept.bridged.sum() == curve.bridged.sum()
+    sizes = [len(drawn(result).packed()) for result in results]
+    assert max(sizes) < 2000
+
+
+def test_a_drawn_curve_keeps_bridges_and_crossings():
+    z, leads = np.array([0.0, 0.25, 0.5, 1.0]), np.array([[2.0, 1], [1, 3], [-1, 2], [-2, 2]])
+    curve = DrawnCurve(z, np.array([4, 2]), leads, np.array([False, True, False]))
+    again = DrawnCurve.unpacked(curve.packed())
+    assert (again.z == z).all()
+    assert np.abs(again.leads - leads).max() < 1e-4
+    assert again.rivals.tolist() == [4, 2]
+    assert again.bridged.tolist() == [False, True, False]
+
+
+def test_a_certificate_is_kept_with_its_hash(store, results):
+    from shakeproof import checker
+
+    with Store.open(store) as opened:
+        first, second = list(opened.profiles())[:2]
+        assert first.certificate is not None
+        assert checker.check(opened.certificate(first.query), demo.MODEL.read_bytes())
+        assert second.certificate is None
+        assert opened.certificate(second.query) is None
+
+
+def test_filters(store):
+    with Store.open(store) as opened:
+        assert len(list(opened.profiles(perturbation="sharpen:*"))) == 4
+        assert len(list(opened.profiles(model="*signs.onnx"))) == 12
+        assert len(list(opened.profiles(model="other*"))) == 0
+        unsafe = list(opened.profiles(status="unsafe"))
+        assert 0 < len(unsafe) < 12
+        assert {profile.record.status for profile in unsafe} == {"unsafe"}
+
+
+def test_a_frame(store, results):
+    pandas = pytest.importorskip("pandas")
+    with Store.open(store) as opened:
+        frame = opened.frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["status"].tolist() == [result.status.value for result in results]
+    critical = [None if r.critical_strength is None else r.critical_strength[0] for r in results]
+    assert [None if np.isnan(low) else low for low in frame["critical_strength_low"]] == critical
+
+
+def test_one_profile_answers_all_strengths(store, demo_network, results):
+    """Asking for less is known; asking another way is not."""
+    with Ledger.open(store) as ledger:
+        for toml, strengths, settings, missing in (
+            ("less", (0.25,), SETTINGS, 0),
+            ("other", (1.0,), sp.Settings(method="bounds"), 12),
+            ("slower", (1.0,), replace(SETTINGS, memory=1.0, timeout=3.0, whole_curve=True), 0),
+        ):
+            campaign = asked(ledger, demo_network, results, settings, toml, strengths)
+            assert len(ledger.waiting(campaign, None, False)) == missing
+        record = next(iter(ledger.profiles())).record
+        assert record.strength == 1.0
+    for result in results:
+        for strength in (0.0, 0.1, 0.5, 1.0):
+            again = sp.verify(demo_network, result.query.image, result.query.perturbation, strength)
+            assert result.record.status_at(strength) == again.status
+    with pytest.raises(InputError, match="says nothing about"):
+        record.status_at(1.5)
+
+
+def test_nobody_knows_where_a_runtime_disagrees(results):
+    """Up to where the network was proved is then no safe part of the path."""
+    unsure = replace(
+        results[0].record, status=sp.Status.UNDECIDED, reason=sp.Reason.RUNTIME_DISAGREES, certified_strength=0.7
+    )
+    assert unsure.status_at(0.5) is sp.Status.UNDECIDED
+    assert replace(unsure, reason=sp.Reason.TIMEOUT).status_at(0.5) is sp.Status.SAFE
+    assert replace(unsure, reason=sp.Reason.TIMEOUT).status_at(0.8) is sp.Status.UNDECIDED
+
+
+def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, results):
+    late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
+    assert late.reason == "timeout"
+    with Ledger.open(tmp_path / "s.db") as ledger:
+        campaign = asked(ledger, demo_network, [late])
+        (own,) = ledger.waiting(campaign, 5.0, False)
+        ledger.add([finding(own.query, demo_network, late, "m", False)], timeout=5.0)
+        assert not ledger.waiting(campaign, 5.0, False)
+        assert not ledger.waiting(campaign, 1.0, False)
+        assert ledger.waiting(campaign, 6.0, False) == ledger.waiting(campaign, None, False) == [own]
+        assert ledger.campaign().answered == 1  # it is kept until there is a better one
+        ledger.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
+        assert not ledger.waiting(campaign, None, False)
+        assert ledger.waiting(campaign, None, True) == [own]  # without a certificate
+
+
+def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):
+    path = tmp_path / "s.db"
+    with Ledger.open(path) as mine, Ledger.open(path) as theirs:
+        campaign = asked(mine, demo_network, results)
+        queries = [own.query for own in mine.waiting(campaign, None, False)]
+        theirs.owner = f"{theirs.owner}1"  # another process of another machine, or of this one
+        assert mine.claim(queries[:3], None, False) == queries[:3]
+        assert theirs.claim(queries[:5], None, False) == queries[3:5]
+        mine.release(queries[:1])
+        assert theirs.claim(queries[:3], None, False) == queries[:1]
+        mine.add([finding(queries[1], demo_network, results[1], "m", False)], None)
+        mine.release()
+        assert theirs.claim(queries[:3], None, False) == [queries[2]]
+        assert mine.claim(queries[:5], None, False) == []
+        theirs.connection.execute("UPDATE queries SET lease = lease - ?", (LEASE + 1,))
+        assert mine.claim(queries[:5], None, False) == [queries[0], *queries[2:5]]
+
+
+def test_what_a_dead_process_claimed_is_free_at_once(tmp_path, demo_network, results):
+    path = tmp_path / "s.db"
+    claims = (
+        "import sys\nfrom shakeproof.campaign import Ledger\n"
+        f"Ledger.open({str(path)!r}).claim([1, 2], None, False)\nprint('done', flush=True)\nsys.stdin.read()\n"
+    )
+    with Ledger.open(path) as ledger:
+        asked(ledger, demo_network, results)
+        other = subprocess.Popen([sys.executable, "-c", claims], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert other.stdout.readline() == b"done\n"
+        ledger.renew()
+        assert ledger.claim([1, 2], None, False) == []
+        other.kill()
+        other.wait()
+        ledger.renew()
+        assert ledger.claim([1, 2], None, False) == [1, 2]
+
+
+def test_errors_are_no_answers_and_can_be_asked_again(tmp_path, demo_network, results):
+    with Ledger.open(tmp_path / "s.db") as ledger:
+        campaign = asked(ledger, demo_network, results[:2])
+        first, second = (own.query for own in ledger.waiting(campaign, None, False))
+        assert [ledger.count_death(first), ledger.count_death(first)] == [1, 2]
+        assert [own.deaths for own in ledger.waiting(campaign, None, False)] == [2, 0]
+        ledger.fail(first, "crash", "three workers died of it")
+        ledger.fail(second, "timeout", "stopped after 5 s", timeout=5.0)
+        assert not ledger.waiting(campaign, 5.0, False)
+        assert [own.query for own in ledger.waiting(campaign, None, False)] == [second]
+        assert [(error.kind, error.query) for error in ledger.errors()] == [("crash", first), ("timeout", second)]
+        assert (ledger.campaign().answered, ledger.campaign().failed) == (0, 2)
+        ledger.forget_errors(campaign)
+        assert [own.deaths for own in ledger.waiting(campaign, None, False)] == [0, 0]
+
+
+def said_of(path: Path, opener=Store) -> str:
+    with pytest.raises(InputError) as caught:
+        opener.open(path).campaigns()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_newer_store_is_refused(store):
+    with sqlite3.connect(store) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    before = store.read_bytes()
+    for opener in (Store, Ledger):
+        assert "written by a newer shakeproof" in said_of(store, opener)
+    assert store.read_bytes() == before
+
+
+def test_an_older_store_is_brought_up_to_date(tmp_path):
+    """The oldest there can be: a file of ours without any table."""
+    path = tmp_path / "s.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    assert "is a store of an older version" in said_of(path)
+    with Ledger.open(path) as ledger:
+        assert ledger.campaigns() == []
+    with Store.open(path) as opened:
+        assert opened.campaigns() == []
+
+
+def test_other_files_are_left_alone(tmp_path):
+    foreign, text, folder = tmp_path / "f.db", tmp_path / "t.db", tmp_path / "d.db"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE results (a)")
+    text.write_text("no database at all\n" * 100)
+    folder.mkdir()
+    before = foreign.read_bytes()
+    for opener in (Store, Ledger):
+        assert "no store of shakeproof's" in said_of(foreign, opener)
+        assert "no store of shakeproof's" in said_of(text, opener)
+        assert "is a folder" in said_of(folder, opener)
+    assert "there is no such store" in said_of(tmp_path / "n.db")
+    assert foreign.read_bytes() == before
+
+
+def test_a_damaged_store_says_so(store):
+    data = bytearray(store.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    store.write_bytes(data)
+    assert "is damaged" in said_of(store)
+
+
+def test_a_store_that_cannot_be_written(store):
+    """Root may write anything, so the file says no itself: by a folder that is no folder."""
+    assert "cannot be opened" in said_of(store / "s.db", Ledger)
+    opened = Ledger(store, sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, isolation_level=None))
+    with opened, pytest.raises(InputError, match="cannot be written; choose a store"):
+        opened.renew()
+
+
+def test_a_locked_store_says_so(store, monkeypatch):
+    monkeypatch.setattr("shakeproof.campaign.opening.PATIENCE", 0.05)
+    with sqlite3.connect(store, isolation_level=None) as holder, Ledger.open(store) as ledger:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match="another program has locked it"):
+            ledger.renew()
+        assert len(list(ledger.profiles())) == 12  # reading goes on
+        holder.execute("ROLLBACK")
+
+
+def test_settings_are_kept(store):
+    with Store.open(store) as opened:
+        settings = next(iter(opened.profiles())).settings
+    assert settings["method"] == "exact"
+    assert settings["arithmetic"] == "real"
+    assert json.dumps(settings)
