@@ -173,6 +173,9 @@ class Changed:
     def __call__(self, x):
         return self.change(self.runtime(x), x)
 
+    def one_by_one(self, x):
+        return np.concatenate([self(row[None]) for row in x])
+
     def on_one_thread(self):
         return self
 

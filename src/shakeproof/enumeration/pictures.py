@@ -76,18 +76,19 @@ class EightBitPictures:
 
     def batches(self, size: int, numbers: Sequence[int] | None = None) -> Iterator[NDArray[np.uint8]]:
         """The pictures in order, or those with some ascending numbers, (size, *shape) at a time, fewer in the end."""
-        wanted, starts = range(len(self)) if numbers is None else numbers, self.starts.tolist()
-        picture, reached = self.first.ravel().copy(), 0
+        wanted = np.arange(len(self)) if numbers is None else np.asarray(numbers)
+        picture, reached = self.first.ravel(), 0
         for start in range(0, len(wanted), size):
-            some = wanted[start : start + size]
-            made = np.empty((len(some), picture.size), np.uint8)
-            for row, number in enumerate(some):
-                changed = slice(starts[reached], starts[number])
-                if number > reached + 1:  # a pixel may change more than once
-                    np.add.at(picture, self.pixels[changed], self.steps[changed])
-                else:
-                    picture[self.pixels[changed]] += self.steps[changed]
-                made[row], reached = picture, number
+            ends = self.starts[wanted[start : start + size]]
+            row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=reached))
+            changed = slice(reached, reached := ends[-1])
+            made = np.zeros((len(ends), picture.size), np.uint8)
+            # a pixel may change more than once from a picture to the next that is wanted
+            np.add.at(made.reshape(-1), row * picture.size + self.pixels[changed], self.steps[changed])
+            for after in made:
+                after += picture
+                picture = after
+            picture = picture.copy()  # what is handed out is no longer ours
             yield made.reshape(-1, *self.first.shape)
 
 

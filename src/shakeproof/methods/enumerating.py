@@ -30,8 +30,7 @@ from shakeproof.verdict import Evidence
 AT_ONCE, MOST_AT_ONCE = 2**20, 256
 # On so many pictures of a path a batch must give what each gives alone, bit for bit.
 PROBED = 16
-LEVELS = (np.arange(256) / 255).astype(np.float32)
-"""What the network is given for each grey level."""
+WHITE = np.float32(255)
 
 
 def answer_by_enumeration(
@@ -129,22 +128,27 @@ class Runner:
     network: Deployed
     pictures: EightBitPictures
     runtime: Runtime
-    batch: int
+    at_once: int
+    in_batches: bool = False
 
     @staticmethod
     def of(network: Deployed, pictures: EightBitPictures) -> Runner:
         """With batches if the runtime makes of pictures in a batch what it makes of each alone, bit for bit."""
         if not isinstance(network.runtime, Runtime):
             raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
-        runtime = network.runtime.on_one_thread()
-        alone = Runner(replace(network, runtime=runtime), pictures, runtime, 1)
-        most = min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), len(pictures))
-        if most < 2 or not runtime.in_batches:
+        most = max(min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), len(pictures)), 1)
+        alone = Runner(network, pictures, network.runtime.on_one_thread(), most)
+        if most < 2 or not alone.runtime.in_batches:
             return alone
-        together, probed = replace(alone, batch=most), next(pictures.batches(most))
+        together, probed = replace(alone, in_batches=True), next(pictures.batches(most))
         chosen = np.linspace(0, len(probed) - 1, min(PROBED, len(probed))).astype(int)
-        one_by_one = np.concatenate([alone.run(probed[[number]]) for number in chosen])
-        return together if together.run(probed)[chosen].tobytes() == one_by_one.tobytes() else alone
+        same = together.run(probed)[chosen].tobytes() == alone.run(probed[chosen]).tobytes()
+        return together if same else alone
+
+    @property
+    def batch(self) -> int:
+        """How many pictures the runtime is given at a time."""
+        return self.at_once if self.in_batches else 1
 
     def seconds_each(self) -> float:
         """About how long the runtime takes for a picture, on one thread."""
@@ -159,17 +163,20 @@ class Runner:
         return self.runtime.deployment(self.batch)
 
     def scores(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """Of some pictures in order, batch by batch; on all cores, if a batch keeps one of them busy."""
+        """Of some pictures in order, so many at once; on all cores, if a run keeps one of them busy."""
         workers = torch.get_num_threads() if self.deployment.threads == 1 else 1
-        return side_by_side(self.run, self.pictures.batches(self.batch, numbers), workers)
+        return side_by_side(self.run, self.pictures.batches(self.at_once, numbers), workers)
 
     def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""
+        if not self.in_batches:
+            return self.runtime.one_by_one(self.network.prepared(self.given(levels)))
         filled = np.concatenate([levels, np.repeat(levels[-1:], self.batch - len(levels), axis=0)])
-        return self.network.reference(self.given(filled))[: len(levels)]
+        return self.runtime(self.network.prepared(self.given(filled)))[: len(levels)]
 
     def given(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.network.picture().to_input(torch.from_numpy(LEVELS[levels])).numpy()
+        """Grey levels as the float32 numbers that are nearest to their 255th parts, as the model lays pictures out."""
+        return self.network.picture().to_input(torch.from_numpy(levels / WHITE)).numpy()
 
     def witness(self, proof: Enumerated) -> Witness | None:
         """The first picture that is lost, run once more."""

@@ -171,7 +171,9 @@ class Deployed:
         if self._normalising is None:
             return x
         mean, std = self._normalising
-        return (x - mean) / std
+        made = x - mean
+        made /= std
+        return made
 
     def reference(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scores of pictures (n, *input_shape) as the deployed runtime computes them: (n, classes), float32."""

@@ -34,6 +34,9 @@ class Runtime(Protocol):
 
     def __call__(self, x: NDArray[np.float32], /) -> NDArray[np.float32]: ...
 
+    def one_by_one(self, x: NDArray[np.float32], /) -> NDArray[np.float32]:
+        """The same, but each input is run alone."""
+
     def on_one_thread(self) -> Runtime:
         """The same for whoever has threads of his own."""
 
@@ -52,30 +55,40 @@ class OnnxRuntime:
 
     def on_one_thread(self) -> OnnxRuntime:
         """The same model, computed by whatever thread calls it, and by no other."""
+        return self if self._threads == 1 else self._on_one_thread
+
+    @cached_property
+    def _on_one_thread(self) -> OnnxRuntime:
         return replace(self, session=_session(self.data, threads=1))
+
+    @property
+    def _threads(self) -> int:
+        return int(self.session.get_session_options().intra_op_num_threads)
 
     def deployment(self, batch: int) -> Deployment:
         """What runs so many pictures at once."""
         import onnxruntime
 
-        threads = self.session.get_session_options().intra_op_num_threads
         version = f"onnxruntime {onnxruntime.__version__}"
-        return Deployment(version, self.session.get_providers()[0], batch, threads, processor())
+        return Deployment(version, self.session.get_providers()[0], batch, self._threads, processor())
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         found = self.batch(x) if self.in_batches and len(x) > 1 else None
         return self.one_by_one(x) if found is None else found
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        rows, run, name = self._converted(x), self.session.run, self._input.name
         try:
-            return np.asarray([self._run(row).reshape(-1) for row in x], dtype=np.float32)
+            return np.asarray([run(None, {name: row})[0] for row in rows], dtype=np.float32).reshape(len(x), -1)
         except _failures() as error:
             raise InputError(f"{self.name}: onnxruntime cannot run the network ({first_line(error)})") from error
 
     def batch(self, x: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """All images at once; None if a batch size is fixed within the network, whatever its input says."""
         try:
-            return np.asarray(self._run(x.reshape(len(x), *x.shape[2:])), dtype=np.float32).reshape(len(x), -1)
+            rows = self._converted(x.reshape(len(x), *x.shape[2:]))
+            found = self.session.run(None, {self._input.name: rows})[0]
+            return np.asarray(found, dtype=np.float32).reshape(len(x), -1)
         except _failures():
             return None
 
@@ -98,16 +111,15 @@ class OnnxRuntime:
                 return True
         return False
 
-    def _run(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
-        name, dtype = self._wanted
+    def _converted(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
+        """In the type of numbers that the model takes."""
+        dtype = INPUT_TYPES.get(self._input.type, np.float32)
         given = np.rint(inputs * 255) if dtype is np.uint8 else inputs  # bytes are grey levels
-        return np.asarray(self.session.run(None, {name: given.astype(dtype, copy=False)})[0])
+        return given.astype(dtype, copy=False)
 
     @cached_property
-    def _wanted(self) -> tuple[str, type[np.generic]]:
-        """The input's name, and its type of numbers."""
-        wanted = self.session.get_inputs()[0]
-        return wanted.name, INPUT_TYPES.get(wanted.type, np.float32)
+    def _input(self) -> Any:
+        return self.session.get_inputs()[0]
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -156,6 +168,9 @@ class TorchRuntime:
     in_batches: bool = False
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.one_by_one(x)
+
+    def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.inference_mode():
             given = torch.from_numpy(x).to(self.dtype)
             rows = [tree_leaves(self.module(row))[self.output].reshape(-1) for row in given]
