@@ -41,7 +41,7 @@ def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budg
     for rows in budget.slices(len(owner), max(1, COMPARED_AT_ONCE // network.graph.input_shape.numel())):
         given = [
             places[own][0].inputs.given(places[own][1][torch.from_numpy(number[rows][owner[rows] == own])])
-            for own in np.unique(owner[rows])
+            for own in dict.fromkeys(owner[rows].tolist())
         ]
         inputs = np.concatenate(given)
         theirs.append(network.reference(inputs))

@@ -326,14 +326,6 @@ def test_demo(tmp_path):
         assert name in page
 
 
-def test_help_imports_nothing_heavy():
-    assert "profile" in run("--help").stdout
-    heavy = {"torch", "numpy", "onnx", "rich", "matplotlib"}
-    code = f"import sys, shakeproof.cli; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -47,10 +47,10 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
 
 def write_certificate(answer: Answer, path: Path | None, profile: bool) -> None:
     """What can be checked of an answer, if it is wanted; a line on stderr if that is nothing."""
-    from shakeproof.certificate import NoCertificateError, certificate
-
     if path is None:
         return
+    from shakeproof.certificate import NoCertificateError, certificate
+
     try:
         write_whole({path: certificate(answer.network, answer.result, profile)})
     except NoCertificateError as problem:

@@ -14,6 +14,7 @@ import click
 from shakeproof.cli.inputs import Given, input_options
 from shakeproof.cli.options import check_writable, numbers
 from shakeproof.cli.queries import load_pictures, strictly
+from shakeproof.cli.starting import import_engines
 from shakeproof.cli.terminal import progress_bar, say, terminal
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def export(
     parsed = parse_path(perturbation)
     parsed.strengths(strength)
 
+    import_engines()
     from shakeproof.analysis import readable
     from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
     from shakeproof.images import one_source
@@ -96,6 +98,7 @@ def export(
 @click.option("--quiet", is_flag=True)
 def demo(output: Path, as_json: bool, quiet: bool) -> int:
     """Certify the bundled classifier on the bundled images and write a report."""
+    import_engines()
     from shakeproof import demo as bundle
     from shakeproof.analysis import answers
     from shakeproof.images import read_image

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shakeproof.cli.starting import import_engines
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular, try_writing
 
@@ -92,6 +93,7 @@ def settings_from(
     pixels: Pixels,
     shortcuts: bool,
 ) -> Settings:
+    import_engines()
     from shakeproof.settings import Settings
 
     settings = Settings(

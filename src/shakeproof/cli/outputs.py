@@ -67,16 +67,16 @@ class Outputs:
 
 def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> None:
     """What an answer has to show, as far as it is wanted."""
-    from shakeproof.report import counterexample_figure, result_figure, save
+    from shakeproof import report  # which imports what draws when a figure is asked for
 
     _, network, result = answer
     if plot is not None and result.query.path is not None:
-        save(result_figure(result), plot)
+        report.save(report.result_figure(result), plot)
     if counterexample is not None and result.counterexample is not None:
         if counterexample.suffix == ".npy":
             write_whole({counterexample: _array(network, result)})
         else:
-            save(counterexample_figure(result), counterexample)
+            report.save(report.counterexample_figure(result), counterexample)
 
 
 def numbered(path: Path | None, number: int, count: int) -> Path | None:

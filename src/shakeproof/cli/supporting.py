@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import numbers
+from shakeproof.cli.starting import import_engines
 from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
@@ -67,6 +68,7 @@ def _about(
     model: str, image: str | None, image_shape: tuple[int, int, int] | None, output_name: str | None, trial: float
 ) -> dict[str, Any]:
     """All that there is to say of one network, as `--json` prints it."""
+    import_engines()
     from shakeproof.analysis import arithmetics
     from shakeproof.estimate import estimated
     from shakeproof.network import bending_neurons, load

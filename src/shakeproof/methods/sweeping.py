@@ -174,7 +174,7 @@ class Batch:
         """The lines on which this piece holds a counterexample that the reference runtime confirms."""
         line, z, scores = (column.cpu().numpy() for column in piece[:3])
         margin = margins(scores, self.labels[line])
-        for number in np.unique(line[margin < 0]).tolist():
+        for number in dict.fromkeys(line[margin < 0].tolist()):
             rows = np.flatnonzero(line == number)
             worst = rows[margin[rows].argmin()]
             witness = self.witness(number, float(z[worst]))

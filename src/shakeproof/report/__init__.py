@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import write_page
+    from shakeproof.report.plain import plain_table
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.tables import DemoRows, ResultRows, plain_table, remarks
+    from shakeproof.report.tables import DemoRows, ResultRows, remarks
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
     "notebook": ("result_html",),
     "page": ("write_page",),
+    "plain": ("plain_table",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("DemoRows", "ResultRows", "plain_table", "remarks"),
+    "tables": ("DemoRows", "ResultRows", "remarks"),
 }
 
 __all__ = [

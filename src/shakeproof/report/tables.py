@@ -30,14 +30,6 @@ LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
 LABEL_WIDTH = 24
 
 
-def plain_table(*headings: str) -> Table:
-    """An empty table in the house style."""
-    table = Table(header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
-
-
 class Cells(NamedTuple):
     """A result in words; "-" where there is nothing to say."""
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from shakeproof.bounds import AlphaBetaCrown, Parts, pulled_back
@@ -26,6 +25,8 @@ def solved(crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: fl
     the neuron's beta. With t, the program has a solution even if the part is empty; its bound is then as large as the
     penalty allows.
     """
+    from scipy.optimize import linprog  # half a second, which few queries need
+
     root, lines = crown.start(), crown.on(part)
     relaxations = lines.relaxations(part.alpha, torch.zeros_like(part.beta))
     claim, _ = pulled_back(crown.graph, relaxations, crown.top, coefficients, slice(None))
