@@ -22,12 +22,12 @@ from torch import Tensor
 
 from shakeproof.budget import Budget
 from shakeproof.network import Graph
-from shakeproof.operators import PATCH_BYTES, Breaks, Jumping, PiecewiseLinear
+from shakeproof.operators import BLOCK_BYTES, Breaks, Jumping, PiecewiseLinear
 from shakeproof.path import Path
 from shakeproof.rounding import Chords, Reach, norm
 
 FLOAT_BYTES = 8
-FIXED_BYTES = 2 * PATCH_BYTES
+FIXED_BYTES = 4 * BLOCK_BYTES  # of a convolution
 BREAK_BYTES = 64  # for finding and sorting a break; a segment may have one for each neuron
 SHORTEST_WINDOW = 4
 FEW_ROWS = 12

@@ -19,7 +19,7 @@ from shakeproof.operators.base import (
     Range,
     Relaxation,
 )
-from shakeproof.operators.conv import PATCH_BYTES, AveragePool, Conv, Pair, SlidingWindow, Unrolled, unrolled
+from shakeproof.operators.conv import AveragePool, Conv, Unrolled, unrolled
 from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
 from shakeproof.operators.jump import Ceil, Floor, Jumping, Positive, Round, Sign
 from shakeproof.operators.kinked import Elu, HardSwish, Kinked
@@ -43,11 +43,12 @@ from shakeproof.operators.smooth import (
 )
 from shakeproof.operators.stretch import stretches
 from shakeproof.operators.tangent import Normalise, Softmax
+from shakeproof.operators.window import BLOCK_BYTES, Pair, SlidingWindow
 
 __all__ = [
     "ABOVE",
+    "BLOCK_BYTES",
     "CONSTANT_ROUNDINGS",
-    "PATCH_BYTES",
     "UNIT",
     "Abs",
     "Affine",

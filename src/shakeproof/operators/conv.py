@@ -2,104 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from shakeproof.operators.base import Affine, Operator
+from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
 
-Pair = tuple[int, int]
-# Patches are laid out for this many bytes at a time, so that the product reads them from the cache.
-PATCH_BYTES = 4 * 2**20
 LARGEST_UNROLLED = 2**24
-
-
-@dataclass(frozen=True)
-class SlidingWindow:
-    """How a kernel walks over a picture: kernel size, strides, dilations; pads are (top, left, bottom, right)."""
-
-    kernel: Pair
-    strides: Pair = (1, 1)
-    dilations: Pair = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-    @property
-    def is_pointwise(self) -> bool:
-        return self.kernel == (1, 1) and not any(self.pads)
-
-    def padded(self, x: Tensor, value: float) -> Tensor:
-        """`x` (n, height, width, channels) with its border added."""
-        top, left, bottom, right = self.pads
-        if not any(self.pads):
-            return x.contiguous()
-        return functional.pad(x, (0, 0, left, right, top, bottom), value=value)
-
-    def output_size(self, height: int, width: int) -> Pair:
-        """The number of positions, down and across, for an unpadded picture size."""
-        top, left, bottom, right = self.pads
-        sizes = (height + top + bottom, width + left + right)
-        down, across = (
-            (size - dilation * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, dilation in zip(sizes, self.kernel, self.strides, self.dilations, strict=True)
-        )
-        return down, across
-
-    def padded_entries(self, shape: torch.Size) -> int:
-        """How many entries a padded value has; `shape` (batch, height, width, channels)."""
-        top, left, bottom, right = self.pads
-        return shape[0] * (shape[1] + top + bottom) * (shape[2] + left + right) * shape[3]
-
-    def patch_entries(self, shape: torch.Size) -> int:
-        """How many entries all patches have together; `shape` (batch, height, width, channels)."""
-        down, across = self.output_size(shape[1], shape[2])
-        return shape[0] * down * across * self.kernel[0] * self.kernel[1] * shape[3]
-
-    def patches(self, x: Tensor, size: Pair) -> Tensor:
-        """A view of an already padded `x`: (n, down, across, kernel height, kernel width, channels)."""
-        n, down, across, channels = x.stride()
-        return x.as_strided(
-            (x.shape[0], *size, *self.kernel, x.shape[3]),
-            (
-                n,
-                down * self.strides[0],
-                across * self.strides[1],
-                down * self.dilations[0],
-                across * self.dilations[1],
-                channels,
-            ),
-        )
-
-    def shifted(self, x: Tensor, size: Pair) -> list[Tensor]:
-        """Views of an already padded `x`, one per kernel entry: each (n, down, across, channels)."""
-        patches = self.patches(x, size)
-        return [patches[:, :, :, i, j] for i in range(self.kernel[0]) for j in range(self.kernel[1])]
-
-    def scattered(self, parts: Iterable[Tensor], height: int, width: int) -> Tensor:
-        """The transpose of `padded` and `shifted`: a picture to which each kernel entry's part has been added.
-
-        Each part is (n, down, across, channels).
-        """
-        top, left, bottom, right = self.pads
-        picture: Tensor | None = None
-        views: list[Tensor] = []
-        for number, part in enumerate(parts):
-            if picture is None:
-                picture = part.new_zeros(part.shape[0], top + height + bottom, left + width + right, part.shape[3])
-                views = self.shifted(picture, (part.shape[1], part.shape[2]))
-            views[number].add_(part)
-        assert picture is not None
-        return picture[:, top : top + height, left : left + width]
+# With no more channels than this in each group, a product is slower than adding up shifted pictures.
+THIN_GROUP = 4
+# A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
+SHORT_LINE = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Conv(Affine):
     """Cross-correlation; weight (groups, channels out, kernel height * kernel width * channels in), bias (channels).
 
-    Patches are laid out as the rows of a matrix, a few pictures at a time so that they stay in the cache, and
-    multiplied by the weights. (A matrix product reads weights stored by output a quarter faster than stored by input.)
+    Done by matrix products, or by adding up shifted pictures where groups are too thin for that (depthwise
+    convolutions), both in blocks that stay in the cache. `terms` holds for sums in any order.
     """
 
     weight: Tensor
@@ -110,12 +36,13 @@ class Conv(Affine):
         pictures = inputs[0].flatten(0, 1)
         size = self.window.output_size(pictures.shape[1], pictures.shape[2])
         out = pictures.new_empty(pictures.shape[0], *size, self.bias.numel())
-        if self.window.is_pointwise and len(self.weight) == 1:
-            rows = pictures[:, :: self.window.strides[0], :: self.window.strides[1]].flatten(0, 2)
-            torch.mm(rows, self.weight[0].t(), out=out.flatten(0, 2))
+        if self._is_thin:
+            self._add_shifted(pictures, out)
+        elif self.window.is_pointwise and len(self.weight) == 1:
+            self._multiply_pixels(pictures, out)
         else:
-            self._multiply_patches(pictures, out)
-        return out.add_(self.bias).view(*inputs[0].shape[:2], *out.shape[1:])
+            self._multiply_lines(pictures, out)
+        return out.view(*inputs[0].shape[:2], *out.shape[1:])
 
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[2] + 1
@@ -127,7 +54,11 @@ class Conv(Affine):
         batch, height, width, channels = shapes[0]
         groups, outputs, depth = self.weight.shape
         rows = coefficients.flatten(0, 1)
-        step = max(1, PATCH_BYTES // (rows[0, ..., 0].numel() * groups * depth * rows.element_size()))
+        if self._is_thin:
+            pictures = rows.new_empty(len(rows), height, width, channels)
+            self._scatter_shifted(rows, pictures)
+            return (pictures.view(len(coefficients), *shapes[0]),)
+        step = max(1, BLOCK_BYTES // (rows[0, ..., 0].numel() * groups * depth * rows.element_size()))
         parts = []
         for part in rows.split(step):
             by_group = part.flatten(0, 2).unflatten(-1, (groups, outputs)).transpose(0, 1)
@@ -136,29 +67,92 @@ class Conv(Affine):
             parts.append(self.window.scattered(entries, height, width))
         return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
 
-    def _multiply_patches(self, pictures: Tensor, out: Tensor) -> None:
-        groups, outputs, depth = self.weight.shape
-        n, down, across, _ = out.shape
-        channels = pictures.shape[3]
-        step = min(n, max(1, PATCH_BYTES // (down * across * groups * depth * pictures.element_size())))
-        top, left, bottom, right = self.window.pads
+    @property
+    def _is_thin(self) -> bool:
+        return len(self.weight) > 1 and self.weight.shape[2] <= THIN_GROUP * prod(self.window.kernel)
+
+    def _entry_weights(self) -> Tensor:
+        """By channel of a group and kernel entry, the weight in each output: (channels, kernel entries, outputs)."""
+        by_entry: Tensor = self.weight.unflatten(2, (prod(self.window.kernel), -1))
+        return by_entry.permute(3, 2, 0, 1).flatten(2).contiguous()
+
+    def _add_shifted(self, pictures: Tensor, out: Tensor) -> None:
+        """One kernel entry after another, on the part of the picture that it is on: there is no border."""
+        repeats, weights = self.weight.shape[1], self._entry_weights()
+        line_bytes = max(prod(pictures.shape[1:]) * repeats, prod(out.shape[1:])) // out.shape[1] * out.element_size()
+        for rows, lines in blocks(len(out), out.shape[1], line_bytes):
+            seen, above = self.window.seen_lines(lines, pictures.shape[1])
+            target = out[rows, lines]
+            target.copy_(self.bias.expand_as(target))
+            for channel, entries in enumerate(weights):
+                part = pictures[rows, seen, :, channel :: len(weights)]
+                part = part if repeats == 1 else part.repeat_interleave(repeats, 3)
+                for (at, on), weight in zip(self.window.overlaps(part, target, above), entries, strict=True):
+                    at.addcmul_(on, weight)
+
+    def _scatter_shifted(self, coefficients: Tensor, pictures: Tensor) -> None:
+        """The transpose of `_add_shifted`, without the bias."""
+        repeats, weights = self.weight.shape[1], self._entry_weights()
         height, width = pictures.shape[1:3]
-        border = pictures.new_zeros(step, top + height + bottom, left + width + right, channels)
-        inner = border[:, top : top + height, left : left + width]
-        patches = pictures.new_empty(groups, step * down * across, depth)
-        for start in range(0, n, max(step, 1)):
-            part = pictures[start : start + step]
-            count = len(part) * down * across
-            inner[: len(part)] = part
-            seen = self.window.patches(border[: len(part)], (down, across))
-            by_group = seen.unflatten(-1, (groups, channels // groups)).movedim(-2, 0)
-            patches[:, :count].view(by_group.shape).copy_(by_group)
-            target = out[start : start + step].flatten(0, 2)
-            if groups == 1:
-                torch.mm(patches[0, :count], self.weight[0].t(), out=target)
-            else:
-                products = torch.bmm(patches[:, :count], self.weight.transpose(1, 2))
-                target.unflatten(-1, (groups, outputs)).copy_(products.transpose(0, 1))
+        step = max(1, BLOCK_BYTES // (height * width * coefficients.shape[3] * pictures.element_size()))
+        for part, target in zip(coefficients.split(step), pictures.split(step), strict=True):
+            for channel, entries in enumerate(weights):
+                total = part.new_zeros(len(part), height, width, part.shape[3])
+                places = self.window.overlaps(total, part, self.window.pads[0])
+                for (at, on), weight in zip(places, entries, strict=True):
+                    on.addcmul_(at, weight)
+                target[..., channel :: len(weights)] = total.unflatten(3, (-1, repeats)).sum(4)
+
+    def _multiply_pixels(self, pictures: Tensor, out: Tensor) -> None:
+        down, across = self.window.strides
+        pixels, target = pictures[:, ::down, ::across].flatten(0, 2), out.flatten(0, 2)
+        pixel_bytes = (pixels.shape[1] + target.shape[1]) * out.element_size()
+        for some, _ in blocks(len(pixels), 1, pixel_bytes):
+            torch.addmm(self.bias, pixels[some], self.weight[0].t(), out=target[some])
+
+    def _multiply_lines(self, pictures: Tensor, out: Tensor) -> None:
+        """One line of the kernel after another: what it sees at every position is a matrix, times its weights.
+
+        Lines come first in that matrix, so that what the next line of the kernel sees is the same, some lines on. (In
+        steps of two, it is every other line.) Products have channels first, which is faster where these are few.
+        """
+        tall, stride, dilation = self.window.kernel[0], self.window.strides[0], self.window.dilations[0]
+        together = tall if self.weight.shape[2] < SHORT_LINE * tall else 1
+        parts = self.weight.unflatten(2, (tall // together, -1)).unbind(2)
+        across = out.shape[2]
+        line_bytes = stride * across * parts[0].shape[2] * len(self.weight) * out.element_size()
+        for rows, lines in blocks(len(out), out.shape[1], line_bytes):
+            count = lines.stop - lines.start
+            needed = count + (len(parts) - 1) * dilation // stride
+            strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
+            seen = self._line_patches(strip, needed, across, together)
+            product = pictures.new_empty(())
+            for number, weights in enumerate(parts):
+                first, phase = divmod(number * dilation, stride)
+                matrix = seen[:, phase, first : first + count].flatten(1, 3).transpose(1, 2)
+                product = torch.bmm(weights, matrix) if number == 0 else product.baddbmm_(weights, matrix)
+            by_channel = product.view(len(self.bias), count, -1, across)
+            torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
+
+    def _padded_strip(self, pictures: Tensor, lines: slice, count: int) -> Tensor:
+        """So many lines of pictures and border, from the first that some lines of the output see: (count, n, ...)."""
+        seen, above = self.window.seen_lines(lines, pictures.shape[1])
+        left, right, above = *self.window.pads[1::2], min(above, count)
+        below = count - above - (seen.stop - seen.start)
+        return functional.pad(pictures[:, seen].transpose(0, 1), (0, 0, left, right, 0, 0, above, below))
+
+    def _line_patches(self, strip: Tensor, needed: int, across: int, together: int) -> Tensor:
+        """What some lines of the kernel see of a strip (lines, n, width, channels).
+
+        (groups, line % stride, line // stride, n, across, entries of the kernel's lines and channels of a group)
+        """
+        (_, wide), (down_step, step), (down_gap, gap) = self.window.kernel, self.window.strides, self.window.dilations
+        line, picture, column, channel = strip.stride()
+        channels = strip.shape[3] // len(self.weight)
+        phases = down_step if together < self.window.kernel[0] else 1
+        size = (len(self.weight), phases, needed, strip.shape[1], across, together, wide, channels)
+        strides = (channels * channel, line, down_step * line, picture, step * column, down_gap * line, gap * column)
+        return strip.as_strided(size, (*strides, channel)).flatten(5).contiguous()
 
 
 @dataclass(frozen=True, eq=False)

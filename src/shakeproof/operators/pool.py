@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Relaxation
-from shakeproof.operators.conv import Pair, SlidingWindow
 from shakeproof.operators.elementwise import TwoLines
+from shakeproof.operators.window import Pair, SlidingWindow
 
 
 def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
