@@ -12,8 +12,9 @@ COUNT = 5
 FOUND = {
     "onnx": (163, 223, 242, 312),
     "vnnlib": (11,),
-    "tif": (6,),
+    "tif": (6, 276),
     "npy": (12,),
+    "kernel png": (214,),
     "certificate": (99,),
 }
 CASES = [(kind, seed) for kind in KINDS for seed in (*range(COUNT), *FOUND.get(kind, ()))]

@@ -19,6 +19,8 @@ import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
+from shakeproof.exact import Piece
+from shakeproof.methods.sweeping import Batch
 from shakeproof.query import fitting
 from shakeproof.replay import compared, places
 from shakeproof.vnnlib import robustness
@@ -232,6 +234,18 @@ def test_a_runtime_that_loses_where_the_network_wins_is_noticed(kind):
     assert comparison.outputs_agree
     assert comparison.fails.any()
     assert safe(kind, loses).status is sp.Status.SAFE  # where the margin is larger than that
+
+
+def test_a_runtime_that_loses_alone_confirms_nothing():
+    """A sweep that met a loss asks the runtime; what this shows must be one of the network's own, too."""
+    network, image = straight_line_network(1.0, 0.5)
+    other = dataclasses.replace(network, runtime=lambda x: np.tile(np.array([0, 1], np.float32), (len(x), 1)))
+    lost, _ = straight_line_network(1.0, -1.0)
+    losing = Piece(torch.tensor([0]), torch.ones(1), torch.tensor([[0.0, 1.0]]), torch.zeros(1))
+    for asked, confirmed in ((other, []), (lost, [0])):
+        (query,) = sp.perturbed(asked, [sp.Image("x", torch.from_numpy(image), 0)], BLUR)
+        batch = Batch(asked, [query], sp.Settings(stop_early=True), Budget())
+        assert [*batch.confirm(losing)] == confirmed
 
 
 @pytest.mark.parametrize("kind", ASKED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ShakeproofError(Exception):
     """Root of everything shakeproof raises on purpose; the command turns it into exit code 2.
@@ -39,6 +41,11 @@ class ProofError(ShakeproofError):
 
 class NotFiniteError(ShakeproofError):
     """Scores that are infinite or no numbers: nothing can be said of the query that met them."""
+
+
+def by(shape: Sequence[int]) -> str:
+    """A shape, as people write it: 3 x 32 x 32."""
+    return " x ".join(map(str, shape))
 
 
 def kind_of(thing: object) -> str:

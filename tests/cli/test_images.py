@@ -76,7 +76,7 @@ def photo(path: str, label: int = 0, factor: int = 2, **how: object) -> None:
 def test_pictures_of_another_size_or_colour():
     photo("a.jpg", quality=95)
     message = complaint("profile", MODEL, "a.jpg", *BLUR)
-    assert "the image is 64 x 64 x 3, the network wants 3 x 32 x 32" in message
+    assert "the image is 3 x 64 x 64, the network wants 3 x 32 x 32" in message
     assert message.endswith("resize or crop it (--resize H,W and --crop H,W)\n")
     shown = run("profile", MODEL, "a.jpg", *BLUR, "--resize", "40,bicubic", "--crop", "32").stdout
     said = " ".join(shown.split())

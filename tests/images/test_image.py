@@ -66,7 +66,7 @@ def test_archives(tmp_path):
 
 def test_a_wrong_size_names_both(tmp_path):
     Image.fromarray(PIXELS[:3]).save(tmp_path / "a.png")
-    with pytest.raises(InputError, match=r"3 x 5 x 3.*3 x 4 x 5"):
+    with pytest.raises(InputError, match=r"3 x 3 x 5.*3 x 4 x 5"):
         read_image(str(tmp_path / "a.png")).fitted(RGB)
     # the same number of entries in another shape is still another picture
     np.save(tmp_path / "turned.npy", np.zeros((3, 5, 4)))

@@ -10,6 +10,7 @@ from PIL import Image
 from shakeproof.errors import InputError
 from shakeproof.images import read_image
 from shakeproof.network.layout import image_layout
+from shakeproof.preprocessing import Preprocessing
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 5, 3)).astype(np.uint8)
 
@@ -31,7 +32,7 @@ def test_pictures_are_turned_upright_as_their_camera_says(tmp_path, orientation)
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(turns[orientation](PIXELS))).save(tmp_path / "a.png", exif=exif)
     raw = read_image(str(tmp_path / "a.png"))
-    assert np.array_equal(raw.array, PIXELS)
+    assert np.array_equal(raw.array, PIXELS.transpose(2, 0, 1))
     assert [*raw.notes] == ["pictures are turned upright where their EXIF orientation says so"][: orientation != 1]
     assert raw.fitted(image_layout((1, 3, 4, 5))).notes == raw.notes
 
@@ -44,13 +45,27 @@ def test_16_bits_cmyk_and_palettes(tmp_path):
         found = read_image(str(tmp_path / name)).fitted(image_layout((1, 1, 2, 4))).pixels
         assert torch.equal(found, torch.from_numpy(deep[None] / 65535))
     Image.fromarray(PIXELS).convert("CMYK").save(tmp_path / "c.tif")
-    assert np.array_equal(read_image(str(tmp_path / "c.tif")).array, PIXELS)
+    assert np.array_equal(read_image(str(tmp_path / "c.tif")).array, PIXELS.transpose(2, 0, 1))
     palette = Image.fromarray(PIXELS).quantize(16)
     palette.save(tmp_path / "p.png")
-    assert np.array_equal(read_image(str(tmp_path / "p.png")).array, np.asarray(palette.convert("RGB")))
+    shown = np.asarray(palette.convert("RGB")).transpose(2, 0, 1)
+    assert np.array_equal(read_image(str(tmp_path / "p.png")).array, shown)
     Image.fromarray(np.array([[0, 70_000]], np.int32)).save(tmp_path / "deeper.tif")
     with pytest.raises(InputError, match="more than 16 bits"):
         read_image(str(tmp_path / "deeper.tif"))
+
+
+@pytest.mark.parametrize(("height", "width"), [(3, 7), (4, 7), (7, 3), (4, 4), (3, 3)])
+def test_a_few_rows_are_no_channels(tmp_path, height, width):
+    colours = np.random.default_rng(0).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    Image.fromarray(colours).save(tmp_path / "rgb.png")
+    Image.fromarray(colours[..., 0]).save(tmp_path / "grey.png")
+    for name, channels in (("rgb", 3), ("grey", 1)):
+        raw = read_image(str(tmp_path / f"{name}.png"))
+        assert raw.own_shape() == (channels, height, width)
+        for moving in (Preprocessing(), Preprocessing(crop=(height, width))):
+            found = raw.fitted(image_layout((1, channels, height, width)), moving).pixels
+            assert np.array_equal(found.numpy(), colours.transpose(2, 0, 1)[:channels] / 255)
 
 
 def test_the_first_of_several_frames(tmp_path):

@@ -150,6 +150,8 @@ def test_pictures_of_16_bits_keep_them(tmp_path):
         ("nan.npy", lambda p: np.save(p, np.full((3, 3), np.nan)), "finite"),
         ("pickled.npy", lambda p: np.save(p, np.array([[None]])), "finite"),
         ("colour.png", lambda p: Image.new("RGB", (3, 3)).save(p), "save it as grey"),
+        ("large.png", lambda p: Image.new("L", (1000, 3)).save(p), "999 at most"),
+        ("other.png", lambda p: Image.new("L", (3, 3)).save(p, format="BMP"), "not a readable file"),
         ("large.npy", lambda p: np.save(p, np.ones((1000, 3))), "at most 999"),
     ],
 )

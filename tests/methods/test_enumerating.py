@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from models import dense, network_of
+from models import dense, model, network_of
+from onnx import helper
 from torch import nn
 
 import shakeproof as sp
@@ -209,3 +210,16 @@ def test_batches_are_used_only_where_no_bit_changes(network, images):
     other = batch(lambda scores, x: np.nextafter(scores, np.inf) if len(x) > 1 else scores)
     assert other.proof.deployment.batch == 1
     assert np.array_equal(same.proof.margins, other.proof.margins)
+
+
+def test_a_batch_that_fails_is_not_called_one(tmp_path, images):
+    """The input leaves the batch open, and a shape within the network does not."""
+    weights = {"flat": np.array([1, 3072]), "w": np.random.default_rng(0).normal(size=(3072, 3)).astype(np.float32)}
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("Gemm", ["f", "w"], ["y"])]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(nodes, ("N", 3, 32, 32), weights).SerializeToString())
+    for network in (sp.load(path), sp.load_deployed(path)):
+        result = sp.profile(network, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+        assert result.proof.deployment.batch == 1
+        with pytest.raises(InputError, match="2 pictures at once"):
+            network.runtime.on_one_thread()(np.zeros((2, 1, 3, 32, 32), np.float32))

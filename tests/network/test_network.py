@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -58,6 +59,12 @@ def test_the_demo_network_is_simplified():
     assert Scale not in kinds  # batch norm is folded
     assert [k.__name__ for k in kinds].count("Relu") == 1  # the others went into max pooling
     assert network.picture().image_shape == (3, 32, 32)
+
+
+def test_a_relu_of_a_relu_is_one(tmp_path):
+    names = ["x", *map(str, range(50)), "f"]
+    network = sp.load(save(tmp_path, classifier(*(helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)))))
+    assert [type(node.operator).__name__ for node in network.graph.nodes].count("Relu") == 1
 
 
 def test_compressed_files(tmp_path):

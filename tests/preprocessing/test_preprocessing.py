@@ -67,7 +67,9 @@ def test_the_shorter_side_and_the_middle(height, width, size):
 def test_the_middle_is_the_middle():
     rows = np.arange(10)[None, :, None] * np.ones((1, 1, 4))
     assert Preprocessing(crop=(4, 4)).moved(rows, "x")[0, :, 0].tolist() == [3, 4, 5, 6]
-    assert Preprocessing(crop=(3, 1)).moved(rows, "x")[0, :, 0].tolist() == [3, 4, 5]
+    for size in (9, 7, 5, 3, 1):
+        top = round((10 - size) / 2.0)  # as torchvision does it
+        assert Preprocessing(crop=(size, 1)).moved(rows, "x")[0, :, 0].tolist() == [*range(top, top + size)]
     with pytest.raises(InputError, match="no 11 x 4 can be cut out of 10 x 4") as caught:
         Preprocessing(crop=(11, 4)).moved(rows, "a.png")
     assert caught.value.option == "resize"

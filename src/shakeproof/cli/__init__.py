@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 
@@ -25,8 +26,9 @@ def main() -> None:
     wait_passively()
     print_anywhere()
     keep_freed_memory()
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # those of libraries, who speak to programmers
+    if not sys.warnoptions:  # what libraries warn of or log is for programmers
+        warnings.simplefilter("ignore")
+        logging.getLogger().addHandler(logging.NullHandler())
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()

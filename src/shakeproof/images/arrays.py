@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, by
 from shakeproof.files import check_regular
 
 Array = NDArray[Any]
@@ -149,8 +149,3 @@ def reading(name: str) -> Iterator[None]:
     except DAMAGED as error:
         said = str(error).splitlines()[0] if str(error) else "damaged"
         raise InputError(f"{name}: not a readable image ({said})") from error
-
-
-def by(shape: Sequence[int]) -> str:
-    """A shape, as people write it."""
-    return " x ".join(map(str, shape))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof import vnnlib
-from shakeproof.errors import InputError
-from shakeproof.images.arrays import by
+from shakeproof.errors import InputError, by
 from shakeproof.network import ImageLayout
 from shakeproof.preprocessing import Preprocessing
 

@@ -38,7 +38,7 @@ FIRST_FRAME = "of pictures with several frames, the first is taken"
 
 
 def read_picture(path: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """A picture's pixels (height, width[, 3]), of 8 or 16 bits or in floats, and what should be said of it."""
+    """A picture's pixels (1 or 3, height, width), of 8 or 16 bits or in floats, and what should be said of it."""
     check_regular(path)
     Pillow.init()
     known = [name for name in FORMATS if name in Pillow.OPEN]
@@ -47,7 +47,8 @@ def read_picture(path: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         try:
             with Pillow.open(path, formats=known) as picture, _unsaid(picture.format == "TIFF"):
-                return _pixels(ImageOps.exif_transpose(picture), path), _notes(picture)
+                pixels = _pixels(ImageOps.exif_transpose(picture), path)
+                return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), _notes(picture)
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
             raise InputError(f"{path}: the picture is too large to be read; make it smaller first") from error
 

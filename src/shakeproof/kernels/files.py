@@ -132,7 +132,13 @@ def _read_picture(path: Path) -> Mapping[str, Any]:
     import numpy as np
     from PIL import Image
 
-    with Image.open(path) as picture:
+    try:
+        opened = Image.open(path, formats=["PNG"])  # for other formats, Pillow may start programs
+    except Image.DecompressionBombError as error:
+        raise ValueError("a picture as large as that") from error
+    with opened as picture:
+        if max(picture.size) > LARGEST_SIZE:
+            raise ValueError(f"{picture.height} x {picture.width} pixels, of {LARGEST_SIZE} at most each way")
         if picture.mode not in ("L", "1") and not picture.mode.startswith("I"):
             raise ValueError(f"a picture of mode {picture.mode}: save it as grey")
         white = 65535 if picture.mode.startswith("I") else 255

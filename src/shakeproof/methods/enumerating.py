@@ -142,8 +142,11 @@ class Runner:
             return alone
         together, probed = replace(alone, in_batches=True), next(pictures.batches(most))
         chosen = np.linspace(0, len(probed) - 1, min(PROBED, len(probed))).astype(int)
-        same = together.run(probed)[chosen].tobytes() == alone.run(probed[chosen]).tobytes()
-        return together if same else alone
+        try:
+            scores = together.run(probed)
+        except InputError:  # a batch size is fixed within the network, whatever its input says
+            return alone
+        return together if scores[chosen].tobytes() == alone.run(probed[chosen]).tobytes() else alone
 
     @property
     def batch(self) -> int:

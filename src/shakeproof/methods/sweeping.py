@@ -178,7 +178,7 @@ class Batch:
             rows = np.flatnonzero(line == number)
             worst = rows[margin[rows].argmin()]
             witness = self.witness(number, float(z[worst]))
-            if witness.replayed:
+            if witness.replayed and witness.margin < 0:
                 self.confirmed[number] = witness
                 yield number
 
@@ -368,6 +368,8 @@ class Batch:
         # exact arithmetic takes its time: only where nothing else will do
         for exact, half_width in product((False, True), HALF_WIDTHS):
             numbers = np.array([number for number in turns if number not in wins], dtype=np.int64)
+            if self.budget.is_late() and half_width < HALF_WIDTHS[-1]:
+                continue  # one more try is all that there is time for
             low = np.array([max(turns[number] - half_width, 0.0) for number in numbers.tolist()])
             found = self.wins_up_to(numbers, low, curves, proved, exact)
             wins |= dict(zip(numbers[found].tolist(), (low[found] * (1 - SLACK)).tolist(), strict=True))
@@ -457,8 +459,8 @@ class Batch:
 
     def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
         """Class scores on given lines at given strengths, evaluated directly."""
-        step = longest_window(self.graph, self.budget)
         found = [np.empty((0, self.graph.classes))]
+        step = longest_window(self.graph, self.budget) if len(z) else 1
         for start in range(0, len(z), step):
             rows = self.inputs(numbers[start : start + step], z[start : start + step])
             found.append(self.graph.run(rows).cpu().numpy())

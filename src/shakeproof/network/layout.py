@@ -8,7 +8,7 @@ from math import prod
 
 from torch import Tensor
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, by
 
 # The only sensible reading of some flat inputs: MNIST's and CIFAR's.
 USUAL_SHAPES = {784: (1, 28, 28), 3072: (3, 32, 32)}
@@ -42,7 +42,7 @@ def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None
     `wanted` (channels, height, width) decides for flat inputs and is checked for the others.
     """
     if wanted is not None and (len(wanted) != 3 or min(wanted) < 1):
-        raise InputError(f"an image shape is channels, height and width, not {_by(wanted)}")
+        raise InputError(f"an image shape is channels, height and width, not {by(wanted)}")
     shape = tuple(input_shape)
     inner = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
     sides = tuple(size for size in inner if size > 1)
@@ -55,14 +55,10 @@ def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None
         layout = ImageLayout((1, inner[0], inner[1]), shape)
     elif wanted is None and prod(shape) in USUAL_SHAPES:
         image = USUAL_SHAPES[prod(shape)]
-        text = " x ".join(map(str, image))
-        layout = ImageLayout(image, shape, note=f"the flat input of {prod(shape)} values is read as a {text} picture")
+        note = f"the flat input of {prod(shape)} values is read as a {by(image)} picture"
+        layout = ImageLayout(image, shape, note=note)
     elif wanted is not None and prod(wanted) == prod(shape):
         layout = ImageLayout(wanted, shape)
     if wanted is not None and (layout is None or layout.image_shape != tuple(wanted)):
-        raise InputError(f"an image of {_by(wanted)} does not fit the network's input of {_by(shape)}")
+        raise InputError(f"an image of {by(wanted)} does not fit the network's input of {by(shape)}")
     return layout
-
-
-def _by(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))

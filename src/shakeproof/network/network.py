@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.classes import ClassNames
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, by
 from shakeproof.network.agreement import (
     SHARE_OF_FLOAT64,
     TIMES,
@@ -99,7 +99,7 @@ class Deployed:
         """What there is to say of it in a line or a small table."""
         taken = self.input_shape if self.layout is None else self.layout.image_shape
         given = self.output_shape if max(self.output_shape, default=1) != self.classes else [self.classes]
-        facts = {"input": " x ".join(map(str, taken)), "outputs": " x ".join(map(str, given))}
+        facts = {"input": by(taken), "outputs": by(given)}
         if self.normalisation is not None:
             facts["normalised by"] = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
         return facts

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
-from shakeproof.errors import InputError, UnsupportedNetworkError
+from shakeproof.errors import InputError, UnsupportedNetworkError, by
 from shakeproof.network.onnx_call import FLOATS
 from shakeproof.network.onnx_learning import LEARNING_DOMAIN
 from shakeproof.network.reading import chosen_output
@@ -194,12 +194,13 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None, types:
             f"{name}: the input's shape {_dims(dims)} leaves its size open; say for which pictures it is meant",
             option="image_shape",
         )
-    sizes = " x ".join(map(str, picture))
     for fitting in _as_inputs(picture):
         if len(fitting) == len(shape) and all(size in (0, wanted) for size, wanted in zip(shape, fitting, strict=True)):
-            note = f"the network's input {_dims(dims)} leaves its size open: it is analysed for pictures of {sizes}"
+            note = (
+                f"the network's input {_dims(dims)} leaves its size open: it is analysed for pictures of {by(picture)}"
+            )
             return ImageInput(inputs[0].name, fitting, kind == TensorProto.DOUBLE, note)
-    raise InputError(f"{name}: a picture of {sizes} does not fit the network's input {_dims(dims)}")
+    raise InputError(f"{name}: a picture of {by(picture)} does not fit the network's input {_dims(dims)}")
 
 
 def _as_inputs(picture: Shape) -> Iterator[Shape]:

@@ -38,7 +38,9 @@ class Runtime(Protocol):
         """The same, but each input is run alone."""
 
     def on_one_thread(self) -> Runtime:
-        """The same for whoever has threads of his own."""
+        """The same for whoever has threads of his own, and wants to know how many inputs are run at once: where that
+        cannot be, it is an error.
+        """
 
     def deployment(self, batch: int) -> Deployment:
         """What computes so many at once."""
@@ -46,20 +48,25 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class OnnxRuntime:
-    """A model in onnxruntime: many images at once where it takes them, one at a time where its batch size is fixed."""
+    """A model in onnxruntime: many images at once where it takes them, one at a time where its batch size is fixed.
+
+    Where it matters which of both it is, `falls_back` is false, and a batch that fails is an error.
+    """
 
     name: str
     session: Any
     in_batches: bool
     data: bytes
+    falls_back: bool = True
 
     def on_one_thread(self) -> OnnxRuntime:
-        """The same model, computed by whatever thread calls it, and by no other."""
-        return self if self._threads == 1 else self._on_one_thread
+        """The same model, computed by whatever thread calls it, and by no other; all that it is given at once."""
+        return self._on_one_thread
 
     @cached_property
     def _on_one_thread(self) -> OnnxRuntime:
-        return replace(self, session=_session(self.data, threads=1))
+        session = self.session if self._threads == 1 else _session(self.data, threads=1)
+        return replace(self, session=session, falls_back=False)
 
     @property
     def _threads(self) -> int:
@@ -73,7 +80,11 @@ class OnnxRuntime:
         return Deployment(version, self.session.get_providers()[0], batch, self._threads, processor())
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        found = self.batch(x) if self.in_batches and len(x) > 1 else None
+        if not self.in_batches or len(x) == 1:
+            return self.one_by_one(x)
+        found = self.batch(x)
+        if found is None and not self.falls_back:
+            raise InputError(f"{self.name}: onnxruntime cannot run {len(x)} pictures at once")
         return self.one_by_one(x) if found is None else found
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:

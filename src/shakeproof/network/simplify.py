@@ -82,6 +82,8 @@ def merge(first: Operator, second: Operator) -> Operator | None:
     """One operator that does both, if there is one."""
     if isinstance(second, Scale):
         return scaled(first, second)
+    if isinstance(first, Relu) and isinstance(second, Relu):
+        return first
     if isinstance(first, Relu) and isinstance(second, MaxPool):
         # max(relu(a), relu(b)) = max(a, b, 0): a ReLU's break below the maximum is none of the output's.
         return replace(second, floor=max(second.floor, 0.0))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, by
 
 Array = NDArray[Any]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
@@ -52,7 +52,7 @@ class Preprocessing:
         resize = (self.resize,) if isinstance(self.resize, int) else self.resize or ()
         for sides in (resize, self.crop or ()):
             if not all(1 <= side <= LARGEST for side in sides):
-                raise InputError(f"a size of {' x '.join(map(str, sides))} is none from 1 to {LARGEST}")
+                raise InputError(f"a size of {by(sides)} is none from 1 to {LARGEST}")
         if self.resample not in RESAMPLING:
             raise InputError(f"{self.resample!r} is none of {', '.join(RESAMPLING)}")
         if self.scale is not None and not (all(map(isfinite, self.scale)) and self.scale[0] < self.scale[1]):
@@ -74,10 +74,10 @@ class Preprocessing:
         if self.colour is not None:
             steps.append(f"made {self.colour.upper() if self.colour == 'rgb' else self.colour}")
         if self.resize is not None:
-            size = f"{self.resize} along the shorter side" if isinstance(self.resize, int) else _by(self.resize)
+            size = f"{self.resize} along the shorter side" if isinstance(self.resize, int) else by(self.resize)
             steps.append(f"resized to {size} ({self.resample})")
         if self.crop is not None:
-            steps.append(f"cropped to the middle {_by(self.crop)}")
+            steps.append(f"cropped to the middle {by(self.crop)}")
         if self.scale is not None:
             steps.append(f"scaled from {self.scale[0]:g}..{self.scale[1]:g} to 0..1")
         said = [f"before they are perturbed, pictures are {', '.join(steps)}"] if steps else []
@@ -138,16 +138,13 @@ def _resized(picture: Array, size: tuple[int, int], method: int) -> Array:
 
 
 def _cropped(picture: Array, size: tuple[int, int], name: str) -> Array:
-    top, left = ((side - wanted) // 2 for side, wanted in zip(picture.shape[1:], size, strict=True))
-    if top < 0 or left < 0:
+    # an odd border is divided as torchvision does it: halves are rounded to even numbers
+    top, left = (round((side - wanted) / 2) for side, wanted in zip(picture.shape[1:], size, strict=True))
+    if any(side < wanted for side, wanted in zip(picture.shape[1:], size, strict=True)):
         raise InputError(
-            f"{name}: no {_by(size)} can be cut out of {_by(picture.shape[1:])}; resize it first", option="resize"
+            f"{name}: no {by(size)} can be cut out of {by(picture.shape[1:])}; resize it first", option="resize"
         )
     return picture[:, top : top + size[0], left : left + size[1]]
-
-
-def _by(sides: Sequence[int]) -> str:
-    return " x ".join(map(str, sides))
 
 
 def _list(numbers: Sequence[float]) -> str:
