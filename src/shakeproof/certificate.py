@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import shakeproof
 from shakeproof import checker
-from shakeproof.errors import InputError
-from shakeproof.evidence import BoundedCells
+from shakeproof.errors import InputError, ProofError
+from shakeproof.evidence import BoundedCells, Enumerated
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Part, Perturbation, Tone
 from shakeproof.result import Result
@@ -44,13 +44,13 @@ def certificate(network: Deployed, result: Result, profile: bool = False) -> byt
 
     With `profile`, of an exact answer that is not safe: which class wins on every stretch, but for gaps around changes.
     """
-    question, header, pixels = _question(network, result)
-    label = header["label"]
-    if result.status in (Status.UNSAFE, Status.MISCLASSIFIED):
+    header, pixels, model = _asked(network, result)
+    if isinstance(result.proof, Enumerated):
+        return _of_enumeration(network, header, pixels, result.proof, profile)
+    question, label = _question(network, header, pixels, model), header["label"]
+    if result.status is not Status.SAFE:
         of = _of_profile if profile and result.profile else _of_witness
         return of(question, header, pixels, result)
-    if result.status is not Status.SAFE:
-        raise NoCertificateError(f"{result.query.name}: is {result.status}, and of that there is no certificate")
     if len(result.query.strengths) == 1:
         (ends,) = _stretches(question, _ends(result), label, result.query.name)
         return pack(header | {"claim": "safe"}, {"pixels": pixels, "cuts": ends[1:-1]})
@@ -69,11 +69,11 @@ def certificate(network: Deployed, result: Result, profile: bool = False) -> byt
     raise NoCertificateError(f"{result.query.name}: {TOO_SIMPLE}")
 
 
-def _question(network: Deployed, result: Result) -> tuple[checker.Question, dict[str, Any], Floats]:
-    """What is asked, in the checker's words."""
+def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, bytes]:
+    """What is asked, in the checker's words: the header's part of it, the pixels, and the model."""
     query, path = result.query, Path(network.name)
-    if result.arithmetic == "deployed":
-        raise NoCertificateError(f"{query.name}: what a runtime gives is known by running it, not by a certificate")
+    if result.status is Status.UNDECIDED:
+        raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if path.suffix not in (".onnx", ".gz") or not path.is_file():
@@ -101,10 +101,42 @@ def _question(network: Deployed, result: Result) -> tuple[checker.Question, dict
         "strength": [float(z) for z in query.strengths],
         "arithmetic": result.arithmetic,
     }
+    return header, pixels, model
+
+
+def _question(network: Deployed, header: dict[str, Any], pixels: Floats, model: bytes) -> checker.Question:
     try:
-        return checker.Question(header, pixels, model), header, pixels
+        return checker.Question(header, pixels, model)
     except (checker.Refused, *checker.MALFORMED) as problem:
         raise NoCertificateError(f"{network.name}: {problem}") from problem
+
+
+def _of_enumeration(
+    network: Deployed, header: dict[str, Any], pixels: Floats, proof: Enumerated, profile: bool
+) -> bytes:
+    """The checker makes all pictures before, and runs them when it is asked."""
+    name, pictures, lost = header["image"], proof.pictures, proof.first_lost
+    if not proof.is_deployed:
+        raise NoCertificateError(f"{name}: bounds spared some pictures; without shortcuts, all are run")
+    complete = len(proof.winners) == len(pictures)
+    claim = "safe" if lost is None else "profile" if profile and complete else "unsafe"
+    count = lost + 1 if claim == "unsafe" and lost is not None else len(pictures)
+    header |= {
+        "claim": claim,
+        "rounding": pictures.rule,
+        "input_shape": list(network.input_shape),
+        "deployment": asdict(proof.deployment),
+        "pictures": count,
+        "kept": len(pictures) if lost is None else lost,
+        "intervals": [[str(own), own.winner] for own in proof.exact_profile(count)],
+    }
+    try:
+        again = checker.Pictures(header, pixels)
+    except (checker.Refused, *checker.MALFORMED) as problem:
+        raise NoCertificateError(f"{name}: {problem}") from problem
+    if len(again) != len(pictures) or again.intervals(proof.winners[:count]) != header["intervals"]:
+        raise ProofError(f"{name}: the checker finds other pictures than the prover")
+    return pack(header, {"pixels": pixels})
 
 
 def _written(part: Part) -> list[list[str]]:

@@ -12,7 +12,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,20 @@ class Interval:
     start: float
     end: float
     winner: int
+
+
+@dataclass(frozen=True)
+class ExactInterval:
+    """Strengths over which one class wins on 8-bit pictures; an end is part of them, or is not."""
+
+    start: Fraction
+    end: Fraction
+    winner: int
+    has_start: bool = True
+    has_end: bool = True
+
+    def __str__(self) -> str:
+        return f"{'[' if self.has_start else '('}{self.start}, {self.end}{']' if self.has_end else ')'}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,12 +411,21 @@ class Enumerated(Proof):
 
     @property
     def profile(self) -> tuple[Interval, ...]:
-        ends = np.append(self.pictures.strengths, self.pictures.end)
-        starts = np.flatnonzero(np.append(True, np.diff(self.winners) != 0))[: len(self.winners)]
-        stops = np.append(starts[1:], len(self.winners))
+        return tuple(Interval(float(own.start), float(own.end), own.winner) for own in self.exact_profile())
+
+    def exact_profile(self, count: int | None = None) -> tuple[ExactInterval, ...]:
+        """Which class wins where, without rounding: on all pictures that were looked at, or on the first of them."""
+        winners = self.winners[:count]
+        starts = np.flatnonzero(np.append(True, np.diff(winners) != 0))[: len(winners)].tolist()
         return tuple(
-            Interval(float(ends[start]), float(ends[stop]), int(self.winners[start]))
-            for start, stop in zip(starts, stops, strict=True)
+            ExactInterval(
+                start=self.pictures.begins(start),
+                end=self.pictures.begins(stop),
+                winner=int(winners[start]),
+                has_start=self.pictures.has_start(start),
+                has_end=not self.pictures.has_start(stop),
+            )
+            for start, stop in pairwise([*starts, len(winners)])
         )
 
 

@@ -1,7 +1,11 @@
-"""Checks certificates on its own: standard library and numpy, nothing else of shakeproof (docs/checker.md)."""
+"""Checks certificates on its own: standard library and numpy, nothing else of shakeproof (docs/checker.md).
+
+Enumerations speak of onnxruntime, and are checked with it.
+"""
 
 from shakeproof.checker.certificate import MALFORMED, Outcome, check, unpack
+from shakeproof.checker.enumeration import Pictures
 from shakeproof.checker.question import Question
 from shakeproof.checker.wire import Refused, Unknown
 
-__all__ = ["MALFORMED", "Outcome", "Question", "Refused", "Unknown", "check", "unpack"]
+__all__ = ["MALFORMED", "Outcome", "Pictures", "Question", "Refused", "Unknown", "check", "unpack"]

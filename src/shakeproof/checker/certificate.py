@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shakeproof.checker import enumeration
+from shakeproof.checker.enumeration import Details, Progress, shown
 from shakeproof.checker.question import Question
 from shakeproof.checker.wire import Array, Refused, Unknown, require
 
@@ -35,7 +37,7 @@ class Outcome(NamedTuple):
 
     accepted: bool
     sentence: str
-    details: dict[str, Any]
+    details: Details
 
 
 def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -46,7 +48,8 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     line, _, data = body[len(MAGIC) :].partition(b"\n")
     header, arrays = json.loads(line), dict[str, Array]()
     plain = json.dumps(header, ensure_ascii=False, allow_nan=False).encode() == line
-    typed = plain and {key: type(value) for key, value in header.items()} == HEADER
+    keys = HEADER | (enumeration.HEADER if header.get("arithmetic") == "deployed" else {})
+    typed = plain and {key: type(value) for key, value in header.items()} == keys
     require(typed, "the header is not written as it must be, or has other keys, or values of other types")
     for name, (dtype, *shape) in header["arrays"].items():
         require(dtype in ("<f4", "<f8", "<i2", "|u1") and min(shape, default=0) >= 0, "an array has a strange type")
@@ -56,18 +59,18 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     return header, arrays
 
 
-def check(certificate: bytes, model: bytes, image: Path | None = None) -> Outcome:
+def check(certificate: bytes, model: bytes, image: Path | None = None, progress: Progress = shown) -> Outcome:
     """Whether everything that the certificate claims was proved here and now, from the model's own bytes."""
-    details: dict[str, Any] = {}
+    details: Details = {}
     try:
-        return Outcome(True, "; ".join(_checked(certificate, model, image, details)), details)
+        return Outcome(True, "; ".join(_checked(certificate, model, image, details, progress)), details)
     except Refused as problem:
         return Outcome(False, f"{'cannot be checked: ' if isinstance(problem, Unknown) else ''}{problem}", details)
     except MALFORMED as error:
         return Outcome(False, f"malformed ({type(error).__name__}: {' '.join(str(error).split())[:200]})", details)
 
 
-def _checked(certificate: bytes, model: bytes, image: Path | None, details: dict[str, Any]) -> list[str]:
+def _checked(certificate: bytes, model: bytes, image: Path | None, details: Details, progress: Progress) -> list[str]:
     """What was proved, in sentences; the details are filled in on the way."""
     header, arrays = unpack(certificate)
     details |= {key: value for key, value in header.items() if key not in ("kernels", "arrays")}
@@ -76,9 +79,12 @@ def _checked(certificate: bytes, model: bytes, image: Path | None, details: dict
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")
     require(_digest(pixels.tobytes()) == header["image_sha256"], "the pixels are not those of the image")
     seen = "the image is the certificate's own pixels" if image is None else _compared(image, pixels, header)
-    question = Question(header, pixels, model)
-    details |= {"image_compared": image is not None, "remarks": [*question.remarks, *filter(None, [seen])]}
+    details |= {"image_compared": image is not None, "remarks": [*filter(None, [seen])]}
     require(claim in ("safe", "unsafe", "profile"), f"the claim {claim!r} is not known")
+    if header["arithmetic"] == "deployed":
+        return enumeration.checked(header, pixels, model, details, progress)
+    question = Question(header, pixels, model)
+    details["remarks"] = [*question.remarks, *details["remarks"]]
     where = {"witness"} if claim == "unsafe" else {"cuts"} if len(strength) == 1 else {"axes", "cuts"}
     names = where | {"pixels"} | (set() if claim == "safe" else {"winners"})
     require(arrays.keys() == names, f"a certificate of this kind has the arrays {sorted(names)}")

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ class Added(NamedTuple):
 
     kernel: Matrix
     padding: str
-    offset: float
+    offset: Fraction
 
 
 def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[float], list[str]]:
@@ -124,19 +124,27 @@ def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[flo
             near = all(isinstance(a, float) and abs(Fraction(a) - b) <= NEAR for a, b in entries)
             require(near, f"the certificate's kernel is not what {words!r} means")
             remarks.append(f"the kernel of {words!r} is the certificate's own, within 1e-9 of the checker's")
-        parts.append(Added(kernel, padding, float(offset)))
+        parts.append(Added(kernel, padding, Fraction(offset)))
     return parts, [float(_number(bound)) for bound in clip.groups()] if clip else [], remarks
 
 
-def convolved(image: Array, kernel: Matrix, padding: str) -> tuple[Array, Array]:
-    """Cross-correlation to the same size, and at least its error; even kernels reach further down and right."""
+def windows(image: Array, kernel: Matrix, padding: str) -> Iterator[tuple[Any, Array]]:
+    """The terms of a cross-correlation to the same size: each entry that is not 0, and the pixels that it is to be
+    multiplied with. Even kernels reach further down and right.
+    """
     (height, width), (tall, wide) = image.shape[1:], np.shape(kernel)
     require(tall // 2 < height and wide // 2 < width, "a kernel is too large for the image")
     around = [(0, 0), ((tall - 1) // 2, tall // 2), ((wide - 1) // 2, wide // 2)]
     padded = np.pad(image, around, mode=PADDINGS[padding])
-    total, size, terms = np.zeros_like(image), np.zeros_like(image), 0
     for i, j in np.argwhere(np.array(kernel)):
-        term = float(kernel[i][j]) * padded[:, i : i + height, j : j + width]
+        yield kernel[i][j], padded[:, i : i + height, j : j + width]
+
+
+def convolved(image: Array, kernel: Matrix, padding: str) -> tuple[Array, Array]:
+    """Cross-correlation to the same size, and at least its error."""
+    total, size, terms = np.zeros_like(image), np.zeros_like(image), 0
+    for entry, window in windows(image, kernel, padding):
+        term = float(entry) * window
         total, size, terms = total + term, size + np.abs(term), terms + 1
     # each entry of the kernel is rounded once, each product once, and it takes part in all additions
     return total, gamma(2 * terms + 8, U64) * size + terms * 2.0**-1000
@@ -157,8 +165,8 @@ def path(pixels: Array, parts: Sequence[Added]) -> tuple[Array, Array, Array]:
         rows = zip(part.kernel, identity(*np.shape(part.kernel)), strict=True)
         change = [[a - b for a, b in zip(*both, strict=True)] for both in rows]
         slope, wrong = convolved(pixels if part in wide else base, change, part.padding)
-        slopes.append(slope + part.offset)
+        slopes.append(slope + float(part.offset))
         inherited = 0.0 if part in wide else 1.01 * abs(float(change[0][0])) * error
-        doubt = doubt + wrong + inherited + 4 * U64 * (np.abs(slope) + abs(part.offset))
+        doubt = doubt + wrong + inherited + 4 * U64 * (np.abs(slope) + abs(float(part.offset)))
     size = np.abs(base) + np.abs(slopes).sum(0)
     return base, np.stack(slopes), 1.01 * (doubt + (len(parts) + 4) * 2 * U64 * size + 2.0**-1000)

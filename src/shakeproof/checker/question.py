@@ -1,7 +1,7 @@
 """The question: x(z) on boxes of strengths, and by how much a class is proved to win on them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,30 @@ def _program(model: bytes) -> Program:
     return Program(read_model(model))
 
 
+def understood(header: Mapping[str, Any], pixels: Array) -> tuple[list[kernels.Added], list[float], list[str]]:
+    """What a header asks about an image, whatever computes the network: parts, what pixels are clipped to, remarks."""
+    strength, mean, std = (header[key] for key in ("strength", "mean", "std"))
+    require(pixels.ndim == 3 and (np.abs(pixels) < 2.0**60).all(), "the pixels are not finite numbers")
+    require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
+    fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
+    require(fits, "mean and std are not for the image's channels, or std is not positive")
+    parts, clip, remarks = kernels.meaning(header["perturbation"], header["kernels"])
+    require(clip == [] or clip[0] < clip[1], "the clip range is empty")
+    inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
+    require(inside, "there must be one strength in [0, 1] for each part")
+    # whoever reads the outcome must know what the network was given
+    return parts, clip, [*remarks, f"the model is given (x - {mean}) / {std}"] if mean else remarks
+
+
+def arranged(array: Array, channels_last: bool, shape: Sequence[int]) -> Array:
+    """Pictures (.., channels, height, width) as a model's input; flat inputs are read in the said order."""
+    moved = np.moveaxis(array, -3, -1) if channels_last else array
+    long, image = ([size for size in sizes if size > 1] for sizes in (shape, moved.shape[-3:]))
+    fits = (len(long) <= 1 or long == image) and math.prod(long) == math.prod(image)
+    require(fits, "the image does not fit the model's input")
+    return moved.reshape(*array.shape[:-3], *shape)
+
+
 class Question:
     """An image's path through a network: what can be proved of the scores on boxes of strengths."""
 
@@ -30,20 +54,10 @@ class Question:
 
         Any of MALFORMED where the model or the header is nonsense.
         """
-        strength, mean, std = (header[key] for key in ("strength", "mean", "std"))
-        require(pixels.ndim == 3 and (np.abs(pixels) < 2.0**60).all(), "the pixels are not finite numbers")
         require(header["arithmetic"] in ("real", "float32"), "the arithmetic is neither real nor float32")
-        require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
-        fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
-        require(fits, "mean and std are not for the image's channels, or std is not positive")
-        parts, self._clip, self.remarks = kernels.meaning(header["perturbation"], header["kernels"])
-        require(self._clip == [] or self._clip[0] < self._clip[1], "the clip range is empty")
-        inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
-        require(inside, "there must be one strength in [0, 1] for each part")
-        if mean:  # whoever reads the outcome must know what the network was given
-            self.remarks.append(f"the model is given (x - {mean}) / {std}")
+        parts, self._clip, self.remarks = understood(header, pixels)
         self._float32, self._channels_last = header["arithmetic"] == "float32", header["channels_last"]
-        self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (mean, std))
+        self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (header["mean"], header["std"]))
         self._base, self._slopes, self._error = kernels.path(np.asarray(pixels, dtype=np.float64), parts)
         self._program = _program(bytes(model))
         nowhere = np.zeros((1, len(parts)))
@@ -100,13 +114,4 @@ class Question:
         if self._mean.size:  # divided before it is subtracted; runtimes do it after: `unit` has room for both
             shift = self._mean / self._std
             x = scaled(x, 1 / self._std, 8, -shift, np.abs(shift))
-        return x.each(self._arranged)
-
-    def _arranged(self, array: Array) -> Array:
-        """Pictures (.., channels, height, width) as the model's input; flat inputs are read in the said order."""
-        moved = np.moveaxis(array, -3, -1) if self._channels_last else array
-        shape = self._program.model.input_shape
-        long, image = ([size for size in sizes if size > 1] for sizes in (shape, moved.shape[-3:]))
-        fits = (len(long) <= 1 or long == image) and math.prod(long) == math.prod(image)
-        require(fits, "the image does not fit the model's input")
-        return moved.reshape(*array.shape[:-3], *shape)
+        return x.each(lambda array: arranged(array, self._channels_last, self._program.model.input_shape))

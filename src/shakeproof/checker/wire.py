@@ -146,12 +146,17 @@ class Model(NamedTuple):
     output: str
 
 
-def read_model(data: bytes) -> Model:
-    """The model in the bytes of a .onnx or .onnx.gz file."""
+def unzipped(data: bytes) -> bytes:
+    """The bytes of a .onnx file, or those in a .onnx.gz file."""
     if data[:2] == b"\x1f\x8b":
         data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
     require(len(data) <= MOST_BYTES, "the model is larger than 4 GiB")
-    model = memoryview(data)
+    return data
+
+
+def read_model(data: bytes) -> Model:
+    """The model in the bytes of a .onnx or .onnx.gz file."""
+    model = memoryview(unzipped(data))
     graph = one(model, 7, default=b"")
     require(not fields(model, 25) and not fields(graph, 15), "a model with functions, or sparse weights", Unknown)
     opsets = {one(opset, 2) for opset in fields(model, 8) if text(opset, 1) in OURS}

@@ -58,7 +58,8 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
                      " up), is run in the model's own runtime; for any model that it loads."),
         click.option("--shortcuts/--no-shortcuts", default=True,
-                     help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome."),
+                     help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome; a"
+                     " --certificate has none spared."),
         click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
         click.option("--counterexample", type=click.Path(path_type=Path),
                      help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),

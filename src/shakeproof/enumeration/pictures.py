@@ -37,6 +37,7 @@ class EightBitPictures:
 
     first: NDArray[np.uint8]
     end: float
+    rule: HalfRule
     numerators: Array
     denominators: Array
     behind: NDArray[np.bool_]
@@ -48,21 +49,25 @@ class EightBitPictures:
         return len(self.behind) + 1
 
     def begins(self, number: int) -> Fraction:
-        """The strength at which a picture begins, exactly."""
-        place = number - 1
-        return Fraction(int(self.numerators[place]), int(self.denominators[place])) if number else Fraction(0)
+        """The strength at which a picture begins, exactly; what would follow the last one begins at the end."""
+        if number in (0, len(self)):
+            return Fraction(self.end if number else 0)
+        return Fraction(int(self.numerators[number - 1]), int(self.denominators[number - 1]))
+
+    def has_start(self, number: int) -> bool:
+        """Whether a picture is to be seen at the strength where it begins, or only behind it."""
+        return number < len(self) and not (number and bool(self.behind[number - 1]))
 
     def last_before(self, number: int) -> float:
         """The largest float64 strength that is before a picture; 0 for those that begin there."""
         begins = self.begins(number)
         nearest = float(begins)
-        reached = nearest < begins or (nearest == begins and number > 0 and bool(self.behind[number - 1]))
+        reached = nearest < begins or (nearest == begins and not self.has_start(number))
         return nearest if reached else max(math.nextafter(nearest, -1), 0.0)
 
     def strength_inside(self, number: int) -> float:
         """A strength at which a picture is to be seen: half way to the next, as far as float64 can tell."""
-        ends = self.begins(number + 1) if number + 1 < len(self) else Fraction(self.end)
-        return float((self.begins(number) + ends) / 2)
+        return float((self.begins(number) + self.begins(number + 1)) / 2)
 
     def picture(self, number: int) -> NDArray[np.uint8]:
         """One of the pictures (*shape)."""
@@ -104,7 +109,7 @@ def eight_bit_pictures(
     lowest, highest = (_rounded(bound.numerator, bound.denominator, rule) for bound in (lowest, highest))
     at_end = _rounded(b * last.denominator + a * last.numerator, w * last.denominator, rule)
     first, final = (
-        np.clip(levels, max(lowest, 0), min(highest, WHITE)).astype(np.int64)
+        np.clip(np.clip(levels, lowest, highest), 0, WHITE).astype(np.int64)
         for levels in (_rounded(b, w, rule), at_end)
     )
     count = np.abs(final - first)
@@ -122,6 +127,7 @@ def eight_bit_pictures(
     return EightBitPictures(
         first=first.astype(np.uint8).reshape(path.base.shape),
         end=end,
+        rule=rule,
         numerators=numerators[order[heads]],
         denominators=denominators[order[heads]],
         behind=behind[order[heads]],

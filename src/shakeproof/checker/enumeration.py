@@ -1,0 +1,203 @@
+"""Enumerations: every 8-bit picture of a path is made again, in fractions, and run again, by the installed runtime.
+
+The one file that needs more than numpy: such a certificate speaks of onnxruntime, so that is what is asked.
+"""
+
+import math
+import os
+import platform
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from itertools import chain, islice, pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shakeproof.checker.kernels import Added, identity, windows
+from shakeproof.checker.question import arranged, understood
+from shakeproof.checker.wire import Array, Refused, Unknown, require, unzipped
+
+HALF, BLACK, WHITE = Fraction(1, 2), Fraction(0), Fraction(255)
+ROUNDED: Mapping[str, Callable[[Fraction], int]] = {"half-even": round, "half-up": lambda x: math.floor(x + HALF)}
+# What models take, as onnxruntime calls it.
+TAKEN = {"tensor(float)": "<f4", "tensor(double)": "<f8", "tensor(float16)": "<f2", "tensor(uint8)": "|u1"}
+# What the header of such a certificate has besides.
+HEADER = {"rounding": str, "input_shape": list, "deployment": dict, "pictures": int, "kept": int, "intervals": list}
+Details = dict[str, Any]
+Progress = Callable[[float], None]
+
+
+def shown(share: float) -> None:
+    """How far it got, for whoever sits there."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{share:4.0%}" if share < 1 else "\r    \r")
+
+
+class Pictures:
+    """All pictures round(255 clip(x(z))) of a path, in order of z: the first, and what makes each of the one before.
+
+    A moment is ((strength, behind), [(pixel, level), ...]): at a strength, or right behind it, pixels (in C order) take
+    other grey levels.
+    """
+
+    def __init__(self, header: Mapping[str, Any], pixels: Array) -> None:
+        (part,), clip, self.remarks = understood(header, pixels)
+        self.end, nearest = Fraction(*header["strength"]), ROUNDED[header["rounding"]]
+        low, high = (255 * Fraction(bound) for bound in clip or (0, 1))
+
+        def grey(value: Fraction) -> int:
+            return nearest(min(max(min(max(value, low), high), BLACK), WHITE))
+
+        bases, slopes, unit = _line(pixels, part)
+        stays = {(old, step): nearest(old + step * HALF) == old for old in range(256) for step in (-1, 1)}
+        self.first, found = np.zeros(pixels.shape, np.uint8), defaultdict[Any, list[tuple[int, int]]](list)
+        for pixel, (base, slope) in enumerate(zip(bases.flat, slopes.flat, strict=True)):
+            now, last = grey(Fraction(base, unit)), grey((base + slope * self.end) / unit)
+            self.first.flat[pixel], step = now, 1 if last > now else -1
+            for old in range(now, last, step):  # it is half way to the next level at one strength, and rounded there
+                strength = Fraction((2 * old + step) * unit - 2 * base, 2 * slope)
+                found[strength.as_integer_ratio(), stays[old, step]].append((pixel, old + step))
+        moments = [((Fraction(*ratio), behind), changes) for (ratio, behind), changes in found.items()]
+        # float64 keeps the order, and is compared quickly; where it cannot tell strengths apart, the fractions do
+        self.moments = sorted(moments, key=lambda moment: (float(moment[0][0]), *moment[0]))
+
+    def __len__(self) -> int:
+        return len(self.moments) + 1
+
+    def __iter__(self) -> Iterator[Array]:
+        picture = self.first.copy()
+        yield picture.copy()
+        for _, changes in self.moments:
+            for pixel, level in changes:
+                picture.flat[pixel] = level
+            yield picture.copy()
+
+    def intervals(self, winners: Array) -> list[list[Any]]:
+        """At which strengths the first pictures are to be seen, joined where one class wins: [["[0, 3/8)", 1], ...]."""
+        starts = [0, *(np.flatnonzero(np.diff(winners)) + 1).tolist(), len(winners)]
+        begins = [(BLACK, False), *(when for when, _ in self.moments), (self.end, True)]
+        sides = [(begins[one], begins[other]) for one, other in pairwise(starts)]
+        texts = [f"{'[('[out]}{low}, {high}{')]'[within]}" for (low, out), (high, within) in sides]
+        return [[text, int(winners[start])] for text, start in zip(texts, starts, strict=False)]
+
+
+def _line(pixels: Array, part: Added) -> tuple[Array, Array, int]:
+    """x(z) = (base + slope z) / unit in grey levels, before any clipping, all in whole numbers."""
+    levels, unit = _grey_levels(pixels)
+    scale = math.lcm(4, *(number.denominator for number in (255 * part.offset, *chain(*part.kernel))))
+    base, full = (
+        sum((int(scale * entry) * window for entry, window in windows(levels, kernel, part.padding)), 0 * levels)
+        for kernel in (identity(*np.shape(part.kernel)), part.kernel)
+    )
+    return base, full - base + int(255 * scale * part.offset) * unit, unit * scale
+
+
+def _grey_levels(pixels: Array) -> tuple[Array, int]:
+    """Pixels in grey levels, as whole numbers of a unit. Where all are the float64 (or all the float32) numbers nearest
+    to n / 255, that is what is meant; others mean what they are.
+    """
+    levels = np.rint(255 * pixels)
+    near = [np.array_equal((levels / 255).astype(kind), pixels) for kind in (np.float64, np.float32)]
+    if any(near) and levels.min() >= 0 and levels.max() <= 255:
+        return levels.astype(int).astype(object), 1
+    exact = [255 * Fraction(pixel) for pixel in pixels.ravel().tolist()]
+    unit = math.lcm(*(pixel.denominator for pixel in exact))
+    return np.array([int(pixel * unit) for pixel in exact], object).reshape(pixels.shape), unit
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or platform.machine()
+
+
+class Installed:
+    """The model in the onnxruntime that is installed here, given as many pictures at once as the certificate says."""
+
+    def __init__(self, header: Mapping[str, Any], model: bytes) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise Unknown("every picture must be run, and onnxruntime is not installed") from None
+        self._header, self._batch, options = header, header["deployment"]["batch"], onnxruntime.SessionOptions()
+        require(type(self._batch) is int and 0 < self._batch <= 4096, "so many pictures are not run at once")
+        options.intra_op_num_threads, options.log_severity_level = 1, 4
+        self._session = onnxruntime.InferenceSession(unzipped(model), options, providers=["CPUExecutionProvider"])
+        (self._input, *more), (self._output, *_) = self._session.get_inputs(), self._session.get_outputs()
+        require(not more and self._input.type in TAKEN, "the model takes something else than pictures", Unknown)
+        self._type = TAKEN[self._input.type]
+        require(self._type != "|u1" or not header["mean"], "bytes are not normalised")
+        self.deployment = {
+            "runtime": f"onnxruntime {onnxruntime.__version__}",
+            "provider": self._session.get_providers()[0],
+            "batch": self._batch,
+            "threads": 1,
+            "processor": _processor(),
+        }
+
+    def winners(self, pictures: Iterator[Array], count: int, progress: Progress) -> Array:
+        """The class that wins each of so many pictures (count,): some batches at a time, on all cores."""
+        found, done, workers = list[Array](), 0, os.cpu_count() or 1
+        batches = iter(lambda: [*islice(pictures, self._batch)], [])
+        with ThreadPoolExecutor(workers) as pool:
+            while some := [*islice(batches, workers * max(4, 256 // self._batch))]:
+                found += pool.map(self._winners, some)
+                done += sum(map(len, some))
+                progress(done / count)
+        return np.concatenate(found)
+
+    def _winners(self, pictures: list[Array]) -> Array:
+        """The label if its score exceeds all others, else the first of those that score most."""
+        label, filled = self._header["label"], np.stack(pictures + pictures[-1:] * (self._batch - len(pictures)))
+        (scores,) = self._session.run([self._output.name], {self._input.name: self._given(filled)})
+        scores = np.asarray(scores, np.float32).reshape(self._batch, -1)[: len(pictures)]
+        require(0 <= label < scores.shape[1] > 1, "the label is not a class")
+        require(np.isfinite(scores).all(), "the runtime gives scores that are no numbers")
+        rivals = np.where(np.arange(scores.shape[1]) == label, -np.inf, scores)
+        return np.asarray(np.where(scores[:, label] > rivals.max(1), label, rivals.argmax(1)))
+
+    def _given(self, levels: Array) -> Array:
+        """Pictures (batch, channels, height, width) of grey levels as the model's input: n / 255, normalised, float32;
+        where it takes bytes, n.
+        """
+        mean, std = (np.array(self._header[key], np.float32).reshape(-1, 1, 1) for key in ("mean", "std"))
+        pixels = levels if self._type == "|u1" else levels.astype(np.float32) / np.float32(255)
+        pixels, (first, *shape) = (pixels - mean) / std if mean.size else pixels, self._header["input_shape"]
+        rows = arranged(pixels, self._header["channels_last"], [first, *shape])
+        return rows.reshape(self._batch * first, *shape).astype(self._type)
+
+
+def checked(header: Mapping[str, Any], pixels: Array, model: bytes, details: Details, progress: Progress) -> list[str]:
+    """What was found by running every picture that a certificate speaks of, in sentences."""
+    require(header["arrays"].keys() == {"pixels"}, "a certificate of this kind has pixels, and no other arrays")
+    pictures, label, claim, count = Pictures(header, pixels), *(header[key] for key in ("label", "claim", "pictures"))
+    fits = count == len(pictures) or (claim == "unsafe" and 0 < count < len(pictures))
+    require(fits, f"the path has {len(pictures)} pictures, the certificate speaks of {count}")
+    try:
+        runtime = Installed(header, model)
+        winners = runtime.winners(islice(pictures, count), count, progress)
+    except Refused:
+        raise
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise Refused(f"onnxruntime does not run the model ({' '.join(str(error).split())[:200]})") from error
+    stated, here = header["deployment"], runtime.deployment
+    run, other = (", ".join(f"{key} {value}" for key, value in said.items()) for said in (here, stated))
+    run = f"{count} pictures were run here ({run})"
+    run += "" if here == stated else f", the certificate speaks of another deployment ({other})"
+    details |= {"deployment": here, "stated": stated, "remarks": [run, *pictures.remarks, *details["remarks"]]}
+    kept, found = int(np.append(winners != label, True).argmax()), pictures.intervals(winners)
+    wrong = [f"{said}, not {own}" for own, said in zip_longest(found, header["intervals"]) if repr(own) != repr(said)]
+    require(not wrong, f"{len(wrong)} intervals are others, first: {''.join(wrong[:1])}; {run}")
+    fits = {"safe": kept == count, "unsafe": kept + 1 == count, "profile": True}[claim]
+    require(kept == header["kept"] and fits, f"{kept} pictures keep the label from 0 on; {run}")
+    said = {
+        "safe": f"class {label} wins on every picture from strength 0 to {pictures.end}",
+        "unsafe": f"class {winners[-1]} beats {label} at the strengths {found[-1][0]}, and none does before",
+        "profile": f"all winners are right, in {len(found)} intervals",
+    }
+    return [said[claim], *details["remarks"]]
