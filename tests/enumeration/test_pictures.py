@@ -38,7 +38,8 @@ def plainly(path: ExactPath, end: float, clip: tuple[float, float], rule: str) -
     places = sorted({*ordered, *((one + other) / 2 for one, other in pairwise(ordered))})
     found: list[list[int]] = []
     for z in places:
-        exact = (min(max(b + a * z, low, Fraction(0)), high, Fraction(1)) for b, a in zip(base, slope, strict=True))
+        clipped = (min(max(b + a * z, low), high) for b, a in zip(base, slope, strict=True))
+        exact = (min(max(value, Fraction(0)), Fraction(1)) for value in clipped)
         picture = [rounded(255 * value, rule) for value in exact]
         if not found or picture != found[-1]:
             found.append(picture)
@@ -60,6 +61,8 @@ def pictures_of(path: ExactPath, end: float, clip: tuple[float, float] | None, r
         ("box-blur:size=4", 0.7, (1, 4, 5)),
         ("sharpen:size=3", 1.0, (1, 4, 4)),
         ("sharpen:size=3,clip=0.1..0.9", 0.9, (1, 4, 4)),
+        ("sharpen:size=3,clip=-2..-1", 1.0, (1, 4, 4)),
+        ("sharpen:size=3,clip=0.5..2", 1.0, (1, 4, 4)),
         ("motion-blur:size=3,angle=45,padding=zeros", 1.0, (3, 2, 3)),
         ("motion-blur:size=3,angle=30", 0.3, (1, 4, 4)),
         ("brightness:max=0.5", 1.0, (1, 3, 3)),
