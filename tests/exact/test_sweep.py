@@ -41,6 +41,13 @@ def curves(graph, lines: Lines, budget: Budget = ROOMY) -> list[Curve]:
         return list(assemble(sweep(graph, lines, budget), len(lines), graph.classes))
 
 
+def test_a_sweep_ends_when_the_time_is_up():
+    """Within a window, too: of a deep network, one may take longer than there is time."""
+    graph, lines = graph_of(0), random_lines(1, 0)
+    assert [*sweep(graph, lines, ROOMY)]
+    assert not [*sweep(graph, lines, replace(ROOMY, deadline=0.0))]
+
+
 def dense_error(graph, lines: Lines, found: list[Curve]) -> float:
     """The largest difference between the curves and direct evaluation at many strengths."""
     worst = 0.0

@@ -113,8 +113,9 @@ def sweep(
 ) -> Iterator[Piece]:
     """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
 
-    The budget bounds the working set. `is_open` is asked before each window for a mask of the lines that still matter;
-    what is left of the others is dropped. Without `chords`, errors are not looked at, and NaN.
+    The budget bounds the working set, and ends the sweep where its time is up. `is_open` is asked before each window
+    for a mask of the lines that still matter; what is left of the others is dropped. Without `chords`, errors are not
+    looked at, and NaN.
     """
     longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
@@ -132,7 +133,9 @@ def sweep(
                 return
             window = window._replace(plan=window.plan.of_lines(wanted))
         if len(window.plan.z):
-            step = advance(graph, window, chords)
+            step = advance(graph, window, chords, budget)
+            if step is None:
+                return
             if isinstance(step, Piece):
                 yield step
             else:
@@ -159,13 +162,18 @@ def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
     return values[len(graph.nodes)], counts
 
 
-def advance(graph: Graph, window: Window, chords: Chords | None) -> Piece | Window:
-    """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it."""
+def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget) -> Piece | Window | None:
+    """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it.
+
+    None if the time is up before that: of a deep network, one window may take long.
+    """
     plan = window.plan
     values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
     reaches = {number: reach.of(plan.source, plan.cut) for number, reach in window.reaches.items()}
     joined = plan.line[1:] == plan.line[:-1]
     for index in range(max(window.node, 0), len(graph.nodes)):
+        if budget.is_late():
+            return None
         node = graph.nodes[index]
         if isinstance(node.operator, PiecewiseLinear) and index != window.node:
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
