@@ -48,8 +48,8 @@ LAYERS = {
     "faces": {"report", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
-# `result.plot()` is a convenience for people at a prompt: it looks up, and only when called.
-ALLOWED = {("result", "report")}
+# `result.plot()` and `compared.plot()` are conveniences for people at a prompt: they look up, and only when called.
+ALLOWED = {("result", "report"), ("comparing", "report")}
 
 
 def imported(path: Path) -> set[str]:

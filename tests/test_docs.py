@@ -134,9 +134,12 @@ def test_blocks_are_found_and_left_alone():
     assert [(b.language, b.left) for b in blocks(page)] == [("python", False), ("console", True)]
 
 
-def test_every_json_field_is_explained():
-    said = set(re.findall(r"^\| `(\w+)`", (DOCS / "reference" / "json.md").read_text(), re.MULTILINE))
+def test_every_json_field_is_explained(session):
+    results, comparisons = (DOCS / "reference" / "json.md").read_text().split("## Comparisons")
+    said, compared = (set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) for page in (results, comparisons))
     assert said == {field.name for field in fields(Record)}
+    found = shakeproof.compare("signs.onnx", "signs.onnx", "stop.png", "box-blur:size=3", 0.001, pixels="8bit")
+    assert compared == {*found.to_json()}
 
 
 def test_every_family_is_shown():

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.report import DemoRows, ResultRows, margin_figure, remarks, save
+from shakeproof.report import DemoRows, ResultRows, margin_figure, save
 
 IMAGES = {path.stem: (path, label) for path, label in demo.images()}
 LONG = "a/rather/long/way/to/a/folder/of/pictures/" + "x" * 70 + ".png"
@@ -84,7 +84,7 @@ def test_an_undecided_answer_says_how_far_it_got(demo_network, tmp_path):
     assert (result.status, result.reason) == ("undecided", "float32")
     assert 0.9 < result.certified_strength < 0.98242
     assert f"critical strength > {result.certified_strength:.4f}"[:-1] in drawn([result], 80)
-    assert "float32" in remarks(result)
+    assert "float32" in ResultRows.remarks(result)
     save(result.plot(), tmp_path / "p.png")
     names = {text.get_text() for legend in result.plot().legends for text in legend.get_texts()}
     assert {"not settled", f"proved up to {result.certified_strength:.6g}"} <= names

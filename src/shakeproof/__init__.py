@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
     from shakeproof.asserting import assert_safe
     from shakeproof.campaign import Store
-    from shakeproof.comparing import Compared, Disagreement, compare
+    from shakeproof.comparing import Agreement, Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
@@ -82,10 +82,11 @@ _HOMES = {
     "exporting": ("Exported", "export"),
     "asserting": ("assert_safe",),
     "campaign": ("Store",),
-    "comparing": ("Compared", "Disagreement", "compare"),
+    "comparing": ("Agreement", "Compared", "Disagreement", "compare"),
 }
 
 __all__ = [
+    "Agreement",
     "AnyKernel",
     "Compared",
     "Deployed",

@@ -2,51 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Unpack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from shakeproof.analysis import Model, as_network, profile
+from shakeproof.analysis import Model, answers, as_network
+from shakeproof.budget import nobody
+from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated
-from shakeproof.perturbation import Perturbation
-from shakeproof.query import Picture, Strength
-from shakeproof.result import Result
-from shakeproof.settings import Options, Settings
+from shakeproof.evidence import Enumerated, Interval, Swept
+from shakeproof.methods import Runner
+from shakeproof.network import Deployed, Network
+from shakeproof.perturbation import Perturbation, parse_path
+from shakeproof.query import Picture, Query, Strength, fitting, perturbed
+from shakeproof.result import FORMAT, Result
+from shakeproof.settings import Pixels, Settings
+from shakeproof.verdict import Reason
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Agreement(StrEnum):
+    """Whether two networks give the same class at every strength."""
+
+    AGREE = "agree"
+    DISAGREE = "disagree"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Strengths at which the first network gives one class, and the second another."""
+    """Strengths from `start` to `end` at which the first network gives one class, and the second another.
+
+    At a `strength` among them both were run once more; `replayed`, if they gave these classes again.
+    """
 
     start: float
     end: float
     first: int
     second: int
+    strength: float
+    replayed: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What two networks make of an image under a perturbation, each in full."""
+    """What two networks make of an image under a perturbation, each in full, and where that is not the same.
+
+    `open` are the strengths (from, to) at which it is not settled for both; everywhere else but in `disagreements` they
+    agree.
+    """
 
     first: Result
     second: Result
+    disagreements: tuple[Disagreement, ...]
+    open: tuple[tuple[float, float], ...]
 
     @property
-    def is_complete(self) -> bool:
-        """Whether both were followed to the last strength."""
-        (end,) = self.first.query.strengths
-        return all(result.profile and result.profile[-1].end == end for result in (self.first, self.second))
+    def query(self) -> Query:
+        """The question, as the first network was asked it."""
+        return self.first.query
 
     @property
-    def disagreements(self) -> tuple[Disagreement, ...]:
-        """Where their classes differ, in order: stretches of strengths, or of 8-bit pictures."""
-        one, other = self.first.proof, self.second.proof
-        if isinstance(one, Enumerated) and isinstance(other, Enumerated):
-            return tuple(_between_pictures(one, other))
-        return tuple(_between_lines(self.first, self.second))
+    def status(self) -> Agreement:
+        if any(found.replayed for found in self.disagreements):
+            return Agreement.DISAGREE
+        return Agreement.AGREE if self.reason is None else Agreement.UNDECIDED
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why something is left open, or is not to be relied on."""
+        results = self.first, self.second
+        if not all(result.evidence.finite for result in results):
+            return Reason.NOT_FINITE
+        if not all(map(_is_compared, results)):
+            return Reason.RUNTIME_DISAGREES
+        if not all(found.replayed for found in self.disagreements):
+            return Reason.NOT_REPLAYED
+        if not self.open:
+            return None
+        finished = all(proof.is_finished for result in results for proof in result.evidence.proofs)
+        return Reason.ROUNDING if finished else Reason.TIMEOUT
+
+    @property
+    def share(self) -> float:
+        """Of all strengths, the share at which they disagree."""
+        (end,) = self.query.strengths
+        return sum(found.end - found.start for found in self.disagreements) / end if end else 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.first.seconds + self.second.seconds
+
+    @property
+    def class_names(self) -> ClassNames:
+        """What both call their classes, or the one that has names for them."""
+        return self.first.query.class_names or self.second.query.class_names
+
+    @property
+    def summary(self) -> str:
+        """What was asked, and what was found, in a line."""
+        asked = f"{Path(self.query.name).name} under {self.query.perturbation}"
+        if not self.disagreements:
+            return f"{asked}: {self.status}"
+        where = f"on {100 * self.share:.3g}% of strengths, first at {self.disagreements[0].start:.6g}"
+        return f"{asked}: {self.status} {where}"
+
+    def __repr__(self) -> str:
+        return f"<Compared {self.summary}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `shakeproof compare --json` prints."""
+        results = self.first, self.second
+        deployments = [result.record.deployment for result in results]
+        said = {
+            "version": FORMAT,
+            "models": [result.model for result in results],
+            "image": self.query.name,
+            "perturbation": str(self.query.perturbation),
+            "strength": self.query.strengths[0],
+            "status": self.status.value,
+            "predicted": [_predicted(result) for result in results],
+            "disagreements": [_plain(found) for found in self.disagreements],
+            "open": [{"from": start, "to": end} for start, end in self.open],
+            "method": self.first.method,
+            "pieces": [result.pieces for result in results],
+            "arithmetic": self.first.arithmetic,
+            "reason": None if self.reason is None else self.reason.value,
+            "seconds": round(self.seconds, 6),
+        }
+        return said | ({"deployments": [asdict(own) for own in deployments if own]} if all(deployments) else {})
+
+    def plot(self) -> Figure:
+        """Both networks' margins and classes against the strength, in matplotlib."""
+        from shakeproof.report import compared_figure
+
+        figure: Figure = compared_figure(self)
+        return figure
 
 
 def compare(
@@ -55,42 +155,213 @@ def compare(
     image: Picture,
     perturbation: Perturbation | str,
     max_strength: Strength = 1.0,
-    **options: Unpack[Options],
+    progress: Callable[[float], None] = nobody,
+    *,
+    pixels: Pixels = "real",
+    timeout: float | None = None,
+    memory: float = 2.0,
+    device: str = "cpu",
+    shortcuts: bool = True,
 ) -> Compared:
     """All strengths in [0, max_strength] at which two networks give an image different classes.
 
-    By the exact method, or by running every picture (`pixels="8bit"`), for which any two networks will do.
+    By the exact method, or by running every picture (`pixels="8bit"`), for which any two networks will do. The other
+    arguments are those of `Settings`; of the time, each network has half.
     """
-    one, other = (as_network(model, Settings(**options)) for model in (first, second))
+    settings = Settings(timeout=timeout, memory=memory, device=device, pixels=pixels, shortcuts=shortcuts)
+    one, other = (as_network(model, settings) for model in (first, second))
+    asked = [(image, parse_path(perturbation))]
+    (found,) = comparisons(one, other, asked, max_strength, settings, progress)
+    return found
+
+
+def comparisons(
+    one: Deployed,
+    other: Deployed,
+    asked: Iterable[tuple[Picture, Perturbation]],
+    strength: Strength,
+    settings: Settings,
+    progress: Callable[[float], None] = nobody,
+) -> Iterator[Compared]:
+    """Compare networks on images, each under a perturbation, in their order, each as soon as it is known.
+
+    `progress` is told how many are done with, those in work by their share.
+    """
+    check_comparable(one, other, settings)
+    half = replace(settings, timeout=None if settings.timeout is None else settings.timeout / 2)
+    done = [0.0, 0.0]
+
+    def results(side: int, network: Deployed, asked: Iterator[tuple[Picture, Perturbation]]) -> Iterator[Result]:
+        def tell(count: float) -> None:
+            done[side] = count
+            progress(sum(done) / 2)
+
+        return answers(network, (_question(network, *own, strength) for own in asked), half, tell)
+
+    first, second = tee(asked)
+    for mine, theirs in zip(results(0, one, first), results(1, other, second), strict=True):
+        yield _compared(one, other, mine, theirs)
+
+
+def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None:
+    """Refuse networks that do not take the same pictures, or have other classes; or that the method is not for."""
+    shapes = [network.picture().image_shape for network in (one, other)]
+    if shapes[0] != shapes[1]:
+        mine, theirs = (" x ".join(map(str, shape)) for shape in shapes)
+        raise InputError(
+            f"{one.name} takes pictures of {mine}, {other.name} of {theirs}; only networks that take the same ones can"
+            " be compared"
+        )
     if one.classes != other.classes:
         counts = f"{one.name} has {one.classes} classes, {other.name} {other.classes}"
         raise InputError(f"{counts}; only networks with the same ones can be compared")
-    results = [profile(network, image, perturbation, None, max_strength, **options) for network in (one, other)]
-    for result in results:
-        if result.method == "bounds":
-            raise InputError(
-                f"{result.model}: bounds do not say which class wins where; compare 8-bit pictures", option="pixels"
-            )
-    return Compared(*results)
-
-
-def _between_pictures(one: Enumerated, other: Enumerated) -> Iterator[Disagreement]:
-    """Both have run the same pictures, one after another."""
-    count = min(len(one.winners), len(other.winners))
-    pairs = np.stack([one.winners[:count], other.winners[:count]], 1)
-    ends = np.append(one.pictures.strengths, one.pictures.end)
-    starts = np.flatnonzero(np.append(True, (pairs[1:] != pairs[:-1]).any(1)))[:count]
-    for start, stop in zip(starts, np.append(starts[1:], count), strict=True):
-        mine, theirs = pairs[start].tolist()
+    for number in range(one.classes) if one.class_names and other.class_names else ():
+        mine, theirs = (network.class_names.shown(number) for network in (one, other))
         if mine != theirs:
-            yield Disagreement(float(ends[start]), float(ends[stop]), mine, theirs)
+            raise InputError(
+                f"{one.name} calls class {number} {mine}, {other.name} {theirs}; if the classes are the same, say what"
+                " both are called",
+                option="classes",
+            )
+    for network in (one, other) if settings.halves is None else ():
+        if not isinstance(network, Network) or not network.graph.is_piecewise_linear:
+            raise InputError(
+                f"{network.name}: which class wins at every strength is known of piecewise-linear networks only;"
+                " compare 8-bit pictures",
+                option="pixels",
+            )
 
 
-def _between_lines(one: Result, other: Result) -> Iterator[Disagreement]:
-    """Where intervals of different classes overlap."""
-    mine, theirs = list(one.profile), list(other.profile)
-    while mine and theirs:
-        start, end = max(mine[0].start, theirs[0].start), min(mine[0].end, theirs[0].end)
-        if start < end and mine[0].winner != theirs[0].winner:
-            yield Disagreement(start, end, mine[0].winner, theirs[0].winner)
-        (mine if mine[0].end <= theirs[0].end else theirs).pop(0)
+def _question(network: Deployed, image: Picture, perturbation: Perturbation, strength: Strength) -> Query:
+    """A network's own class at strength 0 is its label: what classes images should have does not matter here."""
+    if perturbation.parameters != 1:
+        raise InputError(f"{perturbation}: networks are compared along one strength; leave out the other parts")
+    (query,) = perturbed(network, [replace(fitting(network, image), label=None)], perturbation, None, strength)
+    return query
+
+
+class Stretch(NamedTuple):
+    """Strengths at which each network has one class, -1 if nobody knows which; and one of them to look at again.
+
+    Of 8-bit pictures, that is one with a `number`.
+    """
+
+    start: float
+    end: float
+    first: int
+    second: int
+    strength: float
+    number: int = -1
+
+    @property
+    def is_open(self) -> bool:
+        return min(self.first, self.second) < 0
+
+
+def _compared(one: Deployed, other: Deployed, mine: Result, theirs: Result) -> Compared:
+    proofs = mine.proof, theirs.proof
+    if isinstance(proofs[0], Enumerated) and isinstance(proofs[1], Enumerated):
+        stretches = list(_of_pictures(proofs[0], proofs[1]))
+    else:
+        stretches = [] if _are_same(one, other) else list(_of_lines(mine, theirs))
+    apart = [own for own in stretches if not own.is_open and own.first != own.second]
+    again = (_seen_again(network, result, apart) for network, result in ((one, mine), (other, theirs)))
+    return Compared(
+        first=mine,
+        second=theirs,
+        disagreements=tuple(
+            Disagreement(own.start, own.end, own.first, own.second, own.strength, seen == [own.first, own.second])
+            for own, *seen in zip(apart, *again, strict=True)
+        ),
+        open=_joined(own for own in stretches if own.is_open),
+    )
+
+
+def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch]) -> list[int]:
+    """The class that the runtime gives at one strength of each stretch, run once more; -1 if scores are not finite."""
+    if not stretches:
+        return []
+    if isinstance(result.proof, Enumerated):
+        runner = Runner.of(network, result.proof.pictures)
+        scores = np.concatenate([*runner.scores([own.number for own in stretches])])
+    else:
+        assert result.query.path is not None
+        z = torch.tensor([[own.strength] for own in stretches], dtype=torch.float64)
+        scores = network.reference(result.query.path.given(z))
+    return [int(own.argmax()) if np.isfinite(own).all() else -1 for own in scores]
+
+
+def _of_pictures(one: Enumerated, other: Enumerated) -> Iterator[Stretch]:
+    """Both have run the same pictures, one after another, as far as they got."""
+    pictures = one.pictures
+    classes = np.full((2, len(pictures)), -1)
+    for row, proof in zip(classes, (one, other), strict=True):
+        row[: len(proof.classes)] = proof.classes
+    ends = np.append(pictures.strengths, pictures.end)
+    starts = np.flatnonzero(np.append(True, (classes[:, 1:] != classes[:, :-1]).any(0)))
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(pictures)], strict=True):
+        widest = start + int(np.diff(ends[start : stop + 1]).argmax())
+        mine, theirs = classes[:, start].tolist()
+        middle = pictures.strength_inside(widest)
+        yield Stretch(float(ends[start]), float(ends[stop]), mine, theirs, middle, widest)
+
+
+def _of_lines(mine: Result, theirs: Result) -> Iterator[Stretch]:
+    """Where stretches overlap on which a class is proved to win."""
+    (end,) = mine.query.strengths
+    parts = [proof.settled if isinstance(proof, Swept) else () for proof in (mine.proof, theirs.proof)]
+    inner = {z for own in parts for part in own for z in (part.start, part.end) if 0 < z < end}
+    cuts = np.array([0.0, *sorted(inner), end])
+    middles = (cuts[1:] + cuts[:-1]) / 2
+    first, second = (_winners(own, middles) for own in parts)
+    columns = cuts[:-1].tolist(), cuts[1:].tolist(), first, second, middles.tolist()
+    yield from map(Stretch, *columns)
+
+
+def _winners(parts: Sequence[Interval], z: NDArray[np.float64]) -> list[int]:
+    """Who is proved to win at strengths; -1 where nobody is."""
+    places = np.searchsorted([part.start for part in parts], z, side="right").tolist()
+    before = [Interval(0.0, -1.0, -1), *parts]
+    return [before[place].winner if at <= before[place].end else -1 for place, at in zip(places, z, strict=True)]
+
+
+def _are_same(one: Deployed, other: Deployed) -> bool:
+    """Whether they compute the same function, and so agree with each other even where rounding hides what it is."""
+    return all(getattr(one, name) == getattr(other, name) for name in ("identity", "normalisation", "layout"))
+
+
+def _is_compared(result: Result) -> bool:
+    """Whether the runtime computes what was analysed, or did all the work itself."""
+    comparison, proof = result.evidence.comparison, result.proof
+    if comparison is None:
+        return proof is not None and proof.is_deployed
+    return len(comparison.margin) > 0 and comparison.agrees
+
+
+def _predicted(result: Result) -> int | None:
+    """The class at strength 0: of pictures whose scores are the same, the first, as everywhere here."""
+    if not isinstance(result.proof, Enumerated):
+        return result.predicted
+    number = int(result.proof.classes[0])
+    return None if number < 0 else number
+
+
+def _joined(stretches: Iterable[Stretch]) -> tuple[tuple[float, float], ...]:
+    """Neighbours that touch made one."""
+    found: list[tuple[float, float]] = []
+    for own in stretches:
+        if found and found[-1][1] == own.start:
+            found[-1] = found[-1][0], own.end
+        else:
+            found.append((own.start, own.end))
+    return tuple(found)
+
+
+def _plain(found: Disagreement) -> dict[str, Any]:
+    return {
+        "from": found.start,
+        "to": found.end,
+        "classes": [found.first, found.second],
+        "strength": found.strength,
+        "replayed": found.replayed,
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -54,6 +54,20 @@ class ExactInterval:
 
     def __str__(self) -> str:
         return f"{'[' if self.has_start else '('}{self.start}, {self.end}{']' if self.has_end else ')'}"
+
+
+def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Intervals in order of their starts, those that touch and have the same winner made one; no two contradict."""
+    found: list[Interval] = []
+    for own in intervals:
+        last = found[-1] if found else None
+        if last is not None and own.start < last.end and own.winner != last.winner:
+            raise ProofError("two classes are proved to win at one strength")
+        if last is not None and own.start <= last.end and own.winner == last.winner:
+            found[-1] = Interval(last.start, max(last.end, own.end), own.winner)
+        else:
+            found.append(own)
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +252,16 @@ class Swept(Proof):
     def profile(self) -> tuple[Interval, ...]:
         return tuple(Interval(*interval) for interval in self.curve.classes())
 
+    @property
+    def settled(self) -> tuple[Interval, ...]:
+        """Which class provably wins where, in order. Rounding leaves something open next to every flip."""
+        if self.nominal or not len(self.lower):
+            return ()
+        z, last = self.curve.z, len(self.curve.z) - 1
+        label = ((z[i], z[min(i + 1, last)], self.label) for i in np.flatnonzero(self.lower > 0).tolist())
+        found = [(float(start), float(end), winner) for start, end, winner in (*label, *self.curve.settled())]
+        return joined(Interval(*part) for part in sorted(found))
+
 
 @dataclass(frozen=True, eq=False)
 class BoundedCells(Proof):
@@ -408,6 +432,15 @@ class Enumerated(Proof):
         begins = self.pictures.begins(self.first_lost)
         low = high = float(begins)
         return low if low <= begins else math.nextafter(low, 0), high if high >= begins else math.nextafter(high, 1)
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The class of each picture, as ArgMax has it: the first of those that score most; -1 where one is no number.
+
+        That the label counts as lost where another scores as much is another matter.
+        """
+        tied = np.where(self.margins == 0, np.minimum(self.winners, self.label), self.winners)
+        return np.where(np.isnan(self.margins), -1, tied)
 
     @property
     def profile(self) -> tuple[Interval, ...]:

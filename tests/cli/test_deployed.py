@@ -91,22 +91,3 @@ def test_what_cannot_be_enumerated(files):
     image, _, plain = files
     several = run("profile", plain, image, "-p", "box-blur:size=3+brightness:max=0.1", "--pixels", "8bit")
     assert "one strength" in complaint(several)
-
-
-def test_two_networks_side_by_side(files, tmp_path):
-    image, sine, plain = files
-    compared = sp.compare(plain, sine, image, "sharpen:size=3", pixels="8bit")
-    assert compared.is_complete
-    first, second = (sp.load_deployed(name) for name in (plain, sine))
-    pictures = compared.first.proof.pictures
-    begins = pictures.strengths
-    apart = np.zeros(len(pictures), bool)
-    for part in compared.disagreements:
-        assert part.first != part.second
-        apart |= (begins >= part.start) & ((begins < part.end) | (begins == part.start) | (part.end == pictures.end))
-    for number in np.random.default_rng(0).integers(len(pictures), size=40).tolist():
-        x = (pictures.picture(number) / np.float32(255)).astype(np.float32)[None, None]
-        assert (first.reference(x).argmax() != second.reference(x).argmax()) == apart[number]
-    assert not sp.compare(plain, plain, image, "sharpen:size=3").disagreements
-    with pytest.raises(sp.ShakeproofError, match="8-bit"):
-        sp.compare(plain, sine, image, "sharpen:size=3")

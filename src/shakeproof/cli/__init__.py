@@ -11,6 +11,7 @@ import click
 from shakeproof import __version__
 from shakeproof.cli.analysing import profile, verify
 from shakeproof.cli.certifying import check
+from shakeproof.cli.comparing import compare
 from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels
@@ -64,5 +65,5 @@ def cli() -> None:
     """
 
 
-for command in (profile, verify, check, kernels, supports, export, demo):
+for command in (profile, verify, compare, check, kernels, supports, export, demo):
     cli.add_command(command)

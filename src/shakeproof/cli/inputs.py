@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from shakeproof.cli.options import numbers
+from shakeproof.cli.options import numbers, with_options
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,15 +64,24 @@ class Given:
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that make `given`."""
+    label = click.option(
+        "--label",
+        callback=_label,
+        metavar="N|NAME",
+        help="The class that should win [the image's own, else the prediction].",
+    )
+    return label(picture_options(command))
+
+
+def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without a label."""
 
     @wraps(command)
     def gathered(**options: Any) -> Any:
-        given = Given(**{field.name: options.pop(field.name) for field in fields(Given)})
+        given = Given(**{field.name: options.pop(field.name, None) for field in fields(Given)})
         return command(given=given, **options)
 
     options = (
-        click.option("--label", callback=_label, metavar="N|NAME",
-                     help="The class that should win [the image's own, else the prediction]."),
         click.option("--classes", type=click.Path(path_type=Path), metavar="FILE",
                      help="What classes are called: a name a line, or JSON [the model's metadata, subfolders]."),
         click.option("--array", metavar="NAME", help="The array of images in .npz files [x, x_test, images, ...]."),
@@ -93,10 +102,7 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="How a flat input, or one that leaves its size open, is a picture."),
         click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several."),
     )  # fmt: skip
-    made: Callable[..., Any] = gathered
-    for option in reversed(options):
-        made = option(made)
-    return made
+    return with_options(gathered, options)
 
 
 def _label(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:

@@ -35,49 +35,72 @@ def numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]
     return read
 
 
-def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `profile` and `verify` have in common."""
-    options = (
-        click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
-                     help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
-                     " (shakeproof kernels lists them)."),
-        click.option("--timeout", type=float, help="Seconds for each query."),
-        click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
-        click.option("--threads", type=click.IntRange(1, 1024), help="Threads for matrix products [all cores]."),
-        click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
-        click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
-                     help="Exact needs one strength and a piecewise-linear network; bounds take any."),
-        click.option("--tolerance", type=float, default=1e-4, show_default=True,
-                     help="How closely bounds pin down a critical strength."),
-        click.option("--rounding", type=click.Choice(["rigorous", "nominal"]), default="rigorous", show_default=True,
-                     help="Nominal answers of the exact method ignore float64 rounding, and are no proof."),
-        click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
-                     help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
-                     " of summation (but not by Winograd's method or in TF32)."),
-        click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
-                     show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
-                     " up), is run in the model's own runtime; for any model that it loads."),
-        click.option("--shortcuts/--no-shortcuts", default=True,
-                     help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome; a"
-                     " --certificate has none spared."),
-        click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg)."),
-        click.option("--counterexample", type=click.Path(path_type=Path),
-                     help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
-        click.option("--certificate", type=click.Path(path_type=Path),
-                     help="Write what shakeproof check needs to find the answer again, a file for each query."),
-        click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
-        click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
-        click.option("--junit", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Write a test case for each query, as build servers show them."),
-        click.option("--strict", is_flag=True,
-                     help="Refuse everything if an image cannot be used [say so, and do the others]."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
-        click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
-    )  # fmt: skip
+# What is done to pictures, with how much time and memory, and which of them are run.
+WORK = (
+    click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
+                 help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
+                 " (shakeproof kernels lists them)."),
+    click.option("--timeout", type=float, help="Seconds for each query."),
+    click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Threads for matrix products [all cores]."),
+    click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
+    click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
+                 show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
+                 " up), is run in the model's own runtime; for any model that it loads."),
+    click.option("--shortcuts/--no-shortcuts", default=True,
+                 help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome; a"
+                 " --certificate has none spared."),
+)  # fmt: skip
+# How a proof is made, and what it is about.
+PROVING = (
+    click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
+                 help="Exact needs one strength and a piecewise-linear network; bounds take any."),
+    click.option("--tolerance", type=float, default=1e-4, show_default=True,
+                 help="How closely bounds pin down a critical strength."),
+    click.option("--rounding", type=click.Choice(["rigorous", "nominal"]), default="rigorous", show_default=True,
+                 help="Nominal answers of the exact method ignore float64 rounding, and are no proof."),
+    click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
+                 help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
+                 " of summation (but not by Winograd's method or in TF32)."),
+)  # fmt: skip
+# Files beside the answers.
+PLOT = click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg).")
+FILES = (
+    PLOT,
+    click.option("--counterexample", type=click.Path(path_type=Path),
+                 help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
+    click.option("--certificate", type=click.Path(path_type=Path),
+                 help="Write what shakeproof check needs to find the answer again, a file for each query."),
+    click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
+    click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
+    click.option("--junit", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Write a test case for each query, as build servers show them."),
+)  # fmt: skip
+# What is printed.
+PRINTED = (
+    click.option("--strict", is_flag=True,
+                 help="Refuse everything if an image cannot be used [say so, and do the others]."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+    click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
+)  # fmt: skip
+
+
+def with_options(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """A command that takes options, listed in their order."""
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `profile` and `verify` have in common."""
+    return with_options(command, (*WORK, *PROVING, *FILES, *PRINTED))
+
+
+def comparing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `compare` has of it: who wins where is settled by one method, and for real numbers or 8-bit pictures."""
+    return with_options(command, (*WORK, PLOT, *PRINTED))
 
 
 def settings_from(

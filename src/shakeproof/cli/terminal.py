@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from shakeproof.cli.encoding import printable
 from shakeproof.cli.queries import Answer, Known, Refusal
 from shakeproof.errors import ShakeproofError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
+    from shakeproof.comparing import Compared
+    from shakeproof.result import Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 # How the arguments that errors speak of are typed here.
@@ -92,15 +94,28 @@ def progress_bar(
         yield lambda done: bar.update(task, completed=done)
 
 
-class Screen:
-    """Shows answers as they come, and keeps count; `names` has the image and the perturbation of each query."""
+class Drawing(Protocol):
+    """Draws answers, and has a sentence for each word beside them that needs one."""
 
-    def __init__(self, names: Sequence[tuple[str, str]], as_json: bool, quiet: bool) -> None:
-        from shakeproof.report import ResultRows
+    def drawn(self, answer: Any, /) -> RenderableType: ...
+
+    def remarks(self, answer: Any, /) -> dict[str, str]: ...
+
+
+class Screen:
+    """Shows answers as they come, and keeps count; `names` has the image and the perturbation of each query.
+
+    Answers are `Result`s, drawn as `rows` of a table, or comparisons, drawn in their own way.
+    """
+
+    def __init__(self, names: Sequence[tuple[str, str]], as_json: bool, quiet: bool, compares: bool = False) -> None:
+        from shakeproof.report import ComparedRows, ResultRows
 
         self.names, self.as_json, self.quiet = names, as_json, quiet
         self.console = terminal()
-        self.rows = ResultRows(names, self.console.width, partial(printable, encoding=self.console.encoding))
+        width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
+        self.rows: Drawing = ComparedRows(width, shown) if compares else ResultRows(names, width, shown)
+        self.doing = "comparing" if compares else "certifying"
         self.missing = dict.fromkeys(range(len(names)))
         self.statuses: Counter[str] = Counter()
         self.known: Counter[str] = Counter()
@@ -112,24 +127,25 @@ class Screen:
     def progress(self) -> Iterator[Callable[[float], None]]:
         """Takes how many queries are done with; below the answers, unless these are for programs."""
         silent = self.quiet or (self.as_json and self.console.is_terminal)
-        with progress_bar("certifying", silent, len(self.names), self.console) as advance:
+        with progress_bar(self.doing, silent, len(self.names), self.console) as advance:
             yield advance
 
     def show(self, answer: Answer) -> None:
-        from shakeproof.report import remarks
+        image = answer.result.query.image
+        self.tell(answer.number, answer.result, (*answer.network.notes, *(() if image is None else image.notes)))
 
-        number, network, result = answer
+    def tell(self, number: int, answer: Result | Compared, notes: Sequence[str]) -> None:
+        """Show the answer to a query, and what the user should know that was not said before."""
         del self.missing[number]
-        self.statuses[result.status.value] += 1
+        self.statuses[answer.status.value] += 1
         if self.as_json:
-            say(json.dumps(result.to_json()))
+            say(json.dumps(answer.to_json()))
         elif not self.quiet:
-            notes = (*network.notes, *(() if result.query.image is None else result.query.image.notes))
             for note in dict.fromkeys(note for note in notes if note not in self.notes):
                 self.console.print(f"note: {note}", style="dim", markup=False)
             self.notes.update(notes)
-            self.console.print(self.rows.drawn(result))
-            self.remarks |= remarks(result)
+            self.console.print(self.rows.drawn(answer))
+            self.remarks |= self.rows.remarks(answer)
 
     def settle(self, numbers: range, found: Known | Refusal) -> None:
         """Queries that need no answer: say what is wrong with an image, and count what is known already."""
@@ -165,7 +181,9 @@ class Screen:
 
 
 def exit_code(statuses: Collection[str]) -> int:
-    """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe."""
-    if {"unsafe", "misclassified"} & {*statuses}:
+    """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe; or of two networks, 0 that they
+    agree, 1 that they disagree somewhere.
+    """
+    if {"unsafe", "misclassified", "disagree"} & {*statuses}:
         return EXIT_UNSAFE
     return EXIT_UNDECIDED if "undecided" in statuses else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,6 +19,10 @@ from shakeproof.operators import UNIT, envelope_breaks
 Floats = NDArray[np.float64]
 # Which class wins on a narrower stretch than this, beside a jump, is not asked.
 NARROW = 1e-6
+# A lead that is read off a chord within a piece is itself rounded, by so many units of the scores at most.
+READ_OFF = 32
+# Ends of stretches are moved inwards by such a share of their piece, and by so many of the nearest numbers.
+INWARDS, NUDGES = 2.0**-40, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +130,46 @@ class Curve:
                 yield float(ends[start]), float(ends[stop]), int(winners[start])
             start = stop
 
+    def settled(self) -> Iterator[tuple[float, float, int]]:
+        """Stretches (from, to, class) on which a class leads all others whatever rounding did, in order.
+
+        Between them, nobody knows. On a chord the leads are known up to what the sweep says that they are off by.
+        """
+        ends, winners = self._cut()
+        segment = np.searchsorted(self.z, (ends[1:] + ends[:-1]) / 2, side="right") - 1
+        cell = np.arange(len(winners))
+        size = np.abs(self.scores).max(1, initial=0.0)
+        doubt = self.off + READ_OFF * UNIT * np.maximum(size[:-1], size[1:])
+        scores = self.at(ends)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            before, after = (
+                side[cell, winners][:, None] - side - doubt[segment][:, None] for side in (scores[:-1], scores[1:])
+            )
+            before[cell, winners] = after[cell, winners] = np.inf
+            zero = before / (before - after)
+        low = np.where((before <= 0) & (after > 0), zero, 0.0).max(1)
+        high = np.where((before > 0) & (after <= 0), zero, 1.0).min(1)
+        high[((before <= 0) & (after <= 0)).any(1)] = 0.0
+        if self.lead is not None:
+            lead = self.lead[segment]
+            winners, low, high = lead.argmax(1), np.zeros(len(lead)), np.where((lead > 0).any(1), 1.0, 0.0)
+        low, high = np.where(self.bridged[segment], 0.0, low), np.where(self.bridged[segment], 1.0, high)
+        for i in np.flatnonzero(low < high).tolist():
+            start, end = _inwards(float(ends[i]), float(ends[i + 1]), float(low[i]), float(high[i]))
+            if start < end:
+                yield start, end, int(winners[i])
+
     def _cells(self) -> tuple[Floats, NDArray[Any]]:
+        """z cut at every change of leader, and who leads in each cell."""
+        best = self.scores.argmax(1)
+        if len(self.z) > 1 and (best == best[0]).all():  # whoever leads at both ends of a chord leads on all of it
+            return self.z[[0, -1]], best[:1]
+        return self._cut()
+
+    def _cut(self) -> tuple[Floats, NDArray[Any]]:
         """z cut at every row and every change of leader, and who leads in each cell."""
         best = self.scores.argmax(1)
         mixed = np.flatnonzero(best[1:] != best[:-1])
-        if len(self.z) > 1 and not len(mixed):  # whoever leads at both ends of a chord leads on all of it
-            return self.z[[0, -1]], best[:1]
         jumps, mixed = mixed[self.jumps[mixed]], mixed[~self.jumps[mixed]]
         left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
         found = envelope_breaks(left, right)
@@ -151,6 +190,15 @@ class Curve:
         fraction = fraction[:, None]
         values: Floats = self.scores[segment] * (1 - fraction) + self.scores[after] * fraction
         return values
+
+
+def _inwards(start: float, end: float, low: float, high: float) -> tuple[float, float]:
+    """The part of a cell between two shares of it, less what rounding may have added."""
+    length = end - start
+    first, last = start + (low + INWARDS) * length, start + (high - INWARDS) * length
+    for _ in range(NUDGES):
+        first, last = math.nextafter(first, math.inf), math.nextafter(last, -math.inf)
+    return (first if low > 0 else start), (last if high < 1 else end)
 
 
 def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curve]:

@@ -2,8 +2,8 @@
 picture run where pictures have 8 bits.
 """
 
-from shakeproof.methods.enumerating import answer_by_enumeration
+from shakeproof.methods.enumerating import Runner, answer_by_enumeration
 from shakeproof.methods.splitting import answer_by_splitting
 from shakeproof.methods.sweeping import answer_by_sweep, lines_at_once
 
-__all__ = ["answer_by_enumeration", "answer_by_splitting", "answer_by_sweep", "lines_at_once"]
+__all__ = ["Runner", "answer_by_enumeration", "answer_by_splitting", "answer_by_sweep", "lines_at_once"]

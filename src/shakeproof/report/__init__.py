@@ -6,29 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shakeproof.report.compared_plot import compared_figure
+    from shakeproof.report.compared_rows import ComparedRows
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import write_page
     from shakeproof.report.plain import plain_table
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.tables import DemoRows, ResultRows, remarks
+    from shakeproof.report.tables import DemoRows, ResultRows
 
 # matplotlib takes half a second to import, and a table does not need it.
 _HOMES = {
+    "compared_plot": ("compared_figure",),
+    "compared_rows": ("ComparedRows",),
     "notebook": ("result_html",),
     "page": ("write_page",),
     "plain": ("plain_table",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("DemoRows", "ResultRows", "remarks"),
+    "tables": ("DemoRows", "ResultRows"),
 }
 
 __all__ = [
+    "ComparedRows",
     "DemoRows",
     "ResultRows",
+    "compared_figure",
     "counterexample_figure",
     "kernel_figure",
     "margin_figure",
     "plain_table",
-    "remarks",
     "result_figure",
     "result_html",
     "save",

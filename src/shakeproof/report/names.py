@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
+from pathlib import Path
+from textwrap import fill
 
 from shakeproof.evidence import Enumerated, Swept
 from shakeproof.result import Result, bracketed
@@ -22,6 +24,11 @@ def spoken_class(result: Result, number: int | None) -> str:
 def shown(name: str) -> str:
     """A name in pictures and pages: bytes that are no text, as file names may have them, by their codes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def image_and(image: str, words: str, letters: int = 85) -> str:
+    """An image's name and what is said of it, in lines that fit above a plot."""
+    return fill(f"{Path(image).name}   {words}", letters)
 
 
 def margin_text(result: Result) -> str:

@@ -21,7 +21,7 @@ from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Swept
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
-from shakeproof.report.names import class_name, critical_text, margin_text, shown, spoken_class
+from shakeproof.report.names import class_name, critical_text, image_and, margin_text, shown, spoken_class
 from shakeproof.result import Result
 
 # Rivals that never come close would only clutter the picture.
@@ -72,10 +72,12 @@ def region_figure(result: Result) -> Figure:
     axes.set_ylim(0, strengths[1] or 1.0)
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
-    axes.set_title(_title(result, f"{spoken_class(result, result.label)}: {result.status}"), fontsize=10, color=INK)
+    axes.set_title(
+        image_and(result.query.name, f"{spoken_class(result, result.label)}: {result.status}"), fontsize=10, color=INK
+    )
     figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
-    _plain_axes(axes)
-    return _finished(figure)
+    plain_axes(axes)
+    return finished(figure)
 
 
 def margin_figure(result: Result, title: str | None = None, classes: Sequence[str] | None = None) -> Figure:
@@ -117,10 +119,12 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
         axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(fill(f"margin of {names[label]}", 30))
-    axes.set_title(title or _title(result, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
-    _plain_axes(axes)
+    axes.set_title(
+        title or image_and(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16
+    )
+    plain_axes(axes)
     _legend_below(figure, axes)
-    _finished(figure)
+    finished(figure)
     _drop_cramped(figure, axes, result)
     return figure
 
@@ -160,7 +164,7 @@ def _show_proved(axes: Axes, result: Result, label: str) -> None:
     """What bounds proved where; how far an undecided answer got; and a margin that is only bounded."""
     (strength,) = result.query.strengths
     if result.regions is not None:
-        for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
+        for number, (start, end) in enumerate(merged(result.regions.safe[:, :, 0])):
             name = None if number else f"{label} proved to win"
             axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
     if result.status == "undecided":
@@ -184,7 +188,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=columns)
 
 
-def _merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
+def merged(intervals: NDArray[Any]) -> list[tuple[float, float]]:
     """Intervals (n, 2) in order, neighbours that touch made one."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(map(tuple, intervals.tolist())):
@@ -215,7 +219,7 @@ def counterexample_figure(result: Result) -> Figure:
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"
     note = "" if witness.replayed else "; the float32 runtime does not show it"
     figure.suptitle(fill(f"{what}: {result.status}{note}", 110), fontsize=10, color=INK)
-    return _finished(figure)
+    return finished(figure)
 
 
 def show_difference(axes: Axes, change: Tensor) -> None:
@@ -235,7 +239,7 @@ def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float],
     show_image(before, image, "z = 0")
     strengths = perturbation.strengths(strength)
     show_image(after, perturbation.apply(image).image(*strengths), _at_strengths("", strengths))
-    return _finished(figure)
+    return finished(figure)
 
 
 def show_image(axes: Axes, pixels: Tensor, title: str) -> None:
@@ -303,12 +307,7 @@ def _at_strengths(words: str, strengths: Sequence[float]) -> str:
     return fill(f"{words}z = {', '.join(f'{strength:.6g}' for strength in strengths)}", 40)
 
 
-def _title(result: Result, words: str) -> str:
-    """The image and what is said of it, in lines that fit above a plot."""
-    return fill(f"{Path(result.query.name).name}   {words}", 85)
-
-
-def _finished(figure: Figure) -> Figure:
+def finished(figure: Figure) -> Figure:
     """Names are no formulas, whatever signs they have."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
@@ -316,6 +315,6 @@ def _finished(figure: Figure) -> Figure:
     return figure
 
 
-def _plain_axes(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8, colors=INK)

@@ -88,6 +88,14 @@ class ResultRows:
             return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
         return Group(*(_head(self.widths) if before is None else []), _row(self.widths, cells))
 
+    @staticmethod
+    def remarks(result: Result) -> dict[str, str]:
+        """The words beside an answer that need a sentence below the table, and these."""
+        said = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
+        if result.query.label_predicted:
+            said["*"] = SENTENCES["*"]
+        return said if result.reason is None else said | {result.reason.value: result.reason.sentence}
+
     def _measure(self, names: ClassNames) -> None:
         """Room for the names of classes; what is left is for the last column, if that is enough."""
         longest = max((cell_len(self.printable(names.shown(number))) for number in range(len(names))), default=0)
@@ -130,14 +138,6 @@ def filled(parts: Iterable[str], width: int) -> Iterator[str]:
             line = ""
         line += ("   " if line else "") + part
     yield line
-
-
-def remarks(result: Result) -> dict[str, str]:
-    """The words beside an answer that need a sentence below the table, and these."""
-    said = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
-    if result.query.label_predicted:
-        said["*"] = SENTENCES["*"]
-    return said if result.reason is None else said | {result.reason.value: result.reason.sentence}
 
 
 def _qualified(result: Result) -> Iterator[str]:
