@@ -109,12 +109,12 @@ class Screen:
     """
 
     def __init__(self, names: Sequence[tuple[str, str]], as_json: bool, quiet: bool, compares: bool = False) -> None:
-        from shakeproof.report import ComparedRows, ResultRows
+        from shakeproof import report
 
         self.names, self.as_json, self.quiet = names, as_json, quiet
         self.console = terminal()
         width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
-        self.rows: Drawing = ComparedRows(width, shown) if compares else ResultRows(names, width, shown)
+        self.rows: Drawing = report.ComparedRows(width, shown) if compares else report.ResultRows(names, width, shown)
         self.doing = "comparing" if compares else "certifying"
         self.missing = dict.fromkeys(range(len(names)))
         self.statuses: Counter[str] = Counter()
