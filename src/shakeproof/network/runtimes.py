@@ -88,9 +88,9 @@ class OnnxRuntime:
         return self.one_by_one(x) if found is None else found
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        rows, run, name = self._converted(x), self.session.run, self._input.name
+        rows, run, name, wanted = self._converted(x), self.session.run, self._input.name, self._outputs
         try:
-            return np.asarray([run(None, {name: row})[0] for row in rows], dtype=np.float32).reshape(len(x), -1)
+            return np.asarray([run(wanted, {name: row})[0] for row in rows], dtype=np.float32).reshape(len(x), -1)
         except _failures() as error:
             raise InputError(f"{self.name}: onnxruntime cannot run the network ({first_line(error)})") from error
 
@@ -98,7 +98,7 @@ class OnnxRuntime:
         """All images at once; None if a batch size is fixed within the network, whatever its input says."""
         try:
             rows = self._converted(x.reshape(len(x), *x.shape[2:]))
-            found = self.session.run(None, {self._input.name: rows})[0]
+            found = self.session.run(self._outputs, {self._input.name: rows})[0]
             return np.asarray(found, dtype=np.float32).reshape(len(x), -1)
         except _failures():
             return None
@@ -131,6 +131,11 @@ class OnnxRuntime:
     @cached_property
     def _input(self) -> Any:
         return self.session.get_inputs()[0]
+
+    @cached_property
+    def _outputs(self) -> list[str]:
+        """The first, which has the scores; others need not be computed."""
+        return [self.session.get_outputs()[0].name]
 
 
 def _failures() -> tuple[type[Exception], ...]:
