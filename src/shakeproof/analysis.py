@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import nobody
 from shakeproof.errors import InputError, kind_of
-from shakeproof.methods import answer_by_enumeration, answer_by_splitting, answer_by_sweep, lines_at_once
+from shakeproof.methods import Expected, answer_by_enumeration, answer_by_splitting, answer_by_sweep, lines_at_once
 from shakeproof.network import Deployed, Graph, Network, load, load_deployed
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
@@ -218,16 +218,17 @@ def answers(
     queries: Iterable[Query],
     settings: Settings | None = None,
     progress: Callable[[float], None] = nobody,
+    expect: Callable[[Query, Expected], None] | None = None,
 ) -> Iterator[Result]:
     """Answer queries about one network, in their order, each as soon as it is known.
 
     Queries are taken as they are needed, so many at a time that a sweep is worth its while. `progress` is told how many
-    are answered, those in work by their share.
+    are answered, those in work by their share; `expect`, before the pictures of a query are run, how long that takes.
     """
     settings = Settings() if settings is None else settings
     if settings.halves is not None:
         for number, query in enumerate(queries):
-            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1))
+            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect)
         return
     read = readable(network)
     _check_arithmetic(read, settings)

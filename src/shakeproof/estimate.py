@@ -10,7 +10,10 @@ import torch
 from shakeproof.analysis import profile
 from shakeproof.budget import now
 from shakeproof.images import Image
-from shakeproof.network import Network
+from shakeproof.methods import expected
+from shakeproof.network import Deployed, Network, Runtime
+from shakeproof.query import perturbed
+from shakeproof.settings import Settings
 
 # What is tried, on which share of the strengths first: pieces and seconds grow with the strength.
 TRIED, LEAST_SHARE, FIRST_SHARE, NEXT_TIMES = "box-blur:size=3", 2.0**-10, 2.0**-6, 8
@@ -71,6 +74,17 @@ def estimated(network: Network, picture: Image | None = None, seconds: float = 3
         return Estimate(TRIED, None, None, measured=False)
     share, _, pieces = known[-1]
     return Estimate(TRIED, round(pieces / share) if exact else None, _whole(known), measured)
+
+
+def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] | None:
+    """The same for running every 8-bit picture; None if no runtime does. Without a picture there is no saying: they may
+    have a hundred times as many or as few.
+    """
+    if not network.classifies or not isinstance(network.runtime, Runtime):
+        return None
+    (query,) = perturbed(network, [picture], TRIED)
+    found = expected(network, query, Settings(pixels="8bit"))
+    return {"perturbation": TRIED, **asdict(found), "text": f"every 8-bit picture ({TRIED}): {found}"}
 
 
 def _whole(known: list[tuple[float, float, int]]) -> float:

@@ -55,6 +55,31 @@ def test_a_network_that_only_runs(files):
     assert sp.Record.from_json(row).to_json() == row
 
 
+def test_what_to_expect_is_said_before(files):
+    image, sine, plain = files
+    for name in (sine, plain):
+        words = ("profile", name, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--json")
+        done = run(*words)
+        row = json.loads(done.stdout)
+        assert f"box-blur:size=3: {row['pieces']} pictures, about " in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert run(*words, "--quiet").stderr == ""
+        said = json.loads(run("supports", name, image, "--json").stdout)["enumeration"]
+        assert said["pictures"] == row["pieces"]
+        assert said["seconds"] > 0
+        assert f"{row['pieces']} pictures" in run("supports", name, image).stdout
+        assert json.loads(run("supports", name, "--json", "--trial", "0").stdout)["enumeration"] is None
+
+
+def test_what_is_proved_in_time_is_reported(files):
+    image, _, plain = files
+    words = ("profile", plain, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--no-shortcuts", "--json")
+    whole, late = (json.loads(run(*words, *more).stdout) for more in ((), ("--timeout", "1e-9")))
+    assert (late["status"], late["reason"]) == ("undecided", "timeout")
+    assert 0 < late["pieces"] < whole["pieces"]
+    assert 0 < late["certified_strength"] <= whole["certified_strength"]
+
+
 def test_bytes_as_input(tmp_path, files):
     """A network that takes bytes and divides by 255 itself gives the same as one that is given fractions."""
     image, _, plain = files

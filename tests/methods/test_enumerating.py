@@ -14,11 +14,12 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.analysis import answers
 from shakeproof.budget import Budget
 from shakeproof.enumeration import eight_bit_pictures
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import Enumerated
-from shakeproof.methods.enumerating import grey_levels
+from shakeproof.methods.enumerating import Expected, grey_levels
 from shakeproof.methods.shortcuts import proved_leads
 from shakeproof.replay import compared, places
 from shakeproof.verdict import judge
@@ -193,6 +194,21 @@ def test_scores_that_are_no_numbers_are_no_verdict(network, images):
     changed = replace(network, runtime=Changed(network.runtime, broken))
     result = sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
     assert (result.status, result.reason) == ("undecided", "not-finite")
+
+
+def test_what_to_expect_is_known_before(network, images):
+    """How many pictures there are exactly, whatever bounds spare of them; and once for each query, before it is run."""
+    heard: list[object] = []
+    queries = sp.perturbed(network, images[:2], BLUR, strength=0.05)
+    settings = sp.Settings(pixels="8bit")
+    results = list(answers(network, queries, settings, heard.append, lambda *told: heard.append(told)))
+    told = [own for own in heard if isinstance(own, tuple)]
+    assert [query for query, _ in told] == queries
+    assert [expected.pictures for _, expected in told] == [result.pieces for result in results]
+    assert all(expected.seconds > 0 for _, expected in told)
+    assert heard[0] == told[0]
+    assert str(Expected(79000, 22.4)) == "79000 pictures, about 22 s"
+    assert str(Expected(300, 0.0123)) == "300 pictures, about 0.012 s"
 
 
 def test_only_one_strength_can_be_enumerated(network, images):

@@ -134,7 +134,7 @@ def _run(
 
     try:
         with screen.progress() as advance:
-            for answer in answered(asked, settings, settle, advance):
+            for answer in answered(asked, settings, settle, advance, None if quiet else screen.expect):
                 screen.show(answer)
                 if junit is not None:
                     junit.answer(answer)

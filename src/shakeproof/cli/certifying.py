@@ -34,18 +34,18 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
     for path in (*certificates, model, *(() if image is None else (image,))):
         check_regular(path)
     accepted = True
-    with progress_bar("checking", as_json, len(certificates)) as advance:
+    with progress_bar("checking", as_json, len(certificates)) as bar:
         for number, path in enumerate(certificates):
 
             def progress(share: float, done: int = number) -> None:
-                advance(done + share)
+                bar.advance(done + share)
 
             outcome = checker.check(path.read_bytes(), model.read_bytes(), image, progress)
             accepted &= outcome.accepted
             said = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
             word = "holds" if outcome.accepted else "does not hold"
             say(json.dumps(said | outcome.details) if as_json else f"{path}: {word}: {outcome.sentence}")
-            advance(number + 1)
+            bar.advance(number + 1)
     return 0 if accepted else EXIT_NO
 
 

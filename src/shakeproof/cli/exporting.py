@@ -119,8 +119,8 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     asked = [[by_kernel[text][number] for text in table] for table in rows.tables for number in range(len(pictures))]
     queries = [query for row in asked for query in row]
     results = []
-    with progress_bar(f"certifying {len(queries)} times", not shown, len(queries), console) as advance:
-        coming = answers(network, queries, Settings(whole_curve=True), advance)
+    with progress_bar(f"certifying {len(queries)} times", not shown, len(queries), console) as bar:
+        coming = answers(network, queries, Settings(whole_curve=True), bar.advance)
         for row in asked:
             for result in islice(coming, len(row)):
                 results.append(result)

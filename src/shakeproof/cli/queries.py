@@ -15,6 +15,7 @@ from shakeproof.errors import InputError
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
     from shakeproof.images import Image, RawImage, Source
+    from shakeproof.methods import Expected
     from shakeproof.network import Deployed, Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.preprocessing import Preprocessing
@@ -253,9 +254,15 @@ def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image
 
 
 def answered(
-    asked: Asked, settings: Settings, settle: Callable[[range, Known | Refusal], None], advance: Callable[[float], None]
+    asked: Asked,
+    settings: Settings,
+    settle: Callable[[range, Known | Refusal], None],
+    advance: Callable[[float], None],
+    expect: Callable[[Query, Expected], None] | None = None,
 ) -> Iterator[Answer]:
-    """Answers as they come, in order; whoever asks is told what needs no answer, and how many queries are done with."""
+    """Answers as they come, in order; whoever asks is told what needs no answer, how many queries are done with, and
+    what to expect of one whose pictures are run.
+    """
     from shakeproof.analysis import answers
 
     waiting: deque[int] = deque()
@@ -279,6 +286,6 @@ def answered(
         def progress(own: float, before: int = done) -> None:
             advance(before + settled + own)
 
-        for result in answers(network, (query for _, query in same), settings, progress):
+        for result in answers(network, (query for _, query in same), settings, progress, expect):
             done += 1
             yield Answer(waiting.popleft(), network, result)

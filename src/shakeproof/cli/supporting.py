@@ -14,7 +14,8 @@ from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
-    from shakeproof.images import Image
+    from shakeproof.images import Image, RawImage
+    from shakeproof.network import Deployed
 
 EXIT_NO = 1
 
@@ -77,7 +78,7 @@ def _about(
     try:
         network = load(model, image_shape=image_shape, output_name=output_name, picture=own)
     except (UnsupportedNetworkError, NetworkMismatchError) as error:
-        return _refused(model, error, output_name, image_shape or own)
+        return _refused(model, error, output_name, image_shape, raw, trial)
     picture: Image | None = raw.fitted(network.picture()) if raw is not None else None
     cost = estimated(network, picture, trial)
     return {
@@ -93,10 +94,18 @@ def _about(
         "problems": [],
         "notes": list(network.notes),
         "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
+        "enumeration": _enumerating(network, raw, trial),
     }
 
 
-def _raw(image: str | None) -> tuple[Any, tuple[int, int, int] | None]:
+def _enumerating(network: Deployed, raw: RawImage | None, trial: float) -> dict[str, Any] | None:
+    """What it takes to run every 8-bit picture of an image, if something is to be tried."""
+    from shakeproof.estimate import enumeration_estimated
+
+    return enumeration_estimated(network, raw.fitted(network.picture())) if trial and raw is not None else None
+
+
+def _raw(image: str | None) -> tuple[RawImage | None, tuple[int, int, int] | None]:
     if image is None:
         return None, None
     from shakeproof.images import read_image
@@ -106,12 +115,19 @@ def _raw(image: str | None) -> tuple[Any, tuple[int, int, int] | None]:
 
 
 def _refused(
-    model: str, error: Exception, output_name: str | None, picture: tuple[int, int, int] | None
+    model: str,
+    error: Exception,
+    output_name: str | None,
+    image_shape: tuple[int, int, int] | None,
+    raw: RawImage | None,
+    trial: float,
 ) -> dict[str, Any]:
     """Why a network is not analysed: operator by operator if some stand in the way, or in one reason."""
     from shakeproof.network import Reading, read
 
     reading: Reading | None
+    picture = image_shape or (None if raw is None else raw.own_shape())
+    network = _deployed(model, output_name, picture)
     try:
         reading = read(Path(model), output_name, picture)
     except UnsupportedNetworkError:
@@ -123,24 +139,26 @@ def _refused(
         "reason": str(error).removeprefix(f"{model}: "),
         "method": None,
         "arithmetic": [],
-        "pixels": ["8bit"] if _runs(model, output_name, picture) else [],
+        "pixels": [] if network is None else ["8bit"],
         "queries": [],
         "operators": {} if reading is None else dict(reading.operators),
         "neurons": {},
         "problems": [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in problems],
         "notes": [] if reading is None else list(reading.notes),
         "estimate": None,
+        "enumeration": None if network is None else _enumerating(network, raw, trial),
     }
 
 
-def _runs(model: str, output_name: str | None, picture: tuple[int, int, int] | None) -> bool:
-    """Whether the runtime takes the model all the same."""
+def _deployed(model: str, output_name: str | None, picture: tuple[int, int, int] | None) -> Deployed | None:
+    """The model as its runtime takes it all the same, if it does."""
     from shakeproof.network import load_deployed
 
     try:
-        return load_deployed(model, output_name=output_name, picture=picture).classifies
+        network = load_deployed(model, output_name=output_name, picture=picture)
     except ShakeproofError:
-        return False
+        return None
+    return network if network.classifies else None
 
 
 def _show(said: dict[str, Any]) -> None:
@@ -166,6 +184,8 @@ def _show(said: dict[str, Any]) -> None:
         console.print(verdict, soft_wrap=True)
         if said["pixels"]:
             console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
+        if said["enumeration"]:
+            console.print(said["enumeration"]["text"])
         return
     bends = ", ".join(f"{count} {kind} neurons" for kind, count in said["neurons"].items()) or "no bends: affine"
     about = f"proofs about {' and '.join(said['arithmetic'])}; agrees with its runtime"
@@ -173,5 +193,5 @@ def _show(said: dict[str, Any]) -> None:
         f"{said['model']}: ", ("supported", "green"), f"; method: {said['method']} ({bends}); {about}"
     )
     console.print(verdict, soft_wrap=True)
-    if said["estimate"]:
-        console.print(said["estimate"]["text"])
+    for cost in filter(None, (said["estimate"], said["enumeration"])):
+        console.print(cost["text"])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from shakeproof.cli.encoding import printable
 from shakeproof.cli.queries import Answer, Known, Refusal
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from shakeproof.comparing import Compared
+    from shakeproof.methods import Expected
+    from shakeproof.query import Query
     from shakeproof.result import Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -63,10 +65,16 @@ def terminal(stderr: bool = False) -> Console:
     return console
 
 
+class Bar(NamedTuple):
+    """A live bar: takes how far it got, and what else there is to say of it; whether it is to be seen."""
+
+    advance: Callable[[float], None]
+    entitle: Callable[[str], None]
+    is_seen: bool
+
+
 @contextmanager
-def progress_bar(
-    title: str, silent: bool, total: float = 1.0, printing: Console | None = None
-) -> Iterator[Callable[[float], None]]:
+def progress_bar(title: str, silent: bool, total: float = 1.0, printing: Console | None = None) -> Iterator[Bar]:
     """A live bar, where stdout or stderr is a terminal: below what is printed by a console, if that is there too."""
     from rich.progress import (
         BarColumn,
@@ -91,7 +99,11 @@ def progress_bar(
     )
     with bar:
         task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield Bar(
+            advance=lambda done: bar.update(task, completed=done),
+            entitle=lambda more: bar.update(task, description=f"{title}: {more}"),
+            is_seen=not bar.disable,
+        )
 
 
 class Drawing(Protocol):
@@ -127,8 +139,15 @@ class Screen:
     def progress(self) -> Iterator[Callable[[float], None]]:
         """Takes how many queries are done with; below the answers, unless these are for programs."""
         silent = self.quiet or (self.as_json and self.console.is_terminal)
-        with progress_bar(self.doing, silent, len(self.names), self.console) as advance:
-            yield advance
+        with progress_bar(self.doing, silent, len(self.names), self.console) as self.bar:
+            yield self.bar.advance
+
+    def expect(self, query: Query, expected: Expected) -> None:
+        """What running a query's pictures will take: beside the bar, or where there is none on a line of its own."""
+        if self.bar.is_seen:
+            self.bar.entitle(str(expected))
+        else:
+            say(f"{query.name}, {query.perturbation}: {expected}", sys.stderr)
 
     def show(self, answer: Answer) -> None:
         image = answer.result.query.image

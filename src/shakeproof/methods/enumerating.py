@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -30,20 +31,39 @@ from shakeproof.verdict import Evidence
 AT_ONCE, MOST_AT_ONCE = 2**20, 256
 # On so many pictures of a path a batch must give what each gives alone, bit for bit.
 PROBED = 16
+# A first run that took so many seconds says how long others take; in a shorter one, most may be preparation.
+TELLING = 0.1
 WHITE = np.float32(255)
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What is known before pictures are run: how many there are, and about how long it takes to run them all here."""
+
+    pictures: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.pictures} pictures, about {self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
+
+
 def answer_by_enumeration(
-    network: Deployed, query: Query, settings: Settings, progress: Callable[[float], None]
+    network: Deployed,
+    query: Query,
+    settings: Settings,
+    progress: Callable[[float], None],
+    expect: Callable[[Query, Expected], None] | None = None,
 ) -> Result:
     """Answer a query about a path of one strength, of which every picture is rounded to 8 bits."""
     started, budget = now(), Budget.starting(settings.timeout, settings.memory, progress)
     pictures = pictures_of(query, settings)
     runner, label = Runner.of(network, pictures), query.label
     assert label is not None
+    if expect is not None:
+        expect(query, runner.expected)
     leads = np.full(len(pictures), -np.inf, np.float32)
     if settings.shortcuts and isinstance(network, Network):
-        leads = proved_leads(network, query, pictures, budget, runner.seconds_each())
+        leads = proved_leads(network, query, pictures, budget, runner.seconds_each)
     winners, spared = np.full(len(pictures), label), leads > 0
     spared[0] = False  # what the picture itself gets is always looked at
     numbers, done = np.flatnonzero(~spared), 0
@@ -79,6 +99,11 @@ def answer_by_enumeration(
     )
     predicted = None if np.isnan(leads[0]) else int(winners[0])
     return Result(network.name, network.identity, query, evidence, predicted, now() - started)
+
+
+def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
+    """What it would take to run all pictures of a query."""
+    return Runner.of(network, pictures_of(query, settings)).expected
 
 
 def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
@@ -123,13 +148,14 @@ def judged(scores: NDArray[np.float32], label: int) -> tuple[NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """Pictures on their way through a network's runtime, so many at a time."""
+    """Pictures on their way through a network's runtime, so many at a time; `first` is how long a first batch took."""
 
     network: Deployed
     pictures: EightBitPictures
     runtime: Runtime
     at_once: int
     in_batches: bool = False
+    first: float = 0.0
 
     @staticmethod
     def of(network: Deployed, pictures: EightBitPictures) -> Runner:
@@ -142,10 +168,12 @@ class Runner:
             return alone
         together, probed = replace(alone, in_batches=True), next(pictures.batches(most))
         chosen = np.linspace(0, len(probed) - 1, min(PROBED, len(probed))).astype(int)
+        started = now()
         try:
             scores = together.run(probed)
         except InputError:  # a batch size is fixed within the network, whatever its input says
             return alone
+        together = replace(together, first=now() - started)
         return together if scores[chosen].tobytes() == alone.run(probed[chosen]).tobytes() else alone
 
     @property
@@ -153,8 +181,11 @@ class Runner:
         """How many pictures the runtime is given at a time."""
         return self.at_once if self.in_batches else 1
 
+    @cached_property
     def seconds_each(self) -> float:
         """About how long the runtime takes for a picture, on one thread."""
+        if self.first > TELLING:
+            return self.first / self.batch
         levels = next(self.pictures.batches(self.batch))
         self.run(levels)  # the first time is longer
         started = now()
@@ -162,13 +193,21 @@ class Runner:
         return (now() - started) / len(levels)
 
     @property
+    def expected(self) -> Expected:
+        return Expected(len(self.pictures), self.seconds_each * len(self.pictures) / self.workers)
+
+    @property
+    def workers(self) -> int:
+        """How many runs there are at a time: one for each core, if a run keeps one of them busy."""
+        return torch.get_num_threads() if self.deployment.threads == 1 else 1
+
+    @property
     def deployment(self) -> Deployment:
         return self.runtime.deployment(self.batch)
 
     def scores(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """Of some pictures in order, so many at once; on all cores, if a run keeps one of them busy."""
-        workers = torch.get_num_threads() if self.deployment.threads == 1 else 1
-        return side_by_side(self.run, self.pictures.batches(self.at_once, numbers), workers)
+        """Of some pictures in order, so many at once."""
+        return side_by_side(self.run, self.pictures.batches(self.at_once, numbers), self.workers)
 
     def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""
