@@ -1,6 +1,6 @@
 """A traffic-sign network and its int8 twin: at which strengths of a motion blur they disagree, and is it true?
 
-    python benchmarks/compare.py run [--data DIR] [--count 20] [--size 9] [--keep FOLDER]
+    python benchmarks/compare.py run [--data DIR] [--count 20] [--size 5] [--keep FOLDER]
     python benchmarks/compare.py replay FLOAT.onnx INT8.onnx PICTURES.npz ANSWERS.jsonl
 
 `run` quantises the network (quantised.py), has the command compare both on 8-bit pictures, and starts `replay` in a
@@ -37,7 +37,7 @@ def main() -> None:
 @main.command()
 @click.option("--data", default=DATA, type=Path, show_default=True)
 @click.option("--count", default=20, show_default=True, help="How many pictures, from the first.")
-@click.option("--size", default=9, show_default=True, help="Of the motion blur.")
+@click.option("--size", default=5, show_default=True, help="Of the motion blur.")
 @click.option("--keep", type=Path, help="Keep the int8 network, the answers and plots of them in this folder.")
 def run(data: Path, count: int, size: int, keep: Path | None) -> None:
     """Quantise, compare, replay, and print what was found of each picture."""
