@@ -181,7 +181,7 @@ def _show(said: dict[str, Any]) -> None:
         console.print(Text(f"note: {note}", "dim"))
     if not said["supported"]:
         verdict = Text.assemble(f"{said['model']}: ", ("not supported", "red"), f"; {said['reason']}")
-        console.print(verdict, soft_wrap=True)
+        console.print(verdict, soft_wrap=not console.is_terminal)
         if said["pixels"]:
             console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
         if said["enumeration"]:
@@ -192,6 +192,6 @@ def _show(said: dict[str, Any]) -> None:
     verdict = Text.assemble(
         f"{said['model']}: ", ("supported", "green"), f"; method: {said['method']} ({bends}); {about}"
     )
-    console.print(verdict, soft_wrap=True)
+    console.print(verdict, soft_wrap=not console.is_terminal)
     for cost in filter(None, (said["estimate"], said["enumeration"])):
         console.print(cost["text"])

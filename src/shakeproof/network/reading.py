@@ -68,7 +68,7 @@ USUAL_NAMES = ("logits", "scores", "probabilities", "output_probability", "outpu
 
 def chosen_output(shapes: Mapping[str, Sequence[int | str]], wanted: str | None, name: str) -> str:
     """The output that was asked for, or that alone can hold class scores, by its name or by its shape."""
-    listed = ", ".join(f"{output} [{', '.join(map(str, shape))}]" for output, shape in shapes.items())
+    listed = ", ".join(f"{output} [{', '.join(map(str, s))}]" if s else output for output, s in shapes.items())
     if wanted is not None:
         if wanted not in shapes:
             raise InputError(f"{name}: has no output {wanted!r}; its outputs are {listed}", option="output_name")
