@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class ShakeproofError(Exception):
@@ -53,3 +57,19 @@ def kind_of(thing: object) -> str:
     shape = getattr(thing, "shape", None)
     size = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
     return f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.") + size
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What is wrong with one of several images or files: the others can be asked about all the same."""
+
+    name: str
+    error: InputError
+
+
+def strictly(found: Iterable[T | Refusal]) -> Iterator[T]:
+    """The same; the first refusal is an error."""
+    for own in found:
+        if isinstance(own, Refusal):
+            raise own.error
+        yield own

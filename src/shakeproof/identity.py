@@ -18,7 +18,8 @@ def network_digest(network: Deployed, settings: Settings) -> str:
 
     Of 8-bit pictures the answer is about what runs the model, so that counts as well.
     """
-    about: tuple[object, ...] = (network.identity, network.normalisation, network.layout)
+    layout = network.layout and (network.layout.image_shape, network.layout.input_shape, network.layout.channels_last)
+    about: tuple[object, ...] = (network.identity, network.normalisation, layout)
     if settings.halves is not None and isinstance(network.runtime, Runtime):
         about = (*about, network.runtime.deployment(1).runtime)
     return digest(about)

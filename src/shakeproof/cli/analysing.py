@@ -13,11 +13,11 @@ from shakeproof.cli.inputs import Given, input_options
 from shakeproof.cli.junit import JunitFile
 from shakeproof.cli.options import analysis_options, numbers, settings_from
 from shakeproof.cli.outputs import Outputs
-from shakeproof.cli.queries import Known, Refusal, answered, parsed, perturbed_pictures, specified
+from shakeproof.cli.queries import Known, answered, parsed, perturbed_pictures, specified
 from shakeproof.cli.recording import Recording
 from shakeproof.cli.satisfiability import answer_version2, check_plain
 from shakeproof.cli.terminal import Screen
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, Refusal
 
 
 @click.command()

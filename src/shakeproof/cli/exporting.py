@@ -13,9 +13,10 @@ import click
 
 from shakeproof.cli.inputs import Given, input_options
 from shakeproof.cli.options import check_writable, numbers
-from shakeproof.cli.queries import load_pictures, strictly
+from shakeproof.cli.queries import load_pictures
 from shakeproof.cli.starting import import_engines
 from shakeproof.cli.terminal import progress_bar, say, terminal
+from shakeproof.errors import strictly
 
 if TYPE_CHECKING:
     from shakeproof.exporting import Format

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from shakeproof.cli.queries import Known, Refusal
+from shakeproof.cli.queries import Known
+from shakeproof.errors import Refusal
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:

@@ -5,34 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, Refusal, strictly
 
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
-    from shakeproof.images import Image, RawImage, Source
+    from shakeproof.images import Image, Source
     from shakeproof.methods import Expected
     from shakeproof.network import Deployed, Network
     from shakeproof.perturbation import AnyKernel, Perturbation
-    from shakeproof.preprocessing import Preprocessing
     from shakeproof.query import Query
     from shakeproof.result import Result
     from shakeproof.settings import Settings
 
 # Queries are made for as many pictures at once as their paths fit into so many bytes.
 PATHS_AT_ONCE = 2**24
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """What is wrong with one of several images or files: the others can be asked about all the same."""
-
-    name: str
-    error: InputError
 
 
 @dataclass(frozen=True)
@@ -65,17 +56,6 @@ class Asked:
     def strictly(self) -> Asked:
         """The same, all made at once, if nothing is wrong with any."""
         return replace(self, queries=list(strictly(self.queries)))
-
-
-T = TypeVar("T")
-
-
-def strictly(found: Iterable[T | Refusal]) -> Iterator[T]:
-    """The same; the first refusal is an error."""
-    for own in found:
-        if isinstance(own, Refusal):
-            raise own.error
-        yield own
 
 
 def parsed(
@@ -187,70 +167,21 @@ def _specified_query(
         return Refusal(file, error)
 
 
-def raw_images(sources: Iterable[Source]) -> Iterator[RawImage | Refusal]:
-    """What sources hold, each read when its turn comes."""
-    for source in sources:
-        try:
-            yield source.read()
-        except InputError as error:
-            yield Refusal(source.name, error)
-
-
 def load_pictures(
     model: str, sources: Sequence[Source], given: Given, deployed: bool = False
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
-    """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
-    first image's, and a flat one is explained by the first image that can.
-    """
-    from shakeproof.images import subfolder_names
-    from shakeproof.network import load, load_deployed
+    """The network, and the images as its pictures when their turn comes, all as the options say."""
+    from shakeproof.images import pictures_for
 
-    preprocessing, names = given.preprocessing(), given.class_names()
-    raw = raw_images(sources)
-    first = next(raw)
-    size = None if isinstance(first, Refusal) else first.own_shape(preprocessing)
-    loaded: Callable[..., Deployed] = load_deployed if deployed else load
-    network = loaded(model, image_shape=given.image_shape, output_name=given.output_name, picture=size, classes=names)
-    raw = chain([first], raw)
-    if given.image_shape is None and (network.layout is None or network.layout.note is not None):
-        network, raw = _explained(network, raw, preprocessing)
-    if not network.class_names:
-        network = network.named(subfolder_names(sources, network.classes))
-    network = network.preprocessed(preprocessing)
-    network.picture()
-    return network, (_fitted(network, own, source) for own, source in zip(raw, sources, strict=True))
-
-
-def _explained(
-    network: Deployed, raw: Iterator[RawImage | Refusal], preprocessing: Preprocessing
-) -> tuple[Deployed, Iterator[RawImage | Refusal]]:
-    """The network with its flat input read as a picture, and the images again."""
-    seen: list[RawImage | Refusal] = []
-    own = None
-    while own is None and (more := next(raw, None)) is not None:
-        seen.append(more)
-        own = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
-    if own is None and all(isinstance(image, Refusal) for image in seen):
-        list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
-    if own is not None and prod(own) == prod(network.input_shape):
-        network = network.with_image_shape(own)
-    return network, chain(seen, raw)
-
-
-def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
-    from shakeproof.images import labelled
-    from shakeproof.vnnlib import Specification
-
-    if isinstance(raw, Refusal):
-        return raw
-    said = raw.array.directives if isinstance(raw.array, Specification) else {}
-    try:
-        if network.normalisation is None and ("mean" in said or "std" in said):
-            given = " ".join(f"--{key} {said[key]}" for key in ("mean", "std") if key in said)
-            raise InputError(f"{raw.name}: holds the image before it is normalised; with -p, add {given}")
-        return labelled(raw, source.subfolder, network).fitted(network.picture(), network.preprocessing)
-    except InputError as error:
-        return Refusal(raw.name, error)
+    return pictures_for(
+        model,
+        sources,
+        given.preprocessing(),
+        given.class_names(),
+        image_shape=given.image_shape,
+        output_name=given.output_name,
+        deployed=deployed,
+    )
 
 
 def answered(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shakeproof import __version__
-from shakeproof.cli.queries import Asked, Known, Refusal
-from shakeproof.errors import InputError
+from shakeproof.cli.queries import Asked, Known
+from shakeproof.errors import InputError, Refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

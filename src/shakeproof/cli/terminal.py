@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from shakeproof.cli.encoding import printable
-from shakeproof.cli.queries import Answer, Known, Refusal
-from shakeproof.errors import ShakeproofError
+from shakeproof.cli.queries import Answer, Known
+from shakeproof.errors import Refusal, ShakeproofError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,6 +36,7 @@ FLAGS = {
     "classes": "--classes FILE",
     "colour": "--colour rgb or --colour grey",
     "resize": "--resize H,W and --crop H,W",
+    "mean": "--mean and --std",
     "scale": "--scale 0..255; --scale 0..1 takes them as they are",
 }
 

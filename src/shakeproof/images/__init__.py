@@ -2,6 +2,7 @@
 
 from shakeproof.images.image import Image, RawImage, as_picture
 from shakeproof.images.labelling import labelled, read_images, subfolder_names
+from shakeproof.images.loading import pictures_for
 from shakeproof.images.words import Source, Subfolder, one_source, read_image, sources
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "as_picture",
     "labelled",
     "one_source",
+    "pictures_for",
     "read_image",
     "read_images",
     "sources",
