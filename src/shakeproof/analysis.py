@@ -20,6 +20,7 @@ from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
 from shakeproof.result import Result
 from shakeproof.settings import Method, Options, Settings
+from shakeproof.verdict import Reason
 from shakeproof.vnnlib import Specification, read_specification
 
 Model = Deployed | str | Path
@@ -233,15 +234,24 @@ def answers(
     read = readable(network)
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
-    while some := list(islice(waiting, lines_at_once(read, settings))):
+    while some := list(islice(waiting, lines_at_once(read))):
         yield from _answered_together(read, some, settings, _part(progress, done, 1))
         done += len(some)
+
+
+def queries_at_once(network: Deployed, settings: Settings) -> int:
+    """How many queries about a network are worth handing to `answers` together."""
+    exact = isinstance(network, Network) and network.graph.is_piecewise_linear and settings.method != "bounds"
+    return lines_at_once(network) if isinstance(network, Network) and exact and settings.halves is None else 1
 
 
 def _answered_together(
     network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
 ) -> Iterator[Result]:
-    """Answer some queries in their order: those that can share a sweep in advance, the others as they come."""
+    """Answer some queries in their order: those that can share a sweep in advance, the others as they come.
+
+    Those that share a sweep share its clock as well. Whichever is not answered then gets one of its own.
+    """
     sweeps: dict[tuple[float, float] | None, list[int]] = {}
     for number, query in enumerate(queries):
         if method_for(network, query, settings.method) == "exact" and query.path is not None:
@@ -253,15 +263,20 @@ def _answered_together(
                 network, [queries[number] for number in numbers], settings, _part(progress, len(swept), len(numbers))
             )
         swept.update(zip(numbers, found, strict=True))
+    alone = {number for numbers in sweeps.values() if len(numbers) == 1 for number in numbers}
     done = len(swept)
     for number, query in enumerate(queries):
-        if number in swept:
-            yield swept.pop(number)
-        else:
+        if number not in swept:
             with torch.inference_mode():
                 result = answer_by_splitting(network, query, settings, _part(progress, done, 1))
             done += 1
             yield result
+            continue
+        result = swept.pop(number)
+        if result.reason is Reason.TIMEOUT and number not in alone:
+            with torch.inference_mode():
+                (result,) = answer_by_sweep(network, [query], settings, nobody)
+        yield result
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:
@@ -273,6 +288,14 @@ def readable(network: Deployed) -> Network:
     if not isinstance(network, Network):
         raise InputError(f"{network.name}: can only be run, on 8-bit pictures; load it to analyse it", option="pixels")
     return network
+
+
+def check_applicable(network: Deployed, query: Query, settings: Settings) -> None:
+    """Refuse what no method here can answer, before anything is worked out."""
+    if settings.halves is None:
+        read = readable(network)
+        _check_arithmetic(read, settings)
+        method_for(read, query, settings.method)
 
 
 def _check_arithmetic(network: Network, settings: Settings) -> None:

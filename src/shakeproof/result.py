@@ -284,10 +284,11 @@ class Record:
         return (self.reason.sentence if self.reason else "nothing was proved") + reached
 
     def status_at(self, strength: float) -> Status:
-        """What the answer about a path of one strength says about a part of it, [0, `strength`]."""
-        if not isinstance(self.strength, (int, float)) or not 0 <= strength <= self.strength:
+        """What the answer says about a part of the path, [0, `strength`]; of several strengths, each up to that."""
+        own = self.strength if isinstance(self.strength, tuple) else (-1.0 if self.strength is None else self.strength,)
+        if not 0 <= strength <= min(own):
             raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
-        if strength == self.strength or self.status in (Status.SAFE, Status.MISCLASSIFIED):
+        if own == (strength,) * len(own) or self.status in (Status.SAFE, Status.MISCLASSIFIED):
             return self.status
         if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
             return Status.UNDECIDED

@@ -1,8 +1,12 @@
 """Campaigns: a data set against every shake. A file says what is asked, a store keeps what was found."""
 
+from shakeproof.campaign.asking import ModelFile, Registered, register
 from shakeproof.campaign.curves import DrawnCurve, drawn
+from shakeproof.campaign.desk import Desk, Standing
+from shakeproof.campaign.file import Campaign, read_campaign
 from shakeproof.campaign.findings import Finding, finding
 from shakeproof.campaign.ledger import Item, Ledger
+from shakeproof.campaign.local import Pool, default_jobs
 from shakeproof.campaign.store import Store
 from shakeproof.campaign.stored import (
     Requirement,
@@ -12,19 +16,35 @@ from shakeproof.campaign.stored import (
     StoredModel,
     StoredProfile,
 )
+from shakeproof.campaign.tables import PaperTable, flat, paper_table
+from shakeproof.campaign.trial import Forecast, forecast
 
 __all__ = [
+    "Campaign",
+    "Desk",
     "DrawnCurve",
     "Finding",
+    "Forecast",
     "Item",
     "Ledger",
+    "ModelFile",
+    "PaperTable",
+    "Pool",
+    "Registered",
     "Requirement",
+    "Standing",
     "Store",
     "StoredCampaign",
     "StoredError",
     "StoredImage",
     "StoredModel",
     "StoredProfile",
+    "default_jobs",
     "drawn",
     "finding",
+    "flat",
+    "forecast",
+    "paper_table",
+    "read_campaign",
+    "register",
 ]

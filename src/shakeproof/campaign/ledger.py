@@ -17,7 +17,14 @@ from shakeproof import __version__
 from shakeproof.campaign.findings import Finding
 from shakeproof.campaign.opening import closed, explained, opened, transaction
 from shakeproof.campaign.store import Store
-from shakeproof.campaign.stored import Requirement, model_facts, pack_pixels, write_perturbation
+from shakeproof.campaign.stored import (
+    PackedImage,
+    Requirement,
+    model_facts,
+    pack_pixels,
+    read_perturbation,
+    write_perturbation,
+)
 from shakeproof.identity import decisive, digest, image_digest, network_digest
 from shakeproof.images import Image
 from shakeproof.network import Deployed
@@ -38,7 +45,7 @@ SETTLED = """
     OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id
         AND (errors.timeout IS NULL OR errors.timeout >= :timeout)))"""
 WAITING = f"""
-    SELECT DISTINCT queries.id, queries.model, queries.perturbation, queries.deaths
+    SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0, queries.deaths
     FROM items JOIN queries ON queries.id = items.query
     WHERE items.campaign = :campaign AND NOT {SETTLED} ORDER BY items.number"""
 CLAIM = f"""
@@ -65,11 +72,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A query that has no answer yet; `deaths` workers died of it."""
+    """A query that has no answer yet, about strengths up to one for all parts; `deaths` workers died of it."""
 
     query: int
     model: int
+    image: int
     perturbation: int
+    strength: float
     deaths: int
 
 
@@ -170,6 +179,15 @@ class Ledger(Store):
         """What a campaign still needs, whoever works on it."""
         wanted = {"campaign": campaign, "timeout": timeout, "certificates": certificates}
         return [Waiting(*row) for row in self._rows(WAITING, wanted)]
+
+    def packed_image(self, number: int) -> PackedImage:
+        (row,) = self._rows("SELECT name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
+        name, label, shape, kind, pixels = row
+        return PackedImage(name, label, tuple(json.loads(shape)), kind, pixels)
+
+    def perturbation(self, number: int) -> Perturbation:
+        ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
+        return read_perturbation(definition)
 
     def claim(self, queries: Sequence[int], timeout: float | None, certificates: bool) -> list[int]:
         """Those of some queries that nobody works on: they are this process's now, for a while."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from shakeproof.campaign.curves import DrawnCurve
 from shakeproof.campaign.opening import explained, opened
 from shakeproof.campaign.stored import (
     Requirement,
@@ -89,6 +88,12 @@ class Store:
     def close(self) -> None:
         self.connection.close()
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        pages, each = (next(self._rows(f"PRAGMA {of}"))[0] for of in ("page_count", "page_size"))
+        return int(pages) * int(each)
+
     def campaigns(self) -> list[StoredCampaign]:
         """All that were run here, the last one at the end."""
         found = []
@@ -125,7 +130,7 @@ class Store:
                 image=image,
                 perturbation=read_perturbation(kernel),
                 record=replace(Record.from_json(record), model=network.name, image=image.name),
-                curve=None if curve is None else DrawnCurve.unpacked(curve),
+                packed_curve=curve,
                 label_predicted=bool(predicted),
                 settings=json.loads(settings),
                 certificate=sha256,

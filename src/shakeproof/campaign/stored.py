@@ -7,15 +7,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.campaign.curves import DrawnCurve
 from shakeproof.classes import ClassNames
+from shakeproof.images import Image
 from shakeproof.kernels import Matrix, ParameterisedKernel
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Part, Perturbation, Tone
@@ -104,12 +106,17 @@ class StoredProfile:
     image: StoredImage
     perturbation: Perturbation
     record: Record
-    curve: DrawnCurve | None
+    packed_curve: bytes | None
     label_predicted: bool
     settings: Mapping[str, Any]
     certificate: str | None
     unproved: str | None
     finished: str
+
+    @cached_property
+    def curve(self) -> DrawnCurve | None:
+        """What there is to draw; None where strengths are several, or nothing was found out."""
+        return None if self.packed_curve is None else DrawnCurve.unpacked(self.packed_curve)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +149,20 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
 def unpack_pixels(kind: str, data: bytes, shape: Sequence[int]) -> NDArray[np.float64]:
     pixels = np.frombuffer(zlib.decompress(data), KINDS[kind]).reshape(shape).astype(np.float64)
     return pixels / WHITE if kind == "grey" else pixels
+
+
+@dataclass(frozen=True)
+class PackedImage:
+    """A picture as the store keeps it."""
+
+    name: str
+    label: int | None
+    shape: tuple[int, int, int]
+    kind: str
+    pixels: bytes
+
+    def image(self) -> Image:
+        return Image(self.name, torch.from_numpy(unpack_pixels(self.kind, self.pixels, self.shape)), self.label)
 
 
 def model_facts(network: Deployed) -> str:

@@ -10,11 +10,13 @@ import click
 
 from shakeproof import __version__
 from shakeproof.cli.analysing import profile, verify
+from shakeproof.cli.campaigning import campaign
 from shakeproof.cli.certifying import check
 from shakeproof.cli.comparing import compare
 from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels
+from shakeproof.cli.showing import results, table
 from shakeproof.cli.supporting import supports
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, say
 from shakeproof.cli.threads import wait_passively
@@ -65,5 +67,5 @@ def cli() -> None:
     """
 
 
-for command in (profile, verify, compare, check, kernels, supports, export, demo):
+for command in (profile, verify, compare, campaign, table, results, check, kernels, supports, export, demo):
     cli.add_command(command)

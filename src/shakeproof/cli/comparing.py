@@ -11,9 +11,9 @@ import click
 from shakeproof.cli.inputs import Given, picture_options
 from shakeproof.cli.options import check_writable, comparing_options, numbers, settings_from
 from shakeproof.cli.outputs import numbered
-from shakeproof.cli.queries import Refusal, load_pictures, strictly
+from shakeproof.cli.queries import load_pictures
 from shakeproof.cli.terminal import Screen
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, Refusal, strictly
 
 if TYPE_CHECKING:
     from shakeproof.images import Image

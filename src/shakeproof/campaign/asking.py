@@ -1,0 +1,128 @@
+"""From a campaign file to what is asked: networks and pictures are read, checked and put into the store, by content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from shakeproof.analysis import check_applicable, queries_at_once
+from shakeproof.budget import nobody
+from shakeproof.campaign.file import Campaign
+from shakeproof.campaign.image_lists import PicturesAsked
+from shakeproof.campaign.ledger import Item, Ledger
+from shakeproof.errors import strictly
+from shakeproof.identity import question_digest
+from shakeproof.images import Image, pictures_for
+from shakeproof.network import Deployed, load, load_deployed
+from shakeproof.query import check_image, class_number, perturbed
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What it takes to load a network again, as it was asked about: `digest` says whether it is the same one.
+
+    So many of its queries should be worked on `at_once`.
+    """
+
+    name: str
+    digest: str
+    image_shape: tuple[int, int, int]
+    output_name: str | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    deployed: bool
+    at_once: int = 1
+
+    def load(self, path: str | None = None) -> Deployed:
+        """The network, from its own file or a copy of it."""
+        loaded: Callable[..., Deployed] = load_deployed if self.deployed else load
+        return loaded(
+            path or self.name, image_shape=self.image_shape, output_name=self.output_name, mean=self.mean, std=self.std
+        )
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A campaign in the store: its id, its models by the numbers of their rows, and what should be said of them."""
+
+    id: int
+    models: Mapping[int, ModelFile]
+    notes: tuple[str, ...]
+
+
+def register(campaign: Campaign, ledger: Ledger, progress: Callable[[float], None] = nobody) -> Registered:
+    """Read all that a campaign asks about, and write down what it asks; an error if anything cannot be used."""
+    kernels = {kernel: ledger.add_perturbation(kernel) for kernel in campaign.perturbations}
+    total, done = sum(len(asked.sources) for asked in campaign.asked), 0
+    models: dict[int, ModelFile] = {}
+    items: list[Item] = []
+    notes: dict[str, None] = {}
+    for asked in campaign.asked:
+        network, pictures = _pictures(campaign, asked)
+        model, digest = ledger.add_model(network, campaign.settings)
+        models[model] = _model_file(network, digest, campaign)
+        notes |= dict.fromkeys(network.notes)
+        for number, picture in enumerate(pictures):
+            if not number:
+                _check(campaign, network, picture)
+            image, pixels = ledger.add_image(picture)
+            notes |= dict.fromkeys(picture.notes)
+            for kernel, row in kernels.items():
+                question = question_digest(digest, pixels, picture.label, kernel, campaign.settings)
+                items.append(Item(model, image, row, question, kernel.strengths(campaign.strength)))
+            done += 1
+            progress(done / total)
+    number = ledger.begin(
+        campaign.name,
+        str(campaign.file),
+        campaign.toml,
+        campaign.requirement,
+        campaign.strengths,
+        campaign.settings,
+        items,
+    )
+    return Registered(number, models, tuple(notes))
+
+
+def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Iterator[Image]]:
+    """A network, and its pictures when their turn comes."""
+    network, found = pictures_for(
+        asked.model,
+        asked.sources,
+        campaign.preprocessing,
+        campaign.class_names,
+        image_shape=campaign.image_shape,
+        output_name=campaign.output_name,
+        deployed=campaign.settings.halves is not None,
+    )
+
+    def pictures() -> Iterator[Image]:
+        for picture, word in zip_longest(strictly(found), asked.labels):
+            label = picture.label if word is None else class_number(network, word)
+            labelled = replace(picture, label=label)
+            check_image(network, labelled, None)
+            yield labelled
+
+    return network, pictures()
+
+
+def _check(campaign: Campaign, network: Deployed, picture: Image) -> None:
+    """Whether one picture of a network's can be asked about at all, in every way that is wanted."""
+    for kernel in campaign.perturbations:
+        (query,) = perturbed(network, [picture], kernel, None, campaign.strength)
+        check_applicable(network, query, campaign.settings)
+
+
+def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile:
+    said = network.normalisation
+    return ModelFile(
+        name=network.name,
+        digest=digest,
+        image_shape=network.picture().image_shape,
+        output_name=network.output_name,
+        mean=None if said is None else said.mean,
+        std=None if said is None else said.std,
+        deployed=campaign.settings.halves is not None,
+        at_once=queries_at_once(network, campaign.settings),
+    )

@@ -1,0 +1,176 @@
+"""The desk between the store and the workers: hands out what is missing, and writes down what comes back."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shakeproof.budget import now
+from shakeproof.campaign.asking import Registered
+from shakeproof.campaign.file import Campaign
+from shakeproof.campaign.findings import Finding
+from shakeproof.campaign.ledger import LEASE, Ledger, Waiting
+from shakeproof.campaign.working import AskedQuestion, Failure, Task
+
+# A query that so many workers died of is given up.
+MOST_DEATHS = 3
+# The fewer are left, the fewer are handed out at once, so that all workers end together; but no fewer than this.
+FEWEST, SHARES = 8, 3
+# Every so many seconds, the store is asked what others have answered, if there is nothing else to do.
+LOOK_AGAIN = 1.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a campaign has come: of `total` queries, `settled` need no more work, as `before` did when it began.
+
+    `statuses` counts the answers, and errors, of this run, which has taken so many seconds.
+    """
+
+    total: int
+    before: int
+    settled: int
+    statuses: Mapping[str, int]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return (self.settled - self.before) / max(self.seconds, 1e-9)
+
+
+class Desk:
+    """One campaign's work, for `jobs` workers at once."""
+
+    def __init__(self, campaign: Campaign, registered: Registered, ledger: Ledger, jobs: int) -> None:
+        self.campaign, self.registered, self.ledger, self.jobs = campaign, registered, ledger, jobs
+        self.timeout, self.certificates = campaign.settings.timeout, campaign.certificates
+        self.unusable: dict[int, str] = {}
+        self.alone: set[int] = set()
+        self.statuses: Counter[str] = Counter()
+        self.out: set[int] = set()
+        self.started = self.renewed = self.looked = now()
+        ledger.renew()
+        self.queue: deque[Waiting] = deque()
+        self.total = ledger.campaign(registered.id).asked
+        self.look()
+        self.before = self.settled
+
+    # -- what is to be done -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Ask the store what is missing."""
+        waiting = self.ledger.waiting(self.registered.id, self.timeout, self.certificates)
+        self.queue = deque(own for own in waiting if own.query not in self.out and own.model not in self.unusable)
+        self.settled, self.looked = self.total - len(waiting), now()
+
+    def next_task(self) -> Task | None:
+        """Work for one worker, which is then this process's; None if there is none at the moment."""
+        if not self.queue and now() - self.looked > LOOK_AGAIN:
+            self.look()
+        while self.queue:
+            some = self._some()
+            taken = {*self.ledger.claim([own.query for own in some], self.timeout, self.certificates)}
+            if taken:
+                self.out |= taken
+                return self.task([own for own in some if own.query in taken])
+        return None
+
+    def _some(self) -> list[Waiting]:
+        """The next queries that may go together: of one network, and none that a worker died of."""
+        first = self.queue.popleft()
+        if self._is_alone(first):
+            return [first]
+        at_once = self.registered.models[first.model].at_once
+        size = min(at_once, max(FEWEST, len(self.queue) // (SHARES * self.jobs)))
+        some = [first]
+        while self.queue and len(some) < size:
+            if self.queue[0].model != first.model or self._is_alone(self.queue[0]):
+                break
+            some.append(self.queue.popleft())
+        return some
+
+    def _is_alone(self, waiting: Waiting) -> bool:
+        return waiting.deaths > 0 or waiting.query in self.alone
+
+    def task(self, some: Sequence[Waiting]) -> Task:
+        """What a worker needs to know of some queries."""
+        images = {own.image: number for number, own in enumerate({own.image: own for own in some}.values())}
+        kernels = {own.perturbation: n for n, own in enumerate({own.perturbation: own for own in some}.values())}
+        return Task(
+            model=self.registered.models[some[0].model],
+            images=[self.ledger.packed_image(number) for number in images],
+            perturbations=[self.ledger.perturbation(number) for number in kernels],
+            questions=[
+                AskedQuestion(own.query, images[own.image], kernels[own.perturbation], own.strength) for own in some
+            ],
+            settings=self.campaign.settings,
+            certificates=self.certificates,
+        )
+
+    def is_done(self) -> bool:
+        """Whether nothing is left that anybody works on, or could."""
+        if not self.queue and not self.out:
+            self.look()
+        return not self.queue and not self.out
+
+    # -- what comes back ----------------------------------------------------------------------------------------------
+
+    def take(self, results: Iterable[Finding | Failure]) -> None:
+        """Write down answers, and why there are none."""
+        findings = []
+        for result in results:
+            self.out.discard(result.query)
+            if isinstance(result, Finding):
+                findings.append(result)
+                self._count(result.record["status"])
+            else:
+                self._fail(result.query, result.kind, result.message)
+        if findings:
+            self.ledger.add(findings, self.timeout)
+
+    def lose(self, queries: Sequence[int], kind: str, message: str) -> None:
+        """A worker ended before it answered some queries. Of several, nobody knows which it died of: each is tried on
+        its own. One that killed several workers is given up.
+        """
+        if len(queries) == 1 and kind == "timeout":
+            self._fail(queries[0], kind, message, self.timeout)
+        elif len(queries) == 1 and self.ledger.count_death(queries[0]) >= MOST_DEATHS:
+            self._fail(queries[0], kind, f"{message}; so did {MOST_DEATHS - 1} workers before")
+        else:
+            self.alone |= {*queries}
+        self.put_back(queries)
+
+    def put_back(self, queries: Sequence[int]) -> None:
+        """Queries that nobody works on any more."""
+        self.out -= {*queries}
+        self.ledger.release(queries)
+        self.look()
+
+    def give_up(self, task: Task, message: str) -> None:
+        """A network cannot be used any more: its queries stay unanswered, the others go on."""
+        number = next(number for number, model in self.registered.models.items() if model == task.model)
+        self.unusable[number] = message
+        self.put_back(task.queries)
+
+    def beat(self) -> None:
+        """Say every now and then that this process is at work."""
+        if now() - self.renewed > LEASE / 4:
+            self.ledger.renew()
+            self.renewed = now()
+
+    def close(self) -> None:
+        """Leave to others what is not answered."""
+        self.ledger.release()
+
+    def standing(self) -> Standing:
+        return Standing(self.total, self.before, self.settled, self.statuses, now() - self.started)
+
+    def _fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
+        self.ledger.fail(query, kind, message, timeout)
+        self._count("error")
+
+    def _count(self, outcome: str) -> None:
+        self.statuses[outcome] += 1
+        self.settled += 1

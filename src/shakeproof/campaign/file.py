@@ -1,0 +1,286 @@
+"""A campaign file: which models, images and perturbations, and how they are analysed. All of it is checked at once."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import product
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shakeproof.campaign.image_lists import PicturesAsked, asked_of_benchmark, asked_of_models
+from shakeproof.campaign.stored import Requirement
+from shakeproof.classes import ClassNames, read_class_names
+from shakeproof.errors import InputError
+from shakeproof.files import read_text
+from shakeproof.perturbation import FAMILIES, Perturbation, parse_path
+from shakeproof.preprocessing import PRESETS, Preprocessing, read_preprocessing
+from shakeproof.settings import Settings
+
+Table = Mapping[str, Any]
+# What a file may hold, and what of that are tables; what follows from it is in docs/reference/campaign.md.
+KEYS = ("name", "store", "models", "strengths", "certificates", "perturbations")
+TABLES = {
+    "images": ("paths", "csv", "benchmark", "only", "array", "labels"),
+    "preprocessing": ("file", "colour", "resize", "resample", "crop", "scale", "mean", "std"),
+    "network": ("image_shape", "output_name", "classes"),
+    "analysis": (
+        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic", "rounding", "shortcuts"),
+        *("whole_curves", "device"),
+    ),
+    "requirement": ("id", "text"),
+}
+# How values are called where one is wrong.
+KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+MOST_PERTURBATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What a campaign file says. `asked` has the pictures that each model is asked about, before any is read."""
+
+    file: Path
+    toml: str
+    name: str
+    store: Path
+    asked: tuple[PicturesAsked, ...]
+    perturbations: tuple[Perturbation, ...]
+    strengths: tuple[float, ...]
+    settings: Settings
+    certificates: bool = False
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    image_shape: tuple[int, int, int] | None = None
+    output_name: str | None = None
+    class_names: ClassNames | None = None
+    requirement: Requirement = field(default_factory=Requirement)
+
+    @property
+    def strength(self) -> float:
+        """One profile up to the largest answers all others."""
+        return max(self.strengths)
+
+
+def read_campaign(path: str | Path) -> Campaign:
+    """A campaign file, checked as a whole; models and pictures are found, but not yet read."""
+    file = Path(path)
+    text = read_text(file)
+    try:
+        said = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{file}: is no TOML ({error})") from error
+    return _Reader(file, text).campaign(said)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the parts of a file; names of files in it are relative to its folder."""
+
+    file: Path
+    text: str
+
+    def campaign(self, said: Table) -> Campaign:
+        self.check_keys(said, (*KEYS, *TABLES), "")
+        for name, keys in TABLES.items():
+            self.check_keys(self.value(said, name, dict, {}), keys, f" in [{name}]")
+        network, requirement = said.get("network", {}), said.get("requirement", {})
+        shape = self.numbers(network, "image_shape", "network", whole=True)
+        if shape is not None and len(shape) != 3:
+            self.refuse("[network] image_shape is channels, height and width, e.g. [3, 32, 32]")
+        classes = self.value(network, "classes", str, None)
+        settings = self.settings(said.get("analysis", {}))
+        certificates = self.value(said, "certificates", bool, False)
+        return Campaign(
+            file=self.file,
+            toml=self.text,
+            name=self.value(said, "name", str, self.file.stem),
+            store=self.beside(self.value(said, "store", str, f"{self.file.stem}.db")),
+            asked=self.asked(said, self.value(said, "images", dict, {})),
+            perturbations=self.perturbations(said.get("perturbations", [])),
+            strengths=self.strengths(said),
+            settings=replace(settings, whole_curve=settings.whole_curve or certificates),
+            certificates=certificates,
+            preprocessing=self.preprocessing(said.get("preprocessing", {})),
+            image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
+            output_name=self.value(network, "output_name", str, None),
+            class_names=None if classes is None else read_class_names(self.beside(classes)),
+            requirement=Requirement(*(self.value(requirement, key, str, "") for key in ("id", "text"))),
+        )
+
+    # -- the parts ----------------------------------------------------------------------------------------------------
+
+    def asked(self, said: Table, images: Table) -> tuple[PicturesAsked, ...]:
+        models = [str(self.beside(word)) for word in self.words(said, "models")]
+        paths = [str(self.beside(word)) for word in self.words(images, "paths")]
+        listed, benchmark, only = (self.value(images, key, str, None) for key in ("csv", "benchmark", "only"))
+        if sum(map(bool, (paths, listed, benchmark))) != 1:
+            self.refuse("say which images are meant: [images] has either paths, or csv, or benchmark")
+        if benchmark is not None:
+            if models:
+                self.refuse("a benchmark says itself which models it is about; leave out models")
+            return asked_of_benchmark(self.beside(benchmark), only)
+        if not models:
+            self.refuse('say which models are meant, e.g. models = ["model.onnx"]')
+        arrays = [self.value(images, key, str, None) for key in ("array", "labels")]
+        return asked_of_models(models, paths, None if listed is None else self.beside(listed), only, *arrays)
+
+    def perturbations(self, given: object) -> tuple[Perturbation, ...]:
+        found: dict[str, Perturbation] = {}
+        if not isinstance(given, list) or not given:
+            self.refuse('say what happens to the images, e.g. perturbations = ["box-blur:size=5"]')
+        for entry in given:
+            for text in self.texts(entry):
+                kernel = parse_path(text)
+                found[str(kernel)] = kernel
+            if len(found) > MOST_PERTURBATIONS:
+                self.refuse(f"there are more than {MOST_PERTURBATIONS} perturbations; take fewer")
+        return tuple(found.values())
+
+    def texts(self, entry: object) -> list[str]:
+        """What an entry stands for: a text, or a table whose lists stand for all combinations of their values."""
+        if isinstance(entry, str):
+            folder = self.file.parent
+            return [re.sub(r"(?<=\bfile=)(?!/)", f"{folder}/" if folder != Path() else "", entry)]
+        if not isinstance(entry, dict):
+            self.refuse(f"a perturbation is a text like 'box-blur:size=5', or a table with a family, not {entry!r}")
+        family = str(entry.get("family"))
+        if family not in FAMILIES:
+            near = get_close_matches(family, FAMILIES, 1)
+            hint = f"; do you mean {near[0]!r}?" if near else f"; the families are {', '.join(FAMILIES)}"
+            self.refuse(f"[[perturbations]]: the family {family!r} is not known{hint}")
+        options = {key: value for key, value in entry.items() if key != "family"}
+        known = ("family", *FAMILIES[family].readers, "padding", "clip")
+        self.check_keys(entry, known, f" in [[perturbations]] of the family {family}")
+        lists = [value if isinstance(value, list) else [value] for value in options.values()]
+        combinations = [dict(zip(options, values, strict=True)) for values in product(*lists)]
+        return [":".join(filter(None, (family, ",".join(map(self.option, own, own.values()))))) for own in combinations]
+
+    def option(self, key: str, value: object) -> str:
+        if isinstance(value, bool):
+            return f"{key}={'yes' if value else 'no'}"
+        if not isinstance(value, (int, float, str)):
+            self.refuse(f"[[perturbations]]: {key} is a number or a text, or a list of them, not {value!r}")
+        return f"{key}={self.beside(str(value)) if key == 'file' else value}"
+
+    def strengths(self, said: Table) -> tuple[float, ...]:
+        numbers = self.numbers(said, "strengths", "", whole=False) or (1.0,)
+        if not all(0 <= strength <= 1 for strength in numbers):
+            self.refuse(f"strengths are between 0 and 1, not {list(numbers)}")
+        return tuple(sorted(set(numbers)))
+
+    def settings(self, said: Table) -> Settings:
+        values: dict[str, Any] = {
+            key: self.value(said, key, kind, None)
+            for key, kind in (
+                *((key, float) for key in ("timeout", "memory", "tolerance")),
+                *((key, str) for key in ("method", "pixels", "arithmetic", "rounding", "device")),
+                *((key, bool) for key in ("shortcuts", "whole_curves")),
+            )
+            if key in said
+        }
+        if "whole_curves" in values:
+            values["whole_curve"] = values.pop("whole_curves")
+        try:
+            return Settings(**values)
+        except InputError as error:
+            self.refuse(f"[analysis]: {error}")
+
+    def preprocessing(self, said: Table) -> Preprocessing:
+        if "file" in said:
+            both = [key for key in ("resize", "resample", "crop", "mean", "std") if key in said]
+            if both:
+                self.refuse(f"[preprocessing] file says all that is done to pictures; leave out {' and '.join(both)}")
+        scale = self.numbers(said, "scale", "preprocessing")
+        if scale is not None and len(scale) != 2:
+            self.refuse("[preprocessing] scale has the numbers that are black and white, e.g. [0, 255]")
+        more: dict[str, Any] = {"scale": scale, "colour": self.value(said, "colour", str, None)}
+        if more["colour"] not in (None, "rgb", "grey"):
+            self.refuse(f'[preprocessing] colour is "rgb" or "grey", not {more["colour"]!r}')
+        try:
+            if "file" in said:
+                read = read_preprocessing(self.beside(self.value(said, "file", str, "")))
+                return replace(read, **{key: value for key, value in more.items() if value is not None})
+            mean, std = (self.normalisation(said, key, side) for side, key in enumerate(("mean", "std")))
+            if isinstance(said.get("mean"), str) and std is None:
+                std = PRESETS[said["mean"]][1]
+            crop = self.sides(said, "crop")
+            return Preprocessing(
+                resize=self.sides(said, "resize"),
+                crop=(crop, crop) if isinstance(crop, int) else crop,
+                resample=self.value(said, "resample", str, "bilinear"),
+                mean=mean,
+                std=std,
+                **more,
+            )
+        except InputError as error:
+            self.refuse(f"[preprocessing]: {error}")
+
+    def sides(self, said: Table, key: str) -> int | tuple[int, int] | None:
+        """One side, or height and width."""
+        if isinstance(side := said.get(key), int) and not isinstance(side, bool):
+            return side
+        numbers = self.numbers(said, key, "preprocessing", whole=True)
+        if numbers is not None and len(numbers) != 2:
+            self.refuse(f"[preprocessing] {key} is a number, or height and width, e.g. [224, 224]")
+        return None if numbers is None else (int(numbers[0]), int(numbers[1]))
+
+    def normalisation(self, said: Table, key: str, side: int) -> tuple[float, ...] | None:
+        """Numbers, or the name of some that are usual."""
+        if isinstance(said.get(key), str):
+            if said[key] not in PRESETS:
+                self.refuse(f"[preprocessing] {key} is numbers or one of {', '.join(PRESETS)}, not {said[key]!r}")
+            return PRESETS[said[key]][side]
+        return self.numbers(said, key, "preprocessing")
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    def value(self, said: Table, key: str, kind: type, otherwise: Any) -> Any:
+        """A value of a kind; whole numbers are numbers."""
+        found = said.get(key, otherwise)
+        if key in said and (
+            not isinstance(found, (int, float) if kind is float else kind)
+            or (isinstance(found, bool) and kind is not bool)
+        ):
+            self.refuse(f"{key} is {KINDS.get(kind, 'a table')}, not {found!r}")
+        return found
+
+    def words(self, said: Table, key: str) -> list[str]:
+        """A text, or a list of them."""
+        found = said.get(key, [])
+        words = [found] if isinstance(found, str) else found
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+            self.refuse(f"{key} is a list of texts, not {found!r}")
+        return words
+
+    def numbers(self, said: Table, key: str, table: str, whole: bool = False) -> tuple[float, ...] | None:
+        found = said.get(key)
+        if found is None:
+            return None
+        numbers = found if isinstance(found, list) else [found]
+        plain = [number for number in numbers if isinstance(number, int if whole else (int, float))]
+        if not numbers or len(plain) < len(numbers) or any(isinstance(number, bool) for number in numbers):
+            where = f"[{table}] " if table else ""
+            self.refuse(f"{where}{key} is {'whole ' * whole}numbers, e.g. [1, 2], not {found!r}")
+        return tuple(plain if whole else map(float, plain))
+
+    def beside(self, name: str) -> Path:
+        return self.file.parent / name
+
+    def check_keys(self, said: Table, known: Sequence[str], where: str) -> None:
+        for key in said:
+            if key not in known:
+                near = get_close_matches(key, known, 1)
+                elsewhere = [f"[{table}]" for table, keys in TABLES.items() if key in keys]
+                hint = (
+                    f"; do you mean {near[0]!r}?"
+                    if near
+                    else f"; it belongs to {elsewhere[0]}"
+                    if elsewhere
+                    else f"; known are {', '.join(known)}"
+                )
+                self.refuse(f"the key {key!r}{where} is not known{hint}")
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise InputError(f"{self.file}: {problem}")

@@ -1,0 +1,125 @@
+"""What a worker does, wherever it runs: it takes a task in plain values, and gives findings in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shakeproof.analysis import answers
+from shakeproof.campaign.asking import ModelFile
+from shakeproof.campaign.findings import Finding, finding
+from shakeproof.campaign.stored import PackedImage
+from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
+from shakeproof.identity import network_digest
+from shakeproof.network import Deployed
+from shakeproof.perturbation import Perturbation
+from shakeproof.query import Query, perturbed
+from shakeproof.settings import Settings
+
+
+@dataclass(frozen=True)
+class AskedQuestion:
+    """One of a task's queries: its number in the store, and what it is about, by places in the task's lists."""
+
+    query: int
+    image: int
+    perturbation: int
+    strength: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Queries about one network that may share a sweep."""
+
+    model: ModelFile
+    images: Sequence[PackedImage]
+    perturbations: Sequence[Perturbation]
+    questions: Sequence[AskedQuestion]
+    settings: Settings
+    certificates: bool
+
+    @property
+    def queries(self) -> list[int]:
+        return [question.query for question in self.questions]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A query that has no answer, and why: `kind` is refused, memory or internal."""
+
+    query: int
+    kind: str
+    message: str
+
+
+class ModelError(InputError):
+    """A network that cannot be loaded where it is needed: none of its queries can be answered."""
+
+
+@dataclass
+class Workbench:
+    """Networks are loaded once; `copies` has files of those that came from elsewhere, by their digests."""
+
+    copies: Mapping[str, str] = field(default_factory=dict)
+    networks: dict[str, Deployed] = field(default_factory=dict)
+
+    def results(self, task: Task) -> Iterator[Finding | Failure]:
+        """An answer to each of a task's queries, or why there is none; in any order."""
+        network = self.network(task.model, task.settings)
+        pictures = [image.image() for image in task.images]
+        asked: dict[tuple[int, float], list[AskedQuestion]] = {}
+        for question in task.questions:
+            asked.setdefault((question.perturbation, question.strength), []).append(question)
+        questions = [question for some in asked.values() for question in some]
+        try:
+            queries = [
+                query
+                for (number, strength), some in asked.items()
+                for query in perturbed(
+                    network, [pictures[own.image] for own in some], task.perturbations[number], None, strength
+                )
+            ]
+        except Exception as error:  # whatever is wrong with one of them, the others can be asked
+            yield from self._one_by_one(task, error)
+            return
+        yield from self._answered(task, network, questions, queries)
+
+    def _answered(
+        self, task: Task, network: Deployed, questions: Sequence[AskedQuestion], queries: Sequence[Query]
+    ) -> Iterator[Finding | Failure]:
+        done = 0
+        try:
+            for question, result in zip(questions, answers(network, queries, task.settings), strict=True):
+                yield finding(question.query, network, result, task.model.name, task.certificates)
+                done += 1
+        except Exception as error:
+            yield from self._one_by_one(_part(task, questions[done:]), error)
+
+    def _one_by_one(self, task: Task, error: Exception) -> Iterator[Finding | Failure]:
+        """After an error: that of the only query is recorded; of several, each is asked on its own."""
+        if len(task.questions) == 1:
+            yield Failure(task.questions[0].query, _kind(error), " ".join(str(error).split()) or type(error).__name__)
+            return
+        for question in task.questions:
+            yield from self.results(_part(task, [question]))
+
+    def network(self, model: ModelFile, settings: Settings) -> Deployed:
+        if model.digest not in self.networks:
+            try:
+                network = model.load(self.copies.get(model.digest))
+            except ShakeproofError as error:
+                raise ModelError(str(error)) from error
+            if network_digest(network, settings) != model.digest:
+                raise ModelError(f"{model.name}: has changed since the campaign began; start it again")
+            self.networks[model.digest] = network
+        return self.networks[model.digest]
+
+
+def _part(task: Task, questions: Sequence[AskedQuestion]) -> Task:
+    return replace(task, questions=questions)
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, (MemoryError, MemoryBudgetError)) or "can't allocate memory" in str(error):
+        return "memory"
+    return "refused" if isinstance(error, ShakeproofError) else "internal"

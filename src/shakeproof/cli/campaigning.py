@@ -1,0 +1,143 @@
+"""`campaign`: all that a file asks, into a store; whatever is there already is not asked again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNDECIDED, complain, say, terminal
+
+if TYPE_CHECKING:
+    from shakeproof.campaign import Campaign, Desk, Ledger, Standing, StoredCampaign
+
+# Without a terminal, progress is a line every so many seconds.
+SAID_EVERY = 30.0
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--store", type=click.Path(path_type=Path), metavar="FILE",
+              help="Where answers are kept [as the file says, else beside it, as NAME.db].")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1, 4096),
+              help="Worker processes; each computes on its share of the cores [one for each core].")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Check everything, count the queries, and try a few; write nothing.")
+@click.option("--retry", is_flag=True, help="Ask again what ended in an error.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+def campaign(
+    file: Path,
+    store: Path | None,
+    jobs: int | None,
+    dry_run: bool,
+    retry: bool,
+    quiet: bool,
+) -> int:
+    """Answer all that a campaign FILE.toml asks: models x images x perturbations.
+
+    Answers are kept in one file as they come. The same command again does only what is missing; so do several at once,
+    none of them what another does. `shakeproof table` and `shakeproof results` show what is there.
+
+    Exit codes: 0 all is answered, 3 something ended in an error, 2 something could not be asked, 130 interrupted.
+    """
+    from shakeproof.campaign import default_jobs, read_campaign
+
+    said = read_campaign(file)
+    store = store or said.store
+    jobs = jobs or default_jobs(said.settings.memory)
+    if dry_run:
+        return _forecast(said, store, jobs)
+    try:
+        return _run(said, store, jobs, retry, quiet)
+    except KeyboardInterrupt:
+        complain(f"interrupted; what was answered is in {store}, and the same command goes on from there")
+        return EXIT_INTERRUPTED
+
+
+def _forecast(said: Campaign, store: Path, jobs: int) -> int:
+    from shakeproof.campaign import forecast
+
+    found = forecast(said, store, jobs)
+    known = f", {found.asked - found.missing} of them are answered already" if found.missing < found.asked else ""
+    say(f"{found.asked} queries: {found.models} models, {len(said.perturbations)} perturbations{known}")
+    if found.missing:
+        about = "more than" if found.at_least else "about"
+        say(f"{found.missing} would take {about} {_duration(found.seconds)} with {jobs} jobs here")
+    return 0
+
+
+def _run(said: Campaign, store: Path, jobs: int, retry: bool, quiet: bool) -> int:
+    from shakeproof.campaign import Desk, Ledger, Pool, register
+
+    with Ledger.open(store) as ledger, Pool(jobs) as pool:
+        with _progress("reading", quiet) as tell:
+            registered = register(said, ledger, lambda share: tell(share, ""))
+        if retry:
+            ledger.forget_errors(registered.id)
+        if not quiet:
+            for note in registered.notes:
+                terminal(stderr=True).print(f"note: {note}", style="dim", markup=False)
+        desk = Desk(said, registered, ledger, pool.jobs)
+        with _progress("certifying", quiet) as tell:
+            pool.run(desk, lambda standing: tell(standing.settled / max(standing.total, 1), _counts(standing)))
+        return _summary(ledger, ledger.campaign(registered.id), desk, quiet)
+
+
+def _summary(ledger: Ledger, found: StoredCampaign, desk: Desk, quiet: bool) -> int:
+    if not quiet:
+        own, where = desk.statuses.total(), f"{ledger.path} ({ledger.size / 2**20:.1f} MiB)"
+        say(f"{found.answered} of {found.asked} queries are answered, {own} by this run, in {where}")
+        say(f"shakeproof table {ledger.path} shows them, shakeproof results {ledger.path} lists them")
+    for message in desk.unusable.values():
+        complain(message)
+    if found.missing:
+        complain(f"{found.missing} queries are not answered; the same command asks them again")
+        return EXIT_BAD_INPUT
+    if found.failed:
+        first = next(ledger.errors(found.id))
+        what = f"{Path(first.image.name).name} under {first.perturbation}: {first.message}"
+        complain(f"{found.failed} queries ended in an error, the first is {what} (--retry asks them again)")
+        return EXIT_UNDECIDED
+    return 0
+
+
+def _counts(standing: Standing) -> str:
+    """What was found so far, how fast, and how long it will take."""
+    counts = ", ".join(f"{count} {status}" for status, count in standing.statuses.items())
+    left = (standing.total - standing.settled) / standing.rate if standing.rate > 0 else None
+    eta = "" if left is None or not counts else f", {standing.rate:.3g}/s, {_duration(left)} left"
+    return f"{standing.settled} of {standing.total}{': ' * bool(counts)}{counts}{eta}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+@contextmanager
+def _progress(title: str, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Takes which share is done, and words about it: a live bar on a terminal, else a line every now and then."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from shakeproof.budget import now
+
+    console = terminal(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[words]}"))
+    bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    said = now()
+
+    def tell(share: float, words: str) -> None:
+        nonlocal said
+        bar.update(task, completed=share, words=words)
+        if not (quiet or console.is_terminal) and words and now() - said > SAID_EVERY:
+            said = now()
+            say(words, sys.stderr)
+
+    with bar:
+        task = bar.add_task(title, total=1.0, words="")
+        yield tell
