@@ -1,4 +1,4 @@
-"""How long work may take, how much memory it may use, and whom to tell how far it got: the one place that knows."""
+"""How long work may take, on how many cores, how much memory it may use, and whom to tell how far it got."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ def nobody(share: float) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """`deadline` is a time of `now()`, `memory` in bytes; `progress` is told which share of the work is done."""
+    """`deadline` is a time of `now()`, `memory` in bytes; `progress` is told which share of the work is done.
+
+    `cores` is for work that is worth being done side by side.
+    """
 
     deadline: float = math.inf
     memory: float = 2 * GIB
     progress: Callable[[float], None] = nobody
+    cores: int = 1
 
     @staticmethod
-    def starting(timeout: float | None, memory: float, progress: Callable[[float], None] = nobody) -> Budget:
+    def starting(
+        timeout: float | None, memory: float, progress: Callable[[float], None] = nobody, cores: int = 1
+    ) -> Budget:
         """A budget from now on; timeout in seconds, memory in GiB."""
-        return Budget(math.inf if timeout is None else now() + timeout, memory * GIB, progress)
+        return Budget(math.inf if timeout is None else now() + timeout, memory * GIB, progress, cores)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -74,6 +80,10 @@ class Budget:
                 option="memory",
             )
         return count
+
+    def shared(self, cores: int) -> Budget:
+        """What each of some cores may use."""
+        return replace(self, memory=self.memory / cores, cores=1)
 
     # -- progress -------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ WORK = (
                  " (shakeproof kernels lists them)."),
     click.option("--timeout", type=float, help="Seconds for each query."),
     click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
-    click.option("--threads", type=click.IntRange(1, 1024), help="Threads for matrix products [all cores]."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Cores to use [all]."),
     click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
     click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
                  show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"

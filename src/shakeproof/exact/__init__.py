@@ -4,6 +4,7 @@ from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
 from shakeproof.exact.rational import Least, RationalNetwork
+from shakeproof.exact.side_by_side import threads_for
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "longest_window",
     "sweep",
     "swept_curves",
+    "threads_for",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,12 +15,15 @@ from shakeproof.budget import Budget
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sweep import Lines, Piece, sweep
+from shakeproof.exact.side_by_side import cores_for, grouped, groups_for, sweep_side_by_side
+from shakeproof.exact.sweep import Lines, Piece
 from shakeproof.network import Graph
 from shakeproof.rounding import Chords
 
 # The share of a timeout that may go into bridges; most is the sweep's.
 BRIDGE_SHARE = 0.25
+Stretch = tuple[float, float, Bridge | None]
+"""Part of a line: its ends, and who leads on it if bounds have settled that."""
 
 
 def swept_curves(
@@ -45,24 +49,21 @@ def swept_curves(
     if not whole:
         bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
     stretches = [_stretches(lines, number, found) for number, found in enumerate(bridges)]
-    between = [(n, start, end) for n, line in enumerate(stretches) for start, end, bridge in line if not bridge]
-    owner, start, end = zip(*between, strict=True) if between else ((), (), ())
-    device = lines.start.device
-    windows = replace(
-        lines,
-        start=torch.tensor(start, dtype=torch.float64, device=device),
-        end=torch.tensor(end, dtype=torch.float64, device=device),
-        path=torch.tensor(owner, dtype=torch.int64, device=device),
-    )
-    swept = iter(assemble(_pieces(graph, windows, budget, closed, chords, look), len(windows), graph.classes))
+    windows, cores = _between(lines, stretches), cores_for(graph, lines, budget)
+    if (groups := groups_for(graph, windows, cores)) > 1:
+        longest = float((windows.end - windows.start).sum()) / groups
+        stretches = [_cut(line, longest) for line in stretches]
+        windows = _between(lines, stretches)
+    pieces = _pieces(graph, windows, grouped(windows, groups), cores, budget, closed, chords, look)
+    swept = iter(assemble(pieces, len(windows), graph.classes))
     return [
         join([(start, end, bridge or next(swept)) for start, end, bridge in line], graph.classes) for line in stretches
     ]
 
 
-def _stretches(lines: Lines, number: int, bridges: Sequence[Bridge]) -> list[tuple[float, float, Bridge | None]]:
+def _stretches(lines: Lines, number: int, bridges: Sequence[Bridge]) -> list[Stretch]:
     """A line cut into bridges and what lies between them."""
-    found: list[tuple[float, float, Bridge | None]] = []
+    found: list[Stretch] = []
     place, end = float(lines.start[number]), float(lines.end[number])
     for bridge in bridges:
         if bridge.start > place:
@@ -72,9 +73,34 @@ def _stretches(lines: Lines, number: int, bridges: Sequence[Bridge]) -> list[tup
     return found if found and place == end else [*found, (place, end, None)]
 
 
+def _between(lines: Lines, stretches: Sequence[Sequence[Stretch]]) -> Lines:
+    """What lies between the bridges of each line, as lines of their own."""
+    between = [(n, start, end) for n, line in enumerate(stretches) for start, end, bridge in line if not bridge]
+    owner, start, end = zip(*between, strict=True) if between else ((), (), ())
+    device = lines.start.device
+    return replace(
+        lines,
+        start=torch.tensor(start, dtype=torch.float64, device=device),
+        end=torch.tensor(end, dtype=torch.float64, device=device),
+        path=torch.tensor(owner, dtype=torch.int64, device=device),
+    )
+
+
+def _cut(stretches: Sequence[Stretch], longest: float) -> list[Stretch]:
+    """The same, with what lies between bridges in parts that are not longer than this."""
+    found: list[Stretch] = []
+    for start, end, bridge in stretches:
+        count = 1 if bridge else max(1, round((end - start) / longest))
+        edges = [start, *(start + (end - start) * part / count for part in range(1, count)), end]
+        found += [(low, high, bridge) for low, high in pairwise(edges)]
+    return found
+
+
 def _pieces(
     graph: Graph,
     windows: Lines,
+    groups: Sequence[slice],
+    cores: int,
     budget: Budget,
     closed: Sequence[int],
     chords: Chords | None,
@@ -95,7 +121,7 @@ def _pieces(
         return is_open
 
     close(closed)
-    for piece in sweep(graph, windows, budget, still_open, chords):
+    for piece in sweep_side_by_side(graph, windows, groups, cores, budget, still_open, chords):
         yield piece
         joined = piece.line[1:] == piece.line[:-1]
         settled += float((piece.z[1:] - piece.z[:-1])[joined].sum())

@@ -17,7 +17,7 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import Budget, now
 from shakeproof.evidence import SLACK, Comparison, Swept, Witness
-from shakeproof.exact import Curve, Least, Lines, Piece, RationalNetwork, longest_window, swept_curves
+from shakeproof.exact import Curve, Least, Lines, Piece, RationalNetwork, longest_window, swept_curves, threads_for
 from shakeproof.inputs import InputPath
 from shakeproof.network import Network
 from shakeproof.path import Path
@@ -62,7 +62,10 @@ def answer_by_sweep(
     network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
 ) -> list[Result]:
     """Answer queries about paths of one strength, with the same clipping, in one sweep."""
-    return Batch(network, queries, settings, Budget.starting(settings.timeout, settings.memory, progress)).results()
+    cores = torch.get_num_threads()
+    budget = Budget.starting(settings.timeout, settings.memory, progress, cores)
+    with threads_for(network.graph, cores):
+        return Batch(network, queries, settings, budget).results()
 
 
 class Batch:
