@@ -129,9 +129,9 @@ class Installed:
         options.intra_op_num_threads, options.log_severity_level = 1, 4
         self._session = onnxruntime.InferenceSession(unzipped(model), options, providers=["CPUExecutionProvider"])
         (self._input, *more), (self._output, *_) = self._session.get_inputs(), self._session.get_outputs()
-        require(not more and self._input.type in TAKEN, "the model takes something else than pictures", Unknown)
-        self._type = TAKEN[self._input.type]
-        require(self._type != "|u1" or not header["mean"], "bytes are not normalised")
+        self._type = TAKEN.get(self._input.type)
+        fits = not more and self._type and not (self._type == "|u1" and header["mean"])
+        require(fits, "the model takes something else than pictures, or bytes that are normalised", Unknown)
         self.deployment = {
             "runtime": f"onnxruntime {onnxruntime.__version__}",
             "provider": self._session.get_providers()[0],
@@ -142,34 +142,34 @@ class Installed:
 
     def winners(self, pictures: Iterator[Array], count: int, progress: Progress) -> Array:
         """The class that wins each of so many pictures (count,): some batches at a time, on all cores."""
-        found, done, workers = list[Array](), 0, os.cpu_count() or 1
-        batches = iter(lambda: [*islice(pictures, self._batch)], [])
+        found, workers = list[Array](), os.cpu_count() or 1
+        shares = iter(lambda: [*islice(pictures, self._batch * max(1, 64 // self._batch))], [])
         with ThreadPoolExecutor(workers) as pool:
-            while some := [*islice(batches, workers * max(4, 256 // self._batch))]:
+            while some := [*islice(shares, 4 * workers)]:
                 found += pool.map(self._winners, some)
-                done += sum(map(len, some))
-                progress(done / count)
+                progress(sum(map(len, found)) / count)
         return np.concatenate(found)
 
     def _winners(self, pictures: list[Array]) -> Array:
         """The label if its score exceeds all others, else the first of those that score most."""
-        label, filled = self._header["label"], np.stack(pictures + pictures[-1:] * (self._batch - len(pictures)))
-        (scores,) = self._session.run([self._output.name], {self._input.name: self._given(filled)})
-        scores = np.asarray(scores, np.float32).reshape(self._batch, -1)[: len(pictures)]
+        label, filled = self._header["label"], np.stack(pictures + pictures[-1:] * (-len(pictures) % self._batch))
+        batches = np.split(self._given(filled), len(filled) // self._batch)
+        found = [self._session.run([self._output.name], {self._input.name: batch})[0] for batch in batches]
+        scores = np.asarray(found, np.float32).reshape(len(filled), -1)[: len(pictures)]
         require(0 <= label < scores.shape[1] > 1, "the label is not a class")
         require(np.isfinite(scores).all(), "the runtime gives scores that are no numbers")
         rivals = np.where(np.arange(scores.shape[1]) == label, -np.inf, scores)
         return np.asarray(np.where(scores[:, label] > rivals.max(1), label, rivals.argmax(1)))
 
     def _given(self, levels: Array) -> Array:
-        """Pictures (batch, channels, height, width) of grey levels as the model's input: n / 255, normalised, float32;
+        """Pictures (n, channels, height, width) of grey levels as the model's input: n / 255, normalised, float32;
         where it takes bytes, n.
         """
         mean, std = (np.array(self._header[key], np.float32).reshape(-1, 1, 1) for key in ("mean", "std"))
         pixels = levels if self._type == "|u1" else levels.astype(np.float32) / np.float32(255)
         pixels, (first, *shape) = (pixels - mean) / std if mean.size else pixels, self._header["input_shape"]
         rows = arranged(pixels, self._header["channels_last"], [first, *shape])
-        return rows.reshape(self._batch * first, *shape).astype(self._type)
+        return rows.reshape(len(rows) * first, *shape).astype(self._type)
 
 
 def checked(header: Mapping[str, Any], pixels: Array, model: bytes, details: Details, progress: Progress) -> list[str]:
