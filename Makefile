@@ -38,4 +38,5 @@ docs: $(VENV)/installed-for-docs
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+	$(BIN)/python benchmarks/rows.py --minute
 	$(BIN)/python benchmarks/bounds.py

@@ -193,8 +193,8 @@ def _image(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enc
 
 
 def cells_within(graph: Graph, budget: Budget, parameters: int) -> int:
-    """How many cells may be enclosed at once."""
+    """How many cells may be enclosed at once: those that fit into half of the memory, and one if all of it holds it."""
     neurons = sum(node.shape.numel() for node in graph.nodes)
     widest = max(graph.input_shape.numel(), *(node.shape.numel() for node in graph.nodes))
     size = FLOAT_BYTES * (9 * neurons + (4 * parameters + 16) * widest)
-    return budget.fitting(size, "bounding the network", share=0.5)
+    return -(-budget.fitting(size, "bounding the network") // 2)

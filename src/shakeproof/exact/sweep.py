@@ -31,8 +31,9 @@ FIXED_BYTES = 4 * BLOCK_BYTES  # of a convolution
 BREAK_BYTES = 64  # for finding and sorting a break; a segment may have one for each neuron
 SHORTEST_WINDOW = 4
 FEW_ROWS = 12
-# Longer windows than this gain nothing from larger products.
+# Longer windows than this gain nothing from larger products; but each repeats a row of its neighbour.
 WINDOW_BYTES = 128 * 2**20
+WINDOW_ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,4 +292,4 @@ def longest_window(graph: Graph, budget: Budget) -> int:
     bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, (PiecewiseLinear, Jumping))]
     fixed = FIXED_BYTES + BREAK_BYTES * max(bending, default=0)
     rows = budget.fitting(waiting + at_work, "the network", fixed=fixed, least=SHORTEST_WINDOW)
-    return min(rows, max(SHORTEST_WINDOW, WINDOW_BYTES // at_work))
+    return min(rows, max(WINDOW_ROWS, WINDOW_BYTES // at_work))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -48,16 +48,24 @@ class Graph:
 
     def run(self, x: Tensor) -> Tensor:
         """Class scores (rows, classes) of inputs (rows, *input_shape)."""
-        for value in self.values(x):
+        for value in self._values(x, self.overwriting):
             x = value
         return x
 
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """What each node computes, in their order; only what is still needed is kept."""
+        return self._values(x, frozenset())
+
+    def _values(self, x: Tensor, overwriting: Set[int]) -> Iterator[Tensor]:
         values = {0: x}
         for index, node in enumerate(self.nodes):
-            values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+            operator, inputs = node.operator, [values[i] for i in node.inputs]
+            if index in overwriting and isinstance(operator, PiecewiseLinear) and node.inputs != (0,):  # x is not ours
+                values[index + 1] = operator.overwrite(*inputs)
+            else:
+                values[index + 1] = operator.apply(*inputs)
             yield values[index + 1]
+            del inputs
             for dead in self.last_uses[index]:
                 del values[dead]
 
