@@ -1,0 +1,80 @@
+/* From the data to the page. */
+
+/* What the page says of an answer in several places, worked out once. */
+function prepared(report) {
+  const called = (model, number) => (number === null ? null : report.models[model].classes[number] ?? `class ${number}`);
+  report.answers.forEach((answer, number) => {
+    const ends = [answer.strength].flat(), found = answer.counterexample, wrong = answer.status === "misclassified";
+    const reached = answer.proved, where = answer.lost ?? Infinity;
+    for (const part of answer.profile) part.words = called(answer.model, part.class);
+    for (const rival of answer.margins?.rivals ?? []) rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
+    if (found) found.words = called(answer.model, found.class);
+    const next = wrong ? answer.predicted : where === Infinity ? null : answer.profile.find((part) => part.class !== answer.label)?.class ?? found?.class ?? null;
+    Object.assign(answer, { number, end: Math.min(...ends), lost: where, labelWords: called(answer.model, answer.label), predictedWords: called(answer.model, answer.predicted),
+      rival: called(answer.model, next), imageWords: report.images[answer.image].name,
+      briefly: wrong ? "at 0" : answer.status === "safe" ? `≥ ${plain(Math.min(...ends))}` : answer.status === "undecided" || answer.status === "error" ? (reached > 0 ? `> ${down(reached)}` : "?") : down(where) });
+    answer.found = [answer.imageWords, report.perturbations[answer.perturbation].words, report.perturbations[answer.perturbation].text, answer.labelWords, answer.rival].join("\n").toLowerCase();
+  });
+  return report;
+}
+
+function themed() {
+  const box = document.getElementById("theme");
+  box.addEventListener("change", () => { document.documentElement.dataset.theme = box.value; });
+}
+
+function controls(report, changed) {
+  const end = Math.max(...report.answers.map((answer) => answer.end), 0) || 1;
+  const state = { z: Math.min(report.strength, end), model: "" };
+  const output = el("output", { for: "z" }, plain(state.z));
+  const range = el("input", { type: "range", id: "z", min: 0, max: end, step: end / 200, value: state.z, list: "strengths",
+    oninput: () => { state.z = Number(range.value); output.textContent = plain(state.z); changed(state); } });
+  const model = el("select", { onchange: () => { state.model = model.value; changed(state); } },
+    el("option", { value: "" }, "all networks"), report.models.map((own, number) => el("option", { value: number }, own.name)));
+  document.getElementById("controls").replaceChildren(
+    el("label", { class: "strength" }, "Everything below at strength z = ", output, range), el("datalist", { id: "strengths" }, report.strengths.map((value) => el("option", { value }))),
+    ...(report.models.length > 1 ? [el("label", {}, "Network ", model)] : []));
+  return state;
+}
+
+async function start() {
+  document.body.append(hatching());
+  themed();
+  const report = prepared(await contents());
+  document.getElementById("lead").textContent = report.lead;
+  document.getElementById("notices").replaceChildren(...report.notices.map((text) => el("p", { class: "notice" }, text)));
+  const detail = new Detail(report, (answer) => detail.show(answer));
+  const finder = new Finder(report, (answer, opens) => {
+    detail.show(answer).then(() => opens && matchMedia("(max-width: 900px)").matches && detail.body.scrollIntoView());
+  });
+  document.querySelector("#images .body").replaceChildren(finder.body, detail.body);
+  const choose = (number) => {
+    finder.kind.value = String(number);
+    finder.refresh();
+    document.getElementById("images").scrollIntoView();
+    finder.list.focus({ preventScroll: true });
+  };
+  let waiting = false, selection = null, known = null;
+  const redraw = ({ z, model }) => {
+    if (model !== known) {
+      [known, selection] = [model, new Selection(report, model)];
+      finder.model = model;
+      drawDirections(selection);
+      finder.refresh();
+    }
+    drawGlance(selection, z);
+    drawAccuracy(selection, z);
+    drawMatrix(selection, z, choose);
+    drawClasses(selection, z);
+  };
+  const state = controls(report, () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; redraw(state); });
+  });
+  redraw(state);
+  drawEvidence(report.evidence);
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();
