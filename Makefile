@@ -21,6 +21,8 @@ demo: setup
 	$(BIN)/shakeproof demo
 
 test: $(VENV)/installed-for-tests
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		echo "no browser is here: tests of the report's page will be skipped; to run them, apt-get install chromium"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/installed-for-tests

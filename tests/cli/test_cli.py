@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -316,14 +319,12 @@ def test_demo(tmp_path):
     done = run("demo", cwd=tmp_path)
     assert done.returncode == 0
     page = (tmp_path / "demo-report.html").read_text()
-    assert page.count("<article>") == 12
-    assert page.count("<svg") == 12
-    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-        "http://creativecommons.org", ""
-    ).replace("https://matplotlib.org", "")
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+    said = zlib.decompress(base64.b64decode(re.search(r'id="contents">([^<]*)<', page)[1])).decode()
+    assert len(json.loads(said)["answers"]) == 144
     for name in IMAGES:
         assert name in done.stdout
-        assert name in page
+        assert name in said
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from shakeproof.campaign.curves import DrawnCurve, drawn
 from shakeproof.campaign.desk import Desk, Standing
 from shakeproof.campaign.file import Campaign, read_campaign
 from shakeproof.campaign.findings import Finding, finding
+from shakeproof.campaign.keeping import keep
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.local import Pool, default_jobs
 from shakeproof.campaign.store import Store
@@ -44,6 +45,7 @@ __all__ = [
     "finding",
     "flat",
     "forecast",
+    "keep",
     "paper_table",
     "read_campaign",
     "register",

@@ -16,6 +16,7 @@ from shakeproof.cli.comparing import compare
 from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import kernels
+from shakeproof.cli.reporting import report
 from shakeproof.cli.showing import results, table
 from shakeproof.cli.supporting import supports
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, say
@@ -67,5 +68,5 @@ def cli() -> None:
     """
 
 
-for command in (profile, verify, compare, campaign, table, results, check, kernels, supports, export, demo):
+for command in (profile, verify, compare, campaign, table, results, report, check, kernels, supports, export, demo):
     cli.add_command(command)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from shakeproof.cli.queries import load_pictures
 from shakeproof.cli.starting import import_engines
 from shakeproof.cli.terminal import progress_bar, say, terminal
 from shakeproof.errors import strictly
+from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
     from shakeproof.exporting import Format
@@ -102,10 +104,12 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     import_engines()
     from shakeproof import demo as bundle
     from shakeproof.analysis import answers
+    from shakeproof.budget import nobody
+    from shakeproof.campaign import Store, keep
     from shakeproof.images import read_image
     from shakeproof.network import load
     from shakeproof.query import perturbed
-    from shakeproof.report import DemoRows, write_page
+    from shakeproof.report import DemoRows, gathered, html_page, safety_case
     from shakeproof.settings import Settings
 
     check_writable(output, (".html",))
@@ -114,6 +118,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         replace(read_image(str(path)).fitted(network.picture()), name=path.stem, label=label)
         for path, label in bundle.images()
     ]
+    settings = Settings(whole_curve=True)
     console, shown = terminal(), not (as_json or quiet)
     rows = DemoRows([picture.name for picture in pictures], bundle.PERTURBATIONS, console.width)
     by_kernel = {text: perturbed(network, pictures, text) for text in bundle.PERTURBATIONS}
@@ -121,7 +126,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     queries = [query for row in asked for query in row]
     results = []
     with progress_bar(f"certifying {len(queries)} times", not shown, len(queries), console) as bar:
-        coming = answers(network, queries, Settings(whole_curve=True), bar.advance)
+        coming = answers(network, queries, settings, bar.advance)
         for row in asked:
             for result in islice(coming, len(row)):
                 results.append(result)
@@ -131,7 +136,12 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
                 console.print(rows.drawn(results[-len(row) :]))
     if shown:
         console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1")
-    write_page(output, results, bundle.CLASSES, "shakeproof demo: how much shake can a traffic-sign classifier take?")
+    with TemporaryDirectory() as folder:
+        kept = Path(folder) / "demo.sqlite"
+        keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)
+        with Store.open(kept) as store:
+            found = gathered(store, None, checks=False, advance=nobody)
+    write_whole({output: html_page(found, safety_case(found), found.campaign.name).encode()})
     if shown:
         say(f"wrote {output}")
     return 0

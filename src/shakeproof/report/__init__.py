@@ -6,12 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shakeproof.report.bundle import check_new, write_bundle
     from shakeproof.report.compared_plot import compared_figure
     from shakeproof.report.compared_rows import ComparedRows
+    from shakeproof.report.gathering import gathered
     from shakeproof.report.notebook import result_html
-    from shakeproof.report.page import write_page
+    from shakeproof.report.page import html_page
     from shakeproof.report.plain import plain_table
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
+    from shakeproof.report.safety import safety_case
     from shakeproof.report.tables import DemoRows, ResultRows
 
 # matplotlib takes half a second to import, and a table does not need it.
@@ -19,7 +22,10 @@ _HOMES = {
     "compared_plot": ("compared_figure",),
     "compared_rows": ("ComparedRows",),
     "notebook": ("result_html",),
-    "page": ("write_page",),
+    "bundle": ("check_new", "write_bundle"),
+    "gathering": ("gathered",),
+    "page": ("html_page",),
+    "safety": ("safety_case",),
     "plain": ("plain_table",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
     "tables": ("DemoRows", "ResultRows"),
@@ -29,15 +35,19 @@ __all__ = [
     "ComparedRows",
     "DemoRows",
     "ResultRows",
+    "check_new",
     "compared_figure",
     "counterexample_figure",
+    "gathered",
+    "html_page",
     "kernel_figure",
     "margin_figure",
     "plain_table",
     "result_figure",
     "result_html",
+    "safety_case",
     "save",
-    "write_page",
+    "write_bundle",
 ]
 
 

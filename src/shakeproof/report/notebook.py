@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from html import escape
 from io import BytesIO
 
+import numpy as np
+from PIL import Image as Pillow
 from torch import Tensor
 
 from shakeproof.perturbation import Perturbation
 from shakeproof.report.names import class_name, shown, spoken_class
-from shakeproof.report.page import data_address, png_address
-from shakeproof.report.plot import result_figure
+from shakeproof.report.plot import displayable, result_figure
 from shakeproof.result import Result
 
 COLOURS = {"safe": "#15803d", "unsafe": "#b91c1c", "misclassified": "#a21caf", "undecided": "#a16207"}
@@ -65,3 +67,14 @@ def _plot(result: Result) -> str:
     drawn = BytesIO()
     result_figure(result).savefig(drawn, format="png", dpi=140)
     return f"<img src='{data_address(drawn.getvalue())}' style='width:540px;max-width:100%;height:auto' alt='margins'>"
+
+
+def png_address(pixels: Tensor) -> str:
+    """Pixels as a data address."""
+    file = BytesIO()
+    Pillow.fromarray((displayable(pixels) * 255).round().astype(np.uint8)).save(file, format="PNG")
+    return data_address(file.getvalue())
+
+
+def data_address(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -11,18 +11,19 @@ from string import Template
 from typing import Any
 
 from shakeproof import __version__
-from shakeproof.report.contents import Reported, blocks
+from shakeproof.report.contents import blocks
 from shakeproof.report.names import shown
+from shakeproof.report.reported import Reported
 
 # One program, in the order in which its parts lean on one another.
 SCRIPTS = ("data", "picture", "marks", "summary", "list", "detail", "evidence", "main")
 
 
-def page(reported: Reported, evidence: Mapping[str, Any], title: str) -> str:
+def html_page(reported: Reported, evidence: Mapping[str, Any], title: str) -> str:
     """The whole page.
 
-    What people have named comes in as base64, or escaped, and is only ever shown as text. The browser is told to run and
-    to style by what is here alone, by its digest, and to fetch nothing: a name that broke out would still do nothing.
+    What people have named comes in as base64, or escaped, and is only ever shown as text. The browser is told to run
+    and to style by what is here alone, by its digest, and to fetch nothing: a name that broke out would do nothing.
     """
     parts = files("shakeproof.report") / "assets"
     style = (parts / "page.css").read_text("utf-8")

@@ -120,7 +120,7 @@ class Detail {
   }
 
   tone(gain, offset) {
-    const text = (y, words) => svg("text", { class: "strong", x: 50, y, "text-anchor": "middle", css: { "font-size": "11px" } }, words);
+    const text = (y, words) => svg("text", { class: "strong", x: 50, y, "text-anchor": "middle", css: { "font-size": "9px" } }, words);
     return [text(44, "every pixel"), text(60, `× ${plain(Number(gain.toPrecision(3)))} ${offset < 0 ? "−" : "+"} ${plain(Number(Math.abs(offset).toPrecision(3)))}`)];
   }
 
@@ -201,7 +201,7 @@ class Detail {
       ["asked up to strength", [answer.strength].flat().map(plain).join(", ")], ["certified up to", kind.parts.length > 1 ? (answer.status === "safe" ? "all of it" : "–") : down(answer.proved, 9)],
       ["critical strength", bracket ? `${bracket[0]} to ${bracket[1]}` : "none found"], ["smallest margin found", answer.min_margin === null ? "–" : answer.min_margin.toPrecision(5)], ["method", `${answer.method}, ${words(answer.pieces, "piece")}`],
       ["rounding", answer.rounding === "rigorous" ? "enclosed (rigorous)" : "not looked at (nominal)"], ["arithmetic", answer.arithmetic], ["seconds", plain(answer.seconds)],
-      ["certificate, SHA-256", answer.certificate ?? answer.unproved ?? "none was written"], ["checked", answer.checked ?? "no"], ["image, SHA-256 of its pixels", image.sha256], ["network, SHA-256", model.sha256], ["perturbation", kind.text]];
+      ["certificate, SHA-256", answer.certificate ?? answer.unproved ?? "none was written"], ["checked", answer.checked ?? "no"], ["image", image.name], ["SHA-256 of its pixels", image.sha256], ["network, SHA-256", model.sha256], ["perturbation", kind.text]];
     return el("dl", { class: "facts" }, rows.map(([term, said]) => el("div", {}, el("dt", {}, term), el("dd", {}, name(String(said))))));
   }
 }

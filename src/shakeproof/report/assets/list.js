@@ -12,7 +12,7 @@ class Finder {
   constructor(report, chosen) {
     Object.assign(this, { report, chosen, model: "", shown: [], selected: 0, thumbnails: new Map() });
     const options = (pairs) => pairs.map(([value, text]) => el("option", { value }, text));
-    const select = (text, pairs) => { const box = el("select", { onchange: () => this.refresh() }, options(pairs)); return [box, el("label", {}, text, box)]; };
+    const select = (text, pairs) => { const box = el("select", { "aria-label": text, onchange: () => this.refresh() }, options(pairs)); return [box, el("label", {}, text, box)]; };
     const labels = [...new Set(report.answers.map((answer) => answer.labelWords))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     let about, status, kind, label, sort;
     this.search = el("input", { type: "search", placeholder: "name, class or perturbation", oninput: () => this.refresh() });

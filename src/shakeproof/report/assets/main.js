@@ -1,8 +1,16 @@
 /* From the data to the page. */
 
+/* What all names begin with, up to a folder, says nothing about any of them. */
+function shortened(names) {
+  let shared = names.length > 1 ? names[0].slice(0, names[0].lastIndexOf("/") + 1) : "";
+  for (const own of names) while (!own.startsWith(shared)) shared = shared.slice(0, shared.lastIndexOf("/", shared.length - 2) + 1);
+  return names.map((own) => own.slice(shared.length));
+}
+
 /* What the page says of an answer in several places, worked out once. */
 function prepared(report) {
   const called = (model, number) => (number === null ? null : report.models[model].classes[number] ?? `class ${number}`);
+  const pictures = shortened(report.images.map((image) => image.name));
   report.answers.forEach((answer, number) => {
     const ends = [answer.strength].flat(), found = answer.counterexample, wrong = answer.status === "misclassified";
     const reached = answer.proved, where = answer.lost ?? Infinity;
@@ -11,7 +19,7 @@ function prepared(report) {
     if (found) found.words = called(answer.model, found.class);
     const next = wrong ? answer.predicted : where === Infinity ? null : answer.profile.find((part) => part.class !== answer.label)?.class ?? found?.class ?? null;
     Object.assign(answer, { number, end: Math.min(...ends), lost: where, labelWords: called(answer.model, answer.label), predictedWords: called(answer.model, answer.predicted),
-      rival: called(answer.model, next), imageWords: report.images[answer.image].name,
+      rival: called(answer.model, next), imageWords: pictures[answer.image],
       briefly: wrong ? "at 0" : answer.status === "safe" ? `≥ ${plain(Math.min(...ends))}` : answer.status === "undecided" || answer.status === "error" ? (reached > 0 ? `> ${down(reached)}` : "?") : down(where) });
     answer.found = [answer.imageWords, report.perturbations[answer.perturbation].words, report.perturbations[answer.perturbation].text, answer.labelWords, answer.rival].join("\n").toLowerCase();
   });

@@ -93,9 +93,9 @@ function frame(width, height, end, low, high, ticks, left = 44, bottom = 34, top
 }
 
 function table(caption, heads, rows, options = {}) {
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${caption}` },
     el("table", options, el("caption", { class: "hidden" }, caption),
-      el("thead", {}, el("tr", {}, heads.map((head, i) => el("th", { scope: "col", class: rows[0]?.[i]?.numeric === false ? "words" : null }, head)))),
+      el("thead", {}, el("tr", {}, heads.map((head, i) => el("th", { scope: "col", class: rows[0]?.[i]?.numeric === false ? "words" : null }, head || el("span", { class: "hidden" }, "which"))))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) =>
         i ? el("td", cell?.numeric === false ? { class: "words" } : {}, cell?.shown ?? cell) : el("th", { scope: "row" }, cell)))))));
 }

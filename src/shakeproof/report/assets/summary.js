@@ -77,15 +77,16 @@ function accuracyPanel(selection, members, z) {
     });
     return [...axes, ...drawn.flat(), svg("line", { class: "now", x1: x(z), x2: x(z), y1: top, y2: bottom })];
   }, { "aria-label": `Certified accuracy against strength, ${members[0].family}; the numbers at strength ${plain(z)} are in the table below` });
+  const unsettled = members.some((kind) => counted(selection.byPerturbation.get(kind.number), z).open);
   const rows = members.map((kind, place) => {
     const answers = selection.byPerturbation.get(kind.number), found = counted(answers, z);
     const low = selection.band(found.certified, found.all)?.[0], high = selection.band(found.all - found.violated, found.all)?.[1];
     const swatch = el("span", { class: "swatch", css: { "border-color": ordered(place), "border-top-style": place % 2 ? "dashed" : "solid" } });
     return [el("span", {}, swatch, kind.sizeWords || "all"), percent(found.certified / found.all),
-      low === undefined ? "–" : `${Math.floor(100 * low)} – ${Math.ceil(100 * high)} %`, found.open || "–"];
+      low === undefined ? "–" : `${Math.floor(100 * low)} – ${Math.ceil(100 * high)} %`, ...(unsettled ? [found.open || "–"] : [])];
   });
   return el("div", { class: "panel" }, el("h3", {}, name(members[0].family)), chart,
-    table(`${members[0].family}: certified accuracy at strength ${plain(z)}`, ["", "certified", "95 % band", "not settled"], rows));
+    table(`${members[0].family}: certified accuracy at strength ${plain(z)}`, ["", "certified", "95 % band", ...(unsettled ? ["open"] : [])], rows));
 }
 
 function drawAccuracy(selection, z) {
@@ -191,7 +192,7 @@ function drawClasses(selection, z) {
       svg("rect", { x: (100 * certified) / all, width: (100 * open) / all, height: 10, fill: "url(#hatch)" })) },
     { numeric: false, shown: beaten ? el("span", { class: "rivals" }, rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), ` ${count}`)),
       rivals.length > 4 ? el("span", {}, `${rivals.length - 4} more`) : null) : "nobody" }];
-  const shown = (some) => table(`Classes, weakest first, at strength ${plain(z)}`, ["label", "certified", "", "who wins instead, and how often"], some.map(row), { class: "classtable" });
+  const shown = (some) => table(`Classes, weakest first, at strength ${plain(z)}`, ["label", "certified", el("span", { class: "hidden" }, "as a bar"), "who wins instead, and how often"], some.map(row), { class: "classtable" });
   const rest = rows.slice(20), more = el("details", {}, el("summary", {}, `${words(rest.length, "more class", "more classes")}`));
   more.addEventListener("toggle", () => more.childElementCount === 1 && more.append(shown(rest)), { once: true });
   document.querySelector("#classes .body").replaceChildren(el("p", { class: "about" },

@@ -15,8 +15,9 @@ from typing import Any
 
 import shakeproof
 from shakeproof.campaign import StoredProfile
-from shakeproof.report.contents import Reported, checked, described, lost_from, proved_up_to
+from shakeproof.report.contents import described
 from shakeproof.report.names import shown
+from shakeproof.report.reported import Reported, checked, lost_from, proved_up_to
 from shakeproof.result import Record
 
 FORMAT = "shakeproof evidence 1"
@@ -68,12 +69,13 @@ def _claim(reported: Reported) -> dict[str, Any]:
     campaign = reported.campaign
     wanted = campaign.requirement
     named = shown(f"{wanted.id}: {wanted.text}".strip(": ")) or "The campaign file names no requirement."
-    file = f"Campaign {shown(campaign.name)}, from {shown(campaign.file)}, started {campaign.started}, last run {campaign.last_run}."
+    file = f"Campaign {shown(campaign.name)}" + (f", from {shown(campaign.file)}" if campaign.file else "")
+    when = f"{file}, started {campaign.started}, last run {campaign.last_run}."
     rows = [
         {"strength": strength, **_counts([_at(one.record, strength) for one in reported.profiles])}
         for strength in reported.strengths
     ]
-    return _section("Claim", "What the results are evidence for.", (named, file), rows)
+    return _section("Claim", "What the results are evidence for.", (named, when), rows)
 
 
 def _at(record: Record, strength: float) -> str:
@@ -126,7 +128,7 @@ def _property(reported: Reported) -> dict[str, Any]:
 
 def _criterion(reported: Reported) -> dict[str, Any]:
     words = (
-        "Certified: a proof covers every strength from 0 on, with a margin that exceeds whatever rounding may have done,"
+        "Certified: a proof covers every strength from 0 on, with a margin that exceeds what rounding may have done,"
         " and the reference runtime gave the same outputs on the item's own pictures.",
         "Violated: a picture was found for which the runtime itself gives another class, or for which another class"
         " provably wins in real numbers. Misclassified: that is so at strength 0.",
@@ -175,7 +177,7 @@ def _identity(reported: Reported) -> dict[str, Any]:
         *({"what": "network", "name": shown(model.name), "sha256": model.identity} for model in reported.models),
     ]
     words = (
-        "Digests are SHA-256: of a network's file; of the tool's source files, each by its path and content. Versions of"
+        "Digests are SHA-256: of a network's file; of the tool's source files, each by path and content. Versions of"
         " Python and the libraries are those where this was written.",
     )
     return _section("Identity", "Which networks and tools this is about.", words, rows)
@@ -221,22 +223,7 @@ def _results(reported: Reported) -> dict[str, Any]:
 
 def _rows(reported: Reported) -> Iterator[dict[str, Any]]:
     for one in reported.profiles:
-        record = one.record
-        yield {
-            "item": one.number,
-            "image": shown(one.image.name),
-            "image_sha256": one.image.digest,
-            "model_sha256": one.model.identity,
-            "perturbation": shown(str(one.perturbation)),
-            "label": record.label,
-            "strength": record.strength,
-            "verdict": str(record.status),
-            "certified_strength": proved_up_to(record),
-            "critical_strength": record.critical_strength,
-            "method": record.method,
-            "certificate_sha256": one.certificate,
-            "checker": checked(one, reported),
-        }
+        yield item_row(one) | {"checker": checked(one, reported)}
     for failed in reported.errors:
         yield {
             "item": failed.number,
@@ -250,10 +237,30 @@ def _rows(reported: Reported) -> Iterator[dict[str, Any]]:
         }
 
 
+def item_row(one: StoredProfile) -> dict[str, Any]:
+    """What the evidence says of an answer."""
+    record = one.record
+    return {
+        "item": one.number,
+        "image": shown(one.image.name),
+        "image_sha256": one.image.digest,
+        "model_sha256": one.model.identity,
+        "perturbation": shown(str(one.perturbation)),
+        "label": record.label,
+        "strength": record.strength,
+        "verdict": str(record.status),
+        "certified_strength": proved_up_to(record),
+        "critical_strength": record.critical_strength,
+        "method": record.method,
+        "arithmetic": record.arithmetic,
+        "certificate_sha256": one.certificate,
+    }
+
+
 def _check(reported: Reported) -> dict[str, Any]:
     accepted = sum(outcome.accepted for outcome in reported.checks.values())
     words = [
-        f"The independent checker (shakeproof.checker, which shares no code with the prover and needs numpy only) was run"
+        f"The independent checker (shakeproof.checker, which shares no code with the prover and needs numpy only) ran"
         f" for this report on {len(reported.checks):,} certificates, with numpy {_version('numpy')} on Python"
         f" {platform.python_version()}: {accepted:,} hold, {len(reported.checks) - accepted:,} were refused.",
     ]
@@ -326,6 +333,8 @@ def _assumptions(reported: Reported) -> dict[str, Any]:
     for model in reported.models:
         order = "height, width, channels" if model.channels_last else "channels, height, width"
         normal = f"; (x - {list(model.mean)}) / {list(model.std or ())} before it" if model.mean else ""
-        words.append(f"{shown(model.name)}: pictures of {' x '.join(map(str, model.image_shape))}, given as {order}{normal}.")
+        words.append(
+            f"{shown(model.name)}: pictures of {' x '.join(map(str, model.image_shape))}, given as {order}{normal}."
+        )
         words += [f"{shown(model.name)}: {shown(note)}" for note in model.notes]
     return _section("Assumptions", "What must be true outside of this for the claim to hold.", words)

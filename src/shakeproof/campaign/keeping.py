@@ -1,0 +1,46 @@
+"""A store of answers that are there already, without a campaign file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shakeproof.campaign.findings import finding
+from shakeproof.campaign.ledger import Item, Ledger
+from shakeproof.campaign.stored import Requirement
+from shakeproof.identity import question_digest
+from shakeproof.network import Deployed
+from shakeproof.perturbation import Perturbation
+from shakeproof.result import Result
+from shakeproof.settings import Settings
+
+
+def keep(
+    path: str | Path,
+    name: str,
+    network: Deployed,
+    results: Sequence[Result],
+    settings: Settings,
+    certificates: bool = False,
+    requirement: Requirement | None = None,
+) -> None:
+    """Write answers about perturbed images into a store, as a campaign with a name."""
+    with Ledger.open(path) as ledger:
+        model, digest = ledger.add_model(network, settings)
+        items = []
+        for result in results:
+            query = result.query
+            assert query.image is not None
+            assert isinstance(query.perturbation, Perturbation)
+            image, pixels = ledger.add_image(query.image)
+            question = question_digest(digest, pixels, query.label, query.perturbation, settings)
+            items.append(Item(model, image, ledger.add_perturbation(query.perturbation), question, query.strengths))
+        campaign = ledger.begin(name, "", name, requirement or Requirement(), (), settings, items)
+        numbers = [waiting.query for waiting in ledger.waiting(campaign, None, certificates)]
+        ledger.add(
+            [
+                finding(number, network, result, network.name, certificates)
+                for number, result in zip(numbers, results, strict=True)
+            ],
+            None,
+        )

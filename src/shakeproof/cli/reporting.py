@@ -1,0 +1,71 @@
+"""`report`: a store as a page for people, as evidence for programs, and as a bundle that can be checked elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from shakeproof.cli.options import check_writable
+from shakeproof.cli.terminal import progress_bar, say
+from shakeproof.files import write_whole
+
+
+@click.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+              help="What to write [report.html, or report.json].")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["html", "json"]), default="html", show_default=True,
+              help="A page, or the evidence for a safety case alone.")  # fmt: skip
+@click.option("--bundle", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write page, evidence, store, certificates, networks and pixels, and a script that checks all of it"
+              " from there, into a new folder.")  # fmt: skip
+@click.option("--title", help="The page's heading [the campaign's name].")
+@click.option("--campaign", type=int, metavar="ID", help="Which of the store's campaigns [the one that ran last].")
+@click.option("--model", metavar="PATTERN", help="Only answers about these networks, e.g. '*256x4*'.")
+@click.option("--perturbation", metavar="PATTERN", help="Only these perturbations, e.g. 'motion-blur*'.")
+@click.option("--status", type=click.Choice(["safe", "unsafe", "misclassified", "undecided"]), help="Only these.")
+@click.option("--check/--no-check", "checks", default=True, show_default=True,
+              help="Run the independent checker on every certificate.")  # fmt: skip
+@click.option("--quiet", is_flag=True)
+def report(
+    store: Path,
+    output: Path | None,
+    form: str,
+    bundle: Path | None,
+    title: str | None,
+    campaign: int | None,
+    model: str | None,
+    perturbation: str | None,
+    status: str | None,
+    checks: bool,
+    quiet: bool,
+) -> int:
+    """Write a campaign's answers as one self-contained page, with the evidence for a safety case as its last part.
+
+    STORE is what `shakeproof campaign` wrote. Exit code 1: the checker refused a certificate.
+    """
+    from shakeproof.campaign import Store
+    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle
+
+    output = output or (None if bundle else Path(f"report.{form}"))
+    if output is not None:
+        check_writable(output, (f".{form}",))
+    if bundle is not None:
+        check_new(bundle)
+    with Store.open(store) as opened:
+        with progress_bar("checking certificates", quiet or not checks) as bar:
+            only = {"model": model, "perturbation": perturbation, "status": status}
+            found = gathered(opened, campaign, checks, bar.advance, **only)
+        evidence = safety_case(found)
+        text = html_page(found, evidence, title or found.campaign.name)
+        if output is not None:
+            write_whole({output: (text if form == "html" else json.dumps(evidence, indent=1)).encode()})
+        if bundle is not None:
+            write_bundle(bundle, opened, found, evidence, text)
+    refused = sum(not outcome.accepted for outcome in found.checks.values())
+    if not quiet:
+        said = f"; {len(found.checks) - refused} of {len(found.checks)} certificates hold" if found.checks else ""
+        say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{said}")
+    return 1 if refused else 0

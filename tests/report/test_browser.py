@@ -1,0 +1,221 @@
+"""The page in a real browser: what moves when a slider does, what a keyboard reaches, and what axe-core says."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from report.conftest import HOSTILE
+
+from shakeproof.perturbation import parse_path
+from shakeproof.report import html_page, safety_case
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if BROWSER is None:
+    pytest.skip("needs a browser; on Debian and Ubuntu: apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright; pip install 'shakeproof[test]'")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-first-run"),
+)
+
+
+@pytest.fixture(scope="module")
+def address(reported, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html_page(reported, safety_case(reported), f"Signs {HOSTILE}"), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=BROWSER, args=list(ARGUMENTS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens the page at a width; in the end, it has neither complained nor asked anybody for anything."""
+    said, asked, contexts = [], [], []
+
+    def open_page(width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.set_default_timeout(20_000)
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_selector(".detail h3")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert set(asked) <= {address}
+
+
+def choose(page, perturbation: str, image: str = "") -> None:
+    """An answer, by the words of its perturbation and a part of its image's name."""
+    page.get_by_label("Perturbation", exact=True).select_option(label=perturbation)
+    page.get_by_label("Search").fill(image)
+    page.wait_for_function("words => document.querySelector('.verdict').textContent.includes(words)", arg=perturbation)
+
+
+def move(page, z: float, slider: int = 0) -> None:
+    page.locator(".sliders input[type=range]").nth(slider).evaluate(
+        "(own, z) => { own.step = 'any'; own.value = z; own.dispatchEvent(new Event('input', { bubbles: true })); }", z
+    )
+
+
+def picture(page) -> np.ndarray:
+    """The perturbed picture, (height, width, 3), as the page shows it."""
+    size, data = (
+        page.locator(".pictures")
+        .first.locator("canvas")
+        .nth(1)
+        .evaluate(
+            """(own) => {
+            const copy = document.createElement('canvas').getContext('2d');
+            Object.assign(copy.canvas, { width: own.width, height: own.height });
+            copy.drawImage(own, 0, 0);
+            return [[own.height, own.width], [...copy.getImageData(0, 0, own.width, own.height).data]];
+        }"""
+        )
+    )
+    return np.array(data, dtype=int).reshape(*size, 4)[..., :3]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "strengths"),
+    [
+        ("motion-blur:size=9,angle=90", "motion blur, size 9, 90°", [(0.0,), (0.37,), (1.0,)]),
+        ("box-blur:size=4,padding=zeros", "box blur, size 4, zeros padding", [(0.0,), (0.8,)]),
+        ("sharpen:size=5,clip=0..1", "sharpen, size 5, clipped to 0..1", [(0.5,), (1.0,)]),
+        ("haze:colour=0.8", "haze, colour 0.8", [(0.3,)]),
+        (
+            "box-blur:size=5,padding=circular+brightness:max=0.1",
+            "box blur, size 5, circular padding + brightness, max 0.1",
+            [(0.15, 0.05), (0.0, 0.1)],
+        ),
+    ],
+)
+def test_the_picture_is_the_tools_own(opened, reported, text, words, strengths):
+    page = opened()
+    choose(page, words, HOSTILE)
+    pixels = next(one.image.pixels for one in reported.profiles if HOSTILE in one.image.name)
+    path = parse_path(text).apply(torch.from_numpy(pixels))
+    for places in strengths:
+        for slider, z in enumerate(places):
+            move(page, z, slider)
+        own = np.rint(path.image(*places).clamp(0, 1).numpy().transpose(1, 2, 0) * 255)
+        assert np.abs(picture(page) - own).max() <= 1
+
+
+def test_the_slider_changes_picture_class_and_kernel(opened, reported):
+    page = opened()
+    choose(page, "motion blur, size 9, 90°", HOSTILE)
+    record = next(
+        one.record
+        for one in reported.profiles
+        if HOSTILE in one.image.name and str(one.perturbation) == "motion-blur:size=9,angle=90"
+    )
+    assert record.status == "unsafe"
+    seen = []
+    for z in (0.2, record.critical_strength[1] + 0.01):
+        move(page, z)
+        kernel = page.locator(".kernel svg").get_attribute("data-centre")
+        seen.append((picture(page).tolist(), page.locator(".now-line b").inner_text(), kernel))
+        assert float(kernel) == pytest.approx(1 - z + z / 9, abs=1e-6)
+    assert all(before != after for before, after in zip(*seen, strict=True))
+    assert seen[0][1].startswith("warning")
+    assert page.locator(".now-line").inner_text().startswith("At z = 0.69")
+    assert "certified" not in page.locator(".now-line").inner_text()
+
+
+def test_what_is_undecided_is_never_shown_as_certified(opened):
+    page = opened()
+    choose(page, "box blur, size 9")
+    assert "undecided" in page.locator(".verdict").inner_text()
+    for z in (0.01, 0.5, 1.0):
+        move(page, z)
+        assert "not settled" in page.locator(".now-line").inner_text()
+    cell = page.get_by_role("button", name="box blur, size 9: 0 % certified, 1 not settled")
+    assert "?" in cell.inner_text()
+
+
+def test_the_keyboard_alone_reaches_everything(opened):
+    page = opened()
+    wanted = page.evaluate(
+        """() => [...document.querySelectorAll('a[href], button, select, input, summary, [tabindex="0"]')]
+            .filter((own) => own.checkVisibility()).map((own, number) => (own.dataset.wanted = number))"""
+    )
+    reached = set()
+    for _ in range(len(wanted) + 5):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.dataset.wanted"))
+    assert {str(number) for number in wanted} <= reached
+    page.locator(".list").focus()
+    before = page.locator(".detail").inner_text()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("before => document.querySelector('.detail').innerText !== before", arg=before)
+    assert page.locator(".row[aria-selected=true]").get_attribute("aria-posinset") == "2"
+    page.keyboard.press("End")
+    count = page.locator(".row").last.get_attribute("aria-setsize")
+    assert page.locator(".row[aria-selected=true]").get_attribute("aria-posinset") == count
+    page.locator(".sliders input[type=range]").first.focus()
+    shown = picture(page)
+    page.keyboard.press("Home")
+    assert not np.array_equal(shown, picture(page))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (820, "dark"), (1280, "light"), (1280, "dark")])
+def test_it_fits_and_everybody_can_use_it(opened, width, scheme, tmp_path):
+    page = opened(width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
+    for folded in page.locator("details:not([open]) summary").all():
+        folded.click()
+    found = axe.Axe().run(page).response
+    assert len(found["passes"]) > 20
+    assert [(own["id"], [node["html"] for node in own["nodes"]]) for own in found["violations"]] == []
+
+
+def test_the_strength_moves_what_is_counted(opened, reported):
+    page = opened()
+    tile = page.locator(".tile").first
+    at_full = tile.inner_text()
+    page.locator("#z").evaluate("(own) => { own.value = 0.1; own.dispatchEvent(new Event('input')); }")
+    page.wait_for_function("before => document.querySelector('.tile').innerText !== before", arg=at_full)
+    certified = sum(one.record.certified_strength >= 0.1 for one in reported.profiles)
+    assert f"{certified} certified up to strength 0.1" in tile.inner_text()
+
+
+def test_a_cell_of_the_matrix_shows_its_images(opened):
+    page = opened()
+    page.get_by_role("button", name="haze, colour 0.8").first.click()
+    page.wait_for_function("document.querySelectorAll('.row').length === 2")
+    assert "haze" in page.locator(".verdict").inner_text()
+
+
+def test_names_do_nothing(opened):
+    page = opened()
+    assert page.title() == f"Signs {HOSTILE}"
+    assert page.locator("img").count() == 0
+
+
+def test_it_prints(opened, tmp_path):
+    page = opened()
+    page.emulate_media(media="print")
+    page.pdf(path=tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").stat().st_size > 50_000
+    assert page.evaluate("getComputedStyle(document.querySelector('.finder')).display") == "none"
