@@ -3,6 +3,7 @@
 from shakeproof.campaign.asking import ModelFile, Registered, register
 from shakeproof.campaign.curves import DrawnCurve, drawn
 from shakeproof.campaign.desk import Desk, Standing
+from shakeproof.campaign.engines import workers
 from shakeproof.campaign.file import Campaign, read_campaign
 from shakeproof.campaign.findings import Finding, finding
 from shakeproof.campaign.keeping import keep
@@ -49,4 +50,5 @@ __all__ = [
     "paper_table",
     "read_campaign",
     "register",
+    "workers",
 ]

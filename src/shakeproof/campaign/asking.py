@@ -14,7 +14,7 @@ from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.errors import strictly
 from shakeproof.identity import question_digest
 from shakeproof.images import Image, pictures_for
-from shakeproof.network import Deployed, load, load_deployed
+from shakeproof.network import Deployed, Network, load, load_deployed
 from shakeproof.query import check_image, class_number, perturbed
 
 
@@ -22,7 +22,7 @@ from shakeproof.query import check_image, class_number, perturbed
 class ModelFile:
     """What it takes to load a network again, as it was asked about: `digest` says whether it is the same one.
 
-    So many of its queries should be worked on `at_once`.
+    So many of its queries should be worked on `at_once`. `cuttable`: a path through it can be swept in windows.
     """
 
     name: str
@@ -33,6 +33,7 @@ class ModelFile:
     std: tuple[float, ...] | None
     deployed: bool
     at_once: int = 1
+    cuttable: bool = False
 
     def load(self, path: str | None = None) -> Deployed:
         """The network, from its own file or a copy of it."""
@@ -125,4 +126,9 @@ def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile
         std=None if said is None else said.std,
         deployed=campaign.settings.halves is not None,
         at_once=queries_at_once(network, campaign.settings),
+        cuttable=isinstance(network, Network)
+        and network.graph.is_piecewise_linear
+        and not network.graph.jumping_operators
+        and campaign.settings.method != "bounds"
+        and campaign.settings.halves is None,
     )

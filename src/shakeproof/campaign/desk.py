@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shakeproof.budget import now
 from shakeproof.campaign.asking import Registered
 from shakeproof.campaign.file import Campaign
 from shakeproof.campaign.findings import Finding
 from shakeproof.campaign.ledger import LEASE, Ledger, Waiting
-from shakeproof.campaign.working import AskedQuestion, Failure, Task
+from shakeproof.campaign.working import AskedQuestion, Failure, FoundWindow, Task
 
 # A query that so many workers died of is given up.
 MOST_DEATHS = 3
@@ -50,6 +50,10 @@ class Desk:
         self.alone: set[int] = set()
         self.statuses: Counter[str] = Counter()
         self.out: set[int] = set()
+        # Queries that were cut into windows: tasks that wait, and what was swept so far.
+        self.cut: deque[Task] = deque()
+        self.parts: dict[int, dict[int, FoundWindow]] = {}
+        self.whole: dict[int, Task] = {}
         self.started = self.renewed = self.looked = now()
         ledger.renew()
         self.queue: deque[Waiting] = deque()
@@ -69,24 +73,50 @@ class Desk:
         """Work for one worker, which is then this process's; None if there is none at the moment."""
         if not self.queue and now() - self.looked > LOOK_AGAIN:
             self.look()
+        if self.cut:
+            return self.cut.popleft()
         while self.queue:
             some = self._some()
             taken = {*self.ledger.claim([own.query for own in some], self.timeout, self.certificates)}
             if taken:
                 self.out |= taken
-                return self.task([own for own in some if own.query in taken])
+                task = self.task([own for own in some if own.query in taken])
+                return self._first_window(task) if self._is_cut(some[0]) else task
         return None
+
+    def _is_cut(self, waiting: Waiting) -> bool:
+        """Whether a query is swept in windows, which are tasks of their own."""
+        can_be = self.campaign.windows > 1 and self.registered.models[waiting.model].cuttable
+        return can_be and self.ledger.perturbation(waiting.perturbation).parameters == 1
+
+    def _first_window(self, task: Task) -> Task:
+        count, query = self.campaign.windows, task.queries[0]
+        self.parts[query], self.whole[query] = {}, task
+        first, *others = (replace(task, window=(number, count)) for number in range(count))
+        self.cut.extend(others)
+        return first
+
+    def _add_part(self, part: FoundWindow) -> None:
+        """Keep a window; when all are there, they are to be joined."""
+        parts = self.parts.get(part.query)
+        if parts is None:  # the query was given up, or begun again
+            return
+        parts[part.number] = part
+        if len(parts) == self.campaign.windows:
+            del self.parts[part.query]
+            whole = replace(self.whole.pop(part.query), swept=[parts[number].swept for number in sorted(parts)])
+            self.cut.appendleft(whole)
 
     def _some(self) -> list[Waiting]:
         """The next queries that may go together: of one network, and none that a worker died of."""
         first = self.queue.popleft()
-        if self._is_alone(first):
+        if self._is_alone(first) or self._is_cut(first):
             return [first]
         at_once = self.registered.models[first.model].at_once
         size = min(at_once, max(FEWEST, len(self.queue) // (SHARES * self.jobs)))
         some = [first]
         while self.queue and len(some) < size:
-            if self.queue[0].model != first.model or self._is_alone(self.queue[0]):
+            if self.queue[0].model != first.model or self._is_alone(self.queue[0]) or self._is_cut(self.queue[0]):
                 break
             some.append(self.queue.popleft())
         return some
@@ -117,11 +147,14 @@ class Desk:
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
-    def take(self, results: Iterable[Finding | Failure]) -> None:
-        """Write down answers, and why there are none."""
+    def take(self, results: Iterable[Finding | Failure | FoundWindow]) -> None:
+        """Write down answers, and why there are none; keep parts of answers until they are whole."""
         findings = []
         for result in results:
-            self.out.discard(result.query)
+            if isinstance(result, FoundWindow):
+                self._add_part(result)
+                continue
+            self._forget({result.query})
             if isinstance(result, Finding):
                 findings.append(result)
                 self._count(result.record["status"])
@@ -144,7 +177,7 @@ class Desk:
 
     def put_back(self, queries: Sequence[int]) -> None:
         """Queries that nobody works on any more."""
-        self.out -= {*queries}
+        self._forget({*queries})
         self.ledger.release(queries)
         self.look()
 
@@ -170,6 +203,14 @@ class Desk:
     def _fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
         self.ledger.fail(query, kind, message, timeout)
         self._count("error")
+
+    def _forget(self, queries: set[int]) -> None:
+        """Nothing more is expected of queries, nor of their parts."""
+        self.out -= queries
+        self.cut = deque(task for task in self.cut if not queries & {*task.queries})
+        for query in queries:
+            self.parts.pop(query, None)
+            self.whole.pop(query, None)
 
     def _count(self, outcome: str) -> None:
         self.statuses[outcome] += 1

@@ -29,13 +29,13 @@ TABLES = {
     "network": ("image_shape", "output_name", "classes"),
     "analysis": (
         *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic", "rounding", "shortcuts"),
-        *("whole_curves", "device"),
+        *("whole_curves", "device", "windows"),
     ),
     "requirement": ("id", "text"),
 }
 # How values are called where one is wrong.
 KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-MOST_PERTURBATIONS = 10_000
+MOST_PERTURBATIONS, MOST_WINDOWS = 10_000, 1024
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Campaign:
     strengths: tuple[float, ...]
     settings: Settings
     certificates: bool = False
+    windows: int = 1
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     image_shape: tuple[int, int, int] | None = None
     output_name: str | None = None
@@ -102,6 +103,7 @@ class _Reader:
             strengths=self.strengths(said),
             settings=replace(settings, whole_curve=settings.whole_curve or certificates),
             certificates=certificates,
+            windows=self.windows(said.get("analysis", {})),
             preprocessing=self.preprocessing(said.get("preprocessing", {})),
             image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
             output_name=self.value(network, "output_name", str, None),
@@ -186,6 +188,12 @@ class _Reader:
             return Settings(**values)
         except InputError as error:
             self.refuse(f"[analysis]: {error}")
+
+    def windows(self, said: Table) -> int:
+        windows = int(self.value(said, "windows", int, 1))
+        if not 1 <= windows <= MOST_WINDOWS:
+            self.refuse(f"[analysis] windows is a number from 1 to {MOST_WINDOWS}, not {windows}")
+        return windows
 
     def preprocessing(self, said: Table) -> Preprocessing:
         if "file" in said:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from shakeproof.analysis import answers
+import torch
+
+from shakeproof.analysis import answers, readable
 from shakeproof.campaign.asking import ModelFile
 from shakeproof.campaign.findings import Finding, finding
 from shakeproof.campaign.stored import PackedImage
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.identity import network_digest
-from shakeproof.network import Deployed
+from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
+from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation
 from shakeproof.query import Query, perturbed
 from shakeproof.settings import Settings
@@ -29,7 +32,10 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class Task:
-    """Queries about one network that may share a sweep."""
+    """Queries about one network that may share a sweep.
+
+    Or a part of one query, number `window[0]` of `window[1]` windows of strength; or all that was `swept` of one.
+    """
 
     model: ModelFile
     images: Sequence[PackedImage]
@@ -37,6 +43,8 @@ class Task:
     questions: Sequence[AskedQuestion]
     settings: Settings
     certificates: bool
+    window: tuple[int, int] | None = None
+    swept: Sequence[SweptWindow] = ()
 
     @property
     def queries(self) -> list[int]:
@@ -52,6 +60,15 @@ class Failure:
     message: str
 
 
+@dataclass(frozen=True, eq=False)
+class FoundWindow:
+    """One of the windows that a query was cut into."""
+
+    query: int
+    number: int
+    swept: SweptWindow
+
+
 class ModelError(InputError):
     """A network that cannot be loaded where it is needed: none of its queries can be answered."""
 
@@ -60,11 +77,11 @@ class ModelError(InputError):
 class Workbench:
     """Networks are loaded once; `copies` has files of those that came from elsewhere, by their digests."""
 
-    copies: Mapping[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
     networks: dict[str, Deployed] = field(default_factory=dict)
 
-    def results(self, task: Task) -> Iterator[Finding | Failure]:
-        """An answer to each of a task's queries, or why there is none; in any order."""
+    def results(self, task: Task) -> Iterator[Finding | Failure | FoundWindow]:
+        """An answer to each of a task's queries, or why there is none, in any order; or a part of one."""
         network = self.network(task.model, task.settings)
         pictures = [image.image() for image in task.images]
         asked: dict[tuple[int, float], list[AskedQuestion]] = {}
@@ -86,16 +103,31 @@ class Workbench:
 
     def _answered(
         self, task: Task, network: Deployed, questions: Sequence[AskedQuestion], queries: Sequence[Query]
-    ) -> Iterator[Finding | Failure]:
+    ) -> Iterator[Finding | Failure | FoundWindow]:
         done = 0
         try:
+            if task.window is not None or task.swept:
+                yield self._of_windows(task, readable(network), queries[0])
+                return
             for question, result in zip(questions, answers(network, queries, task.settings), strict=True):
                 yield finding(question.query, network, result, task.model.name, task.certificates)
                 done += 1
         except Exception as error:
             yield from self._one_by_one(_part(task, questions[done:]), error)
 
-    def _one_by_one(self, task: Task, error: Exception) -> Iterator[Finding | Failure]:
+    def _of_windows(self, task: Task, network: Network, query: Query) -> Finding | FoundWindow:
+        """A part of a query's curve; or the answer, from all of them."""
+        (question,) = task.questions
+        with torch.inference_mode():
+            if task.window is not None:
+                number, count = task.window
+                (strength,) = query.strengths
+                start, end = (strength if k == count else strength * k / count for k in (number, number + 1))
+                return FoundWindow(question.query, number, sweep_window(network, query, task.settings, start, end))
+            result = answer_by_windows(network, query, task.settings, task.swept)
+        return finding(question.query, network, result, task.model.name, task.certificates)
+
+    def _one_by_one(self, task: Task, error: Exception) -> Iterator[Finding | Failure | FoundWindow]:
         """After an error: that of the only query is recorded; of several, each is asked on its own."""
         if len(task.questions) == 1:
             yield Failure(task.questions[0].query, _kind(error), " ".join(str(error).split()) or type(error).__name__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNDECIDED, complain, say, terminal
+from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
     from shakeproof.campaign import Campaign, Desk, Ledger, Standing, StoredCampaign
@@ -25,6 +26,11 @@ SAID_EVERY = 30.0
               help="Where answers are kept [as the file says, else beside it, as NAME.db].")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 4096),
               help="Worker processes; each computes on its share of the cores [one for each core].")  # fmt: skip
+@click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True,
+              help="Processes here, or a Dask cluster.")  # fmt: skip
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="The cluster that is meant, e.g. tcp://host:8786 [one is started]."
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, count the queries, and try a few; write nothing.")
 @click.option("--retry", is_flag=True, help="Ask again what ended in an error.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes.")
@@ -32,6 +38,8 @@ def campaign(
     file: Path,
     store: Path | None,
     jobs: int | None,
+    engine: str,
+    scheduler: str | None,
     dry_run: bool,
     retry: bool,
     quiet: bool,
@@ -45,13 +53,15 @@ def campaign(
     """
     from shakeproof.campaign import default_jobs, read_campaign
 
+    if scheduler is not None and engine != "dask":
+        raise InputError("--scheduler is about a Dask cluster; add --engine dask")
     said = read_campaign(file)
     store = store or said.store
     jobs = jobs or default_jobs(said.settings.memory)
     if dry_run:
         return _forecast(said, store, jobs)
     try:
-        return _run(said, store, jobs, retry, quiet)
+        return _run(said, store, jobs, engine, scheduler, retry, quiet)
     except KeyboardInterrupt:
         complain(f"interrupted; what was answered is in {store}, and the same command goes on from there")
         return EXIT_INTERRUPTED
@@ -69,10 +79,10 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
     return 0
 
 
-def _run(said: Campaign, store: Path, jobs: int, retry: bool, quiet: bool) -> int:
-    from shakeproof.campaign import Desk, Ledger, Pool, register
+def _run(said: Campaign, store: Path, jobs: int, engine: str, scheduler: str | None, retry: bool, quiet: bool) -> int:
+    from shakeproof.campaign import Desk, Ledger, register, workers
 
-    with Ledger.open(store) as ledger, Pool(jobs) as pool:
+    with Ledger.open(store) as ledger, workers(engine, jobs, scheduler) as pool:
         with _progress("reading", quiet) as tell:
             registered = register(said, ledger, lambda share: tell(share, ""))
         if retry:

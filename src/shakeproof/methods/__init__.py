@@ -4,14 +4,17 @@ picture run where pictures have 8 bits.
 
 from shakeproof.methods.enumerating import Expected, Runner, answer_by_enumeration, expected
 from shakeproof.methods.splitting import answer_by_splitting
-from shakeproof.methods.sweeping import answer_by_sweep, lines_at_once
+from shakeproof.methods.sweeping import SweptWindow, answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
 
 __all__ = [
     "Expected",
     "Runner",
+    "SweptWindow",
     "answer_by_enumeration",
     "answer_by_splitting",
     "answer_by_sweep",
+    "answer_by_windows",
     "expected",
     "lines_at_once",
+    "sweep_window",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
@@ -15,9 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
-from shakeproof.budget import Budget, now
+from shakeproof.budget import Budget, nobody, now
 from shakeproof.evidence import SLACK, Comparison, Swept, Witness
-from shakeproof.exact import Curve, Least, Lines, Piece, RationalNetwork, longest_window, swept_curves, threads_for
+from shakeproof.exact import (
+    Curve,
+    Least,
+    Lines,
+    Piece,
+    RationalNetwork,
+    join,
+    longest_window,
+    swept_curves,
+    threads_for,
+)
 from shakeproof.inputs import InputPath
 from shakeproof.network import Network
 from shakeproof.path import Path
@@ -62,10 +73,51 @@ def answer_by_sweep(
     network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
 ) -> list[Result]:
     """Answer queries about paths of one strength, with the same clipping, in one sweep."""
+    with _batch(network, queries, settings, progress) as batch:
+        return batch.results()
+
+
+@dataclass(frozen=True, eq=False)
+class SweptWindow:
+    """What was found on a part of a path, from `start` to `end`: the curve, as far as the time let it come."""
+
+    start: float
+    end: float
+    curve: Curve
+    late: bool
+    seconds: float
+
+
+def sweep_window(network: Network, query: Query, settings: Settings, start: float, end: float) -> SweptWindow:
+    """Sweep a part of a query's path; of a network without jumps."""
+    with _batch(network, [query], settings) as batch:
+        part = replace(batch.lines, start=batch.lines.start + start, end=torch.full_like(batch.lines.end, end))
+        (curve,) = batch.curves(part)
+        return SweptWindow(start, end, curve, batch.budget.is_late(), now() - batch.started)
+
+
+def answer_by_windows(network: Network, query: Query, settings: Settings, windows: Sequence[SweptWindow]) -> Result:
+    """Answer a query by windows that follow one another, wherever they were swept.
+
+    That none is missing in between is checked as they are joined, and that they reach from 0 to the strength by the
+    proof itself: what follows from the curve is worked out here, as it is for one that was swept at once.
+    """
+    in_order = sorted(windows, key=lambda window: window.start)
+    curve = join([(window.start, window.end, window.curve) for window in in_order], network.graph.classes)
+    late, spent = any(window.late for window in windows), sum(window.seconds for window in windows)
+    with _batch(network, [query], settings) as batch:
+        (result,) = batch.results([curve], late, spent)
+    return result
+
+
+@contextmanager
+def _batch(
+    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None] = nobody
+) -> Iterator[Batch]:
+    """Queries to be worked on from now on, on as many cores as torch has threads."""
     cores = torch.get_num_threads()
-    budget = Budget.starting(settings.timeout, settings.memory, progress, cores)
     with threads_for(network.graph, cores):
-        return Batch(network, queries, settings, budget).results()
+        yield Batch(network, queries, settings, Budget.starting(settings.timeout, settings.memory, progress, cores))
 
 
 class Batch:
@@ -99,21 +151,25 @@ class Batch:
         assert path is not None
         return path
 
-    def results(self) -> list[Result]:
+    def curves(self, lines: Lines, closed: Sequence[int] = ()) -> list[Curve]:
+        """The scores along lines, but for those that are closed."""
+        look = self.confirm if self.settings.stop_early else None
+        whole = self.settings.whole_curve or self.settings.arithmetic != "real"  # bounds are about real numbers
+        chords = Chords(self.graph) if self.settings.rounding == "rigorous" else None
+        return swept_curves(self.graph, lines, self.labels, self.budget, closed, whole, chords, look)
+
+    def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
+        """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
         comparisons = self.comparisons()
         probed = self.probe(comparisons) if self.settings.stop_early else {}
         hopeless = np.flatnonzero(~np.isfinite(self.first).all(1)).tolist()
-        look = self.confirm if self.settings.stop_early else None
-        # bounds that settle who leads are about real numbers
-        closed, whole = [*self.confirmed, *hopeless], self.settings.whole_curve or self.settings.arithmetic != "real"
-        chords = Chords(self.graph) if self.settings.rounding == "rigorous" else None
-        curves = swept_curves(self.graph, self.lines, self.labels, self.budget, closed, whole, chords, look)
-        timed_out = self.budget.is_late()
+        curves = self.curves(self.lines, [*self.confirmed, *hopeless]) if swept is None else swept
+        timed_out = late or self.budget.is_late()
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
         proved = self.proved(curves, losses)
         wins, loses = self.edges(curves, losses, proved)
         witnesses, contradicted = self.witnesses(curves, losses), self.contradicted(curves)
-        seconds = now() - self.started
+        seconds = now() - self.started + spent
         pieces = sum(curve.pieces + 1 for curve in curves)
         found = []
         for number, curve in enumerate(curves):

@@ -244,6 +244,16 @@ def _external_files(model: onnx.ModelProto) -> list[str]:
     return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
+def model_files(path: Path) -> list[Path]:
+    """A model's file, and those beside it that hold some of its weights."""
+    import onnx
+
+    if path.suffix == ".pt2":
+        return [path]
+    model = _understood(path, lambda: onnx.load_from_string(unpacked(stored(path))))
+    return [path, *(path.parent / name for name in _external_files(model))]
+
+
 def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Network:
     stored_model, reading = _read_onnx(path, output_name, picture)
     graph = _analysable(reading, str(path))

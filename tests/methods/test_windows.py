@@ -1,0 +1,82 @@
+"""One profile in windows of strength: joined, it is the profile of all; with a window missing, it is nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.errors import ProofError
+from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
+
+SETTINGS = sp.Settings()
+PICTURES = [str(path) for path, _ in demo.images()[:2]]
+
+
+@pytest.fixture(scope="module")
+def query(demo_network):
+    (query,) = sp.perturbed(demo_network, [PICTURES[0]], "motion-blur:size=9,angle=45")
+    return query
+
+
+def windows_of(network, query, count: int, settings=SETTINGS) -> list[SweptWindow]:
+    with torch.inference_mode():
+        return [sweep_window(network, query, settings, k / count, (k + 1) / count) for k in range(count)]
+
+
+@pytest.mark.parametrize("text", ["motion-blur:size=9,angle=45", "sharpen:size=4,clip=0..1", "haze:colour=0.2"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_joined_profile_is_the_whole_one(demo_network, text, whole):
+    settings = sp.Settings(whole_curve=whole)
+    for query in sp.perturbed(demo_network, PICTURES, text):
+        (plain,) = sp.analyse(demo_network, [query], settings)
+        windows = windows_of(demo_network, query, 8, settings)
+        with torch.inference_mode():
+            joined = answer_by_windows(demo_network, query, settings, windows[::-1])
+        assert joined.status == plain.status
+        assert [part.winner for part in joined.profile] == [part.winner for part in plain.profile]
+        assert np.allclose([part.start for part in joined.profile], [part.start for part in plain.profile], atol=1e-9)
+        if whole:
+            assert plain.pieces <= joined.pieces <= plain.pieces + 7
+            z = np.union1d(joined.curve.z, plain.curve.z)
+            assert np.abs(joined.curve.at(z) - plain.curve.at(z)).max() < 1e-9
+
+
+def test_a_missing_window_proves_nothing(demo_network, query):
+    windows = windows_of(demo_network, query, 4)
+    with torch.inference_mode():
+        for missing in (1, 2):
+            with pytest.raises(ProofError, match="a stretch of a line is missing"):
+                answer_by_windows(demo_network, query, SETTINGS, windows[:missing] + windows[missing + 1 :])
+        with pytest.raises(ProofError):  # one that overlaps is no better
+            answer_by_windows(demo_network, query, SETTINGS, [*windows, windows[2]])
+    (safe,) = sp.perturbed(demo_network, [PICTURES[0]], "sharpen:size=3")
+    windows = windows_of(demo_network, safe, 4)
+    with torch.inference_mode():
+        assert answer_by_windows(demo_network, safe, SETTINGS, windows).status == "safe"
+        for some in (windows[1:], windows[:3]):
+            result = answer_by_windows(demo_network, safe, SETTINGS, some)
+            assert result.status == "undecided"
+
+
+def test_a_window_that_was_late_leaves_the_rest_open(demo_network, query):
+    windows = windows_of(demo_network, query, 4)
+    late = windows_of(demo_network, query, 4, sp.Settings(timeout=1e-9))[1]
+    assert late.late
+    with torch.inference_mode():
+        result = answer_by_windows(demo_network, query, SETTINGS, [windows[0], late, *windows[2:]])
+    assert (result.status, result.reason) == ("undecided", "timeout")
+    assert result.certified_strength == pytest.approx(0.25)
+
+
+def test_a_curve_of_something_else_is_noticed(demo_network, query):
+    """Direct evaluation in the middle of some pieces contradicts it."""
+    (other,) = sp.perturbed(demo_network, [PICTURES[1]], "sharpen:size=3", label=query.label)
+    windows = windows_of(demo_network, other, 2)
+    with torch.inference_mode():
+        result = answer_by_windows(demo_network, query, SETTINGS, [replace(own) for own in windows])
+    assert result.status != "safe"
