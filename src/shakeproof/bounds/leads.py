@@ -23,14 +23,14 @@ def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
 
 
 def lowest_leads(graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor | None = None) -> Tensor:
-    """A lower bound (cells) of the leader's lead over its best rival, or over a given one; -inf where there is none.
+    """A lower bound (cells) of the leader's lead over its best rival, or a given one (-1: the best); -inf without any.
 
     Forward where that suffices, backward for the rivals that are left.
     """
     least = leads_below(enclosed, leader)
     if rival is not None:
-        others = torch.full_like(least, torch.inf)
-        least = others.scatter(1, rival.unsqueeze(1), least.gather(1, rival.unsqueeze(1)))
+        others = torch.arange(graph.classes, device=rival.device) != rival.unsqueeze(1)
+        least = torch.where(others & (rival >= 0).unsqueeze(1), torch.inf, least)
     cell, other = (~(least > 0)).nonzero(as_tuple=True)
     if len(cell):
         coefficients = least.new_zeros(len(cell), graph.classes)

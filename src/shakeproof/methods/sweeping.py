@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,19 +29,18 @@ from shakeproof.exact import (
     threads_for,
 )
 from shakeproof.inputs import InputPath
+from shakeproof.methods.edges import TIED, Edges
 from shakeproof.network import Network
 from shakeproof.path import Path
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, fails, places, witnessed
+from shakeproof.replay import compared, places, witnessed
 from shakeproof.result import Result
 from shakeproof.rounding import Chords
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
-# Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
-HALF_WIDTHS = (1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4)
 # A curve and direct evaluation may be so far apart, as a share of the scores, where rounding was not looked at.
 NOMINAL = 1e-9
 # How many strengths are tried in the reference runtime before an early answer is worked for.
@@ -54,8 +52,7 @@ SPOTS = 3
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
-# A lead of nothing is enough for a rival.
-TIED, LARGEST = 2.0**-1074, Fraction(10**300)
+LARGEST = Fraction(10**300)
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
 EXACT_TERMS = 2 * 10**6
 # Planes for so many rivals are pulled back for a piece at once.
@@ -167,7 +164,7 @@ class Batch:
         timed_out = late or self.budget.is_late()
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
         proved = self.proved(curves, losses)
-        wins, loses = self.edges(curves, losses, proved)
+        wins, loses = Edges(self, curves, losses, proved).found()
         witnesses, contradicted = self.witnesses(curves, losses), self.contradicted(curves)
         seconds = now() - self.started + spent
         pieces = sum(curve.pieces + 1 for curve in curves)
@@ -328,41 +325,44 @@ class Batch:
         rivals: NDArray[Any] | None = None,
         exact: bool = True,
     ) -> NDArray[np.float64]:
-        """Lower bounds of the label's margin on cells of some lines; or of how far rivals are ahead of the label.
+        """Lower bounds of the label's margin on cells of some lines; or of how far a rival is ahead of it (none: -1).
 
         Where float64 does not suffice, without rounding, if that is possible and `exact` allows for the time.
         """
         device = self.lines.start.device
         ends = torch.tensor(cells, dtype=torch.float64, device=device).view(-1, 2)
         line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
-        label = torch.as_tensor(self.labels[numbers], device=device)
-        leader = label if rivals is None else torch.as_tensor(rivals, device=device)
+        label, rival = self.labels[numbers], np.full(len(cells), -1) if rivals is None else rivals
+        leader, led = (torch.as_tensor(who, device=device) for who in _leader_and_led(label, rival))
         found = np.full(len(cells), -np.inf)
         step = max(1, cells_within(self.graph, self.budget, 1) // CLOSE_ROWS)
         for part in self.budget.slices(len(cells), step):
             boxes = Boxes(ends[part, :1], ends[part, 1:])
             inputs = torch.stack([self.lines.at(line[part], z[:, 0]) for z in boxes.points])
             enclosed = enclose(self.meant, inputs, boxes, self.lines.paths.error[self.lines.path[line[part]]])
-            rival = None if rivals is None else label[part]
-            found[part] = lowest_leads(self.meant, enclosed, leader[part], rival).cpu().numpy()
-        if exact and self.settings.arithmetic == "real" and self.rational.is_possible:
+            found[part] = lowest_leads(self.meant, enclosed, leader[part], led[part]).cpu().numpy()
+        if exact and self.computes_exactly:
             for i in np.flatnonzero(~(found > 0)).tolist():
-                least = self.least(int(numbers[i]), cells[i], int(leader[i]), None if rivals is None else int(label[i]))
-                if least is not None and rivals is None and least.lead <= 0:
+                least, is_label = self.least(int(numbers[i]), cells[i], int(leader[i]), int(led[i])), rival[i] < 0
+                if least is not None and is_label and least.lead <= 0:
                     self.sunk.append((int(numbers[i]), least))
                 if least is not None:
-                    found[i] = _float(least.lead) if rivals is None or least.lead else TIED
+                    found[i] = _float(least.lead) if is_label or least.lead else TIED
         return found
 
-    def least(self, number: int, cell: tuple[float, float], leader: int, rival: int | None) -> Least | None:
-        """The leader's least lead over a rival, or over any, without any rounding."""
-        rivals = [c for c in range(self.graph.classes) if c != leader] if rival is None else [rival]
+    def least(self, number: int, cell: tuple[float, float], leader: int, rival: int) -> Least | None:
+        """The leader's least lead over a rival, or over any (-1), without any rounding."""
+        rivals = [c for c in range(self.graph.classes) if c != leader] if rival < 0 else [rival]
 
         def spend(terms: int) -> bool:
             self.exact_terms[number] -= terms
             return self.exact_terms[number] > 0 and not self.budget.is_late()
 
         return self.rational.least_lead(self.exactly(number), cell, leader, rivals, spend)
+
+    @property
+    def computes_exactly(self) -> bool:
+        return self.settings.arithmetic == "real" and self.rational.is_possible
 
     @cached_property
     def rational(self) -> RationalNetwork:
@@ -406,106 +406,6 @@ class Batch:
         spread = np.linspace(0, len(pieces) - 1, SPOTS).astype(int)
         return sorted({int(pieces[place]) for place in (lowest, *spread)})
 
-    # -- where the label loses ----------------------------------------------------------------------------------------
-
-    def edges(
-        self, curves: Sequence[Curve], losses: Sequence[float | None], proved: Sequence[NDArray[np.float64]]
-    ) -> tuple[dict[int, float], dict[int, float]]:
-        """For each line that is not proved as a whole: up to where its label provably wins, and where it loses; each as
-        close as can be to where the margin comes down to nothing.
-        """
-        turns = {
-            number: self.turn(number, curve, lower, loss)
-            for number, (curve, lower, loss) in enumerate(zip(curves, proved, losses, strict=True))
-            if len(curve.z) and not (lower > 0).all()
-        }
-        wins = {number: 0.0 for number, z in turns.items() if z == 0}
-        loses = {number: 0.0 for number, z in enumerate(losses) if z == 0}
-        limit = self.lines.end.cpu().numpy()
-        # exact arithmetic takes its time: only where nothing else will do
-        for exact, half_width in product((False, True), HALF_WIDTHS):
-            numbers = np.array([number for number in turns if number not in wins], dtype=np.int64)
-            if self.budget.is_late() and half_width < HALF_WIDTHS[-1]:
-                continue  # one more try is all that there is time for
-            low = np.array([max(turns[number] - half_width, 0.0) for number in numbers.tolist()])
-            found = self.wins_up_to(numbers, low, curves, proved, exact)
-            wins |= dict(zip(numbers[found].tolist(), (low[found] * (1 - SLACK)).tolist(), strict=True))
-            numbers = np.array([n for n in turns if n not in loses and losses[n] is not None], dtype=np.int64)
-            # the label of a network that jumps may lose in one place before it loses for good
-            near = [losses[n] if curves[n].lead is not None else turns[n] for n in numbers.tolist()]
-            high = np.minimum(np.array(near, dtype=np.float64) + half_width, limit[numbers])
-            found = self.loses_at(numbers, high, curves, exact)
-            loses |= dict(zip(numbers[found].tolist(), high[found].tolist(), strict=True))
-        return wins, loses
-
-    def turn(self, number: int, curve: Curve, lower: NDArray[np.float64], loss: float | None) -> float:
-        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
-        piece = int(np.flatnonzero(~(lower > 0))[0])
-        start, end = curve.z[piece], curve.z[min(piece + 1, len(curve.z) - 1)]
-        if loss is not None and start <= loss <= end:
-            return loss
-        margin = curve.margin(int(self.labels[number]))
-        return float(end if margin[piece] > margin[min(piece + 1, len(margin) - 1)] else start)
-
-    def wins_up_to(
-        self,
-        numbers: NDArray[Any],
-        low: NDArray[np.float64],
-        curves: Sequence[Curve],
-        proved: Sequence[NDArray[np.float64]],
-        exact: bool,
-    ) -> NDArray[np.bool_]:
-        """Whether the label wins on each line up to a strength: on the pieces before it, and on what is left of one."""
-        wins = np.zeros(len(numbers), bool)
-        left: list[tuple[int, tuple[float, float]]] = []
-        direct = self.margins(numbers, low)
-        for i, (number, z) in enumerate(zip(numbers.tolist(), low.tolist(), strict=True)):
-            curve, label = curves[number], int(self.labels[number])
-            piece = max(int(np.searchsorted(curve.z, z, side="left")) - 1, 0)
-            before, start = bool((proved[number][:piece] > 0).all()), float(curve.margin(label)[piece])
-            if not before or not min(direct[i], start) > 0:
-                continue
-            # the chord is within one error of the margin at either end, and so is the margin of the chord in between
-            if self.settings.rounding == "nominal" or min(direct[i], start) > 3 * self.off(curve, piece):
-                wins[i] = True
-            else:
-                left.append((i, (float(curve.z[piece] * (1 - SLACK)), z)))
-        if left:
-            rows = np.array([i for i, _ in left])
-            wins[rows] = self.leads(numbers[rows], [cell for _, cell in left], exact=exact) > 0
-        return wins
-
-    def loses_at(
-        self, numbers: NDArray[Any], high: NDArray[np.float64], curves: Sequence[Curve], exact: bool
-    ) -> NDArray[np.bool_]:
-        """Whether the label loses on each line at a strength: provably, or by a tie in float64 and in the runtime."""
-        scores = self.scores(numbers, high)
-        direct = margins(scores, self.labels[numbers])
-        loses = direct <= 0
-        if self.settings.rounding == "nominal":
-            return loses
-        pieces = [
-            int(np.searchsorted(curves[n].z, z)) - 1 for n, z in zip(numbers.tolist(), high.tolist(), strict=True)
-        ]
-        close = [
-            i
-            for i, (n, piece) in enumerate(zip(numbers.tolist(), pieces, strict=True))
-            if loses[i] and not direct[i] < -self.off(curves[n], piece)
-        ]
-        if close:
-            scores[np.arange(len(numbers)), self.labels[numbers]] = -np.inf
-            rivals = scores.argmax(1)[close]
-            loses[close] = self.leads(numbers[close], [(z, z) for z in high[close].tolist()], rivals, exact) > 0
-            for i in [i for i in close if not loses[i] and direct[i] == 0]:
-                at = torch.tensor([[high[i]]], dtype=torch.float64)
-                loses[i] = bool(fails(self.network, self.queries[int(numbers[i])].obligations[0], at)[0])
-        return loses
-
-    def off(self, curve: Curve, piece: int) -> float:
-        """What a margin, on a piece of a curve or evaluated there, is off by at most."""
-        known = 0 <= piece < len(curve.error) and self.settings.arithmetic == "real" and not curve.bridged[piece]
-        return float(curve.off[piece]) if known else np.inf
-
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
     def inputs(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
@@ -514,17 +414,23 @@ class Batch:
         line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
         return self.lines.at(line, torch.as_tensor(z, dtype=torch.float64, device=device))
 
+    @cached_property
+    def at_once(self) -> int:
+        return longest_window(self.graph, self.budget)
+
     def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
         """Class scores on given lines at given strengths, evaluated directly."""
         found = [np.empty((0, self.graph.classes))]
-        step = longest_window(self.graph, self.budget) if len(z) else 1
-        for start in range(0, len(z), step):
-            rows = self.inputs(numbers[start : start + step], z[start : start + step])
+        for start in range(0, len(z), self.at_once):
+            some = slice(start, start + self.at_once)
+            rows = self.inputs(numbers[some], z[some])
             found.append(self.graph.run(rows).cpu().numpy())
         return np.concatenate(found)
 
-    def margins(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
-        return margins(self.scores(numbers, z), self.labels[numbers])
+
+def _leader_and_led(label: NDArray[Any], rival: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Whose lead over whom is meant: the label's over all (-1), or a rival's over the label."""
+    return np.where(rival < 0, label, rival), np.where(rival < 0, -1, label)
 
 
 def _float(lead: Fraction) -> float:

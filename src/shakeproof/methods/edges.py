@@ -1,0 +1,152 @@
+"""Where labels stop winning: up to where each provably wins, and where it loses, as close to one another as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shakeproof.evidence import SLACK
+from shakeproof.exact import Curve
+from shakeproof.methods.nearest import Floats, Numbers, nearest
+from shakeproof.property import margins
+from shakeproof.replay import fails
+
+if TYPE_CHECKING:
+    from shakeproof.methods.sweeping import Batch
+
+# Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
+HALF_WIDTHS = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4])
+# A lead of nothing is enough for a rival.
+TIED = 2.0**-1074
+
+
+class Edge(NamedTuple):
+    """One side of a place where a line's label stops winning: `z` are strengths, the nearest first.
+
+    It is claimed that the label wins from `start` to z, or loses to a `rival` at z. By how much that holds there is
+    `margin`, as far as one knows, and where it is `sure` no proof is needed.
+    """
+
+    number: int
+    z: Floats
+    start: Floats
+    rival: Numbers
+    margin: Floats
+    sure: NDArray[np.bool_]
+
+
+class Edges:
+    """Of the curves that a batch has swept, with what is proved between their rows, and where labels first lose."""
+
+    def __init__(
+        self, batch: Batch, curves: Sequence[Curve], losses: Sequence[float | None], proved: Sequence[Floats]
+    ) -> None:
+        self.batch, self.curves, self.losses, self.proved = batch, curves, losses, proved
+        self.nominal = batch.settings.rounding == "nominal"
+        self.widths = HALF_WIDTHS[-1:] if batch.budget.is_late() else HALF_WIDTHS  # all that there is time for
+
+    def found(self) -> tuple[dict[int, float], dict[int, float]]:
+        """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
+        turns = {
+            number: self.turn(number)
+            for number, (curve, lower) in enumerate(zip(self.curves, self.proved, strict=True))
+            if len(curve.z) and not (lower > 0).all()
+        }
+        wins = {number: 0.0 for number, z in turns.items() if z == 0}
+        loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
+        edges = self.edges(turns, wins, loses)
+        for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
+            if place < len(self.widths):
+                wins_before = edge.rival[place] < 0
+                (wins if wins_before else loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins_before))
+        return wins, loses
+
+    def turn(self, number: int) -> float:
+        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
+        curve, loss = self.curves[number], self.losses[number]
+        piece = int(np.flatnonzero(~(self.proved[number] > 0))[0])
+        start, end = curve.z[piece], curve.z[min(piece + 1, len(curve.z) - 1)]
+        if loss is not None and start <= loss <= end:
+            return loss
+        margin = curve.margin(self.label(number))
+        return float(end if margin[piece] > margin[min(piece + 1, len(margin) - 1)] else start)
+
+    def edges(self, turns: dict[int, float], wins: dict[int, float], loses: dict[int, float]) -> list[Edge]:
+        """Both sides of each turn, but for those that are known."""
+        before = [number for number in turns if number not in wins]
+        after = [number for number in turns if number not in loses and self.losses[number] is not None]
+        # the label of a network that jumps may lose in one place before it loses for good
+        near = [self.losses[n] if self.curves[n].lead is not None else turns[n] for n in after]
+        low = [np.maximum(turns[number] - self.widths, 0.0) for number in before]
+        high = [
+            np.minimum(z + self.widths, self.batch.path(number).end[0]) for number, z in zip(after, near, strict=True)
+        ]
+        if not low + high:
+            return []
+        numbers = np.repeat([*before, *after], len(self.widths))
+        scores = self.batch.scores(numbers, np.concatenate(low + high))
+        direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(self.widths))
+        scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf
+        rivals = scores.argmax(1).reshape(direct.shape)
+        count = len(before)
+        return [
+            *(self.before(*side) for side in zip(before, low, direct[:count], strict=True)),
+            *(self.after(*side) for side in zip(after, high, direct[count:], rivals[count:], strict=True)),
+        ]
+
+    def before(self, number: int, z: Floats, direct: Floats) -> Edge:
+        """That the label wins up to a strength: on the pieces before it, and on what is left of one."""
+        curve, lower = self.curves[number], self.proved[number]
+        piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
+        margin = np.minimum(direct, curve.margin(self.label(number))[piece])
+        margin = np.where(piece <= np.flatnonzero(~(lower > 0))[0], margin, -np.inf)
+        # the chord is within one error of the margin at either end, and so is the margin of the chord in between
+        sure = margin > (0.0 if self.nominal else 3 * self.off(curve, piece))
+        return Edge(number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
+
+    def after(self, number: int, z: Floats, direct: Floats, rivals: Numbers) -> Edge:
+        """That the label loses at a strength, or ties."""
+        curve = self.curves[number]
+        sure = direct <= 0 if self.nominal else direct < -self.off(curve, np.searchsorted(curve.z, z) - 1)
+        return Edge(number, z, z, rivals, np.where(direct == 0, TIED, -direct), sure)
+
+    def off(self, curve: Curve, piece: NDArray[Any]) -> Floats:
+        """What a margin, on a piece of a curve or evaluated there, is off by at most."""
+        if self.batch.settings.arithmetic != "real" or not len(curve.error):
+            return np.full(len(piece), np.inf)
+        inside = np.clip(piece, 0, len(curve.error) - 1)
+        return np.where((inside == piece) & ~curve.bridged[inside], curve.off[inside], np.inf)
+
+    def proved_at(self, edges: Sequence[Edge]) -> Numbers:
+        """For each edge, the number of the nearest strength at which it is proved."""
+        if not edges:
+            return np.empty(0, dtype=np.int64)
+        margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
+        found = nearest(margin, sure, lambda rows, places: self.bounds([edges[row] for row in rows], places, False))
+        left = np.flatnonzero(found == len(self.widths))
+        if len(left) and self.batch.computes_exactly:  # that takes its time: only where nothing else will do
+            found[left] = nearest(
+                margin[left],
+                sure[left],
+                lambda rows, places: self.bounds([edges[left[row]] for row in rows], places, True),
+            )
+        return found
+
+    def bounds(self, edges: Sequence[Edge], places: Numbers, exact: bool) -> Floats:
+        """Lower bounds of the margins of edges, at a place each; ties in float64 are lost if the runtime has them."""
+        at = list(zip(edges, places.tolist(), strict=True))
+        numbers, rivals = (np.array(column) for column in zip(*((e.number, e.rival[p]) for e, p in at), strict=True))
+        found = self.batch.leads(numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exact)
+        for i, (edge, place) in enumerate(at):
+            if edge.margin[place] == TIED and not found[i] > 0:
+                strength = torch.tensor([[edge.z[place]]], dtype=torch.float64)
+                tied = fails(self.batch.network, self.batch.queries[edge.number].obligations[0], strength)[0]
+                found[i] = TIED if tied else found[i]
+        return found
+
+    def label(self, number: int) -> int:
+        return int(self.batch.labels[number])
