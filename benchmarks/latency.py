@@ -31,7 +31,7 @@ BENCHMARKS = {
     "oval21": ("benchmarks/oval21/onnx/cifar_deep_kw.onnx", "benchmarks/oval21/vnnlib/cifar_deep_kw*", 3),
     "sri_resnet_b": (RESNET, "benchmarks/sri_resnet_b/vnnlib/*_eps_0.00350.vnnlib.gz", 2),
 }
-PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=5", "sharpen:size=5")
+PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
 
 # Answers one query after another, as it is told, with what that took and what it found.
 WORKER = """

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from shakeproof.network import Graph, Node
+from shakeproof.network import Graph, Node, once_for_each
 from shakeproof.operators import (
     ABOVE,
     UNIT,
@@ -51,8 +51,14 @@ LOST = 2.0**-500
 OF_CHORDS, OF_BENDS = 8, 48
 
 
+@once_for_each
+def gammas(graph: Graph) -> tuple[float, ...]:
+    """For each node, the relative rounding of its sums, and of a line around what it reads."""
+    return tuple(gamma(graph, node) for node in graph.nodes)
+
+
 def gamma(graph: Graph, node: Node) -> float:
-    """The relative rounding of a node's sums, and of a line around what it reads.
+    """The same of one node.
 
     What piecewise-linear functions give back is rounded once, if at all, and so is what they compare with. Whole
     numbers are not rounded.
@@ -76,14 +82,23 @@ def planes_share(shape: torch.Size, nodes: int = 0, roundings: int = 0) -> float
     return count * UNIT / (1 - count * UNIT)
 
 
+@once_for_each
+def _noises(graph: Graph) -> tuple[tuple[float, float], ...]:
+    """What a plane is off by at each node, as a share of its sums' terms, and beyond that."""
+    found = []
+    for node, share, off in zip(graph.nodes, gammas(graph), graph.offs, strict=True):
+        roundings = node.operator.roundings if isinstance(node.operator, Affine) else 0
+        planes = planes_share(node.shape, len(graph.nodes), roundings)
+        found.append((2 * planes + share, float(off.max()) + graph.tiny))
+    return tuple(found)
+
+
 def noise_of(graph: Graph, index: int, terms: Tensor) -> Tensor:
     """What a plane is off by for each unit of the coefficients that it had at a node, whose sums' terms are so large
     together.
     """
-    node = graph.nodes[index]
-    roundings = node.operator.roundings if isinstance(node.operator, Affine) else 0
-    share = 2 * planes_share(node.shape, len(graph.nodes), roundings) + gamma(graph, node)
-    noise = share * terms + (float(graph.offs[index].max()) + graph.tiny)
+    share, off = _noises(graph)[index]
+    noise = share * terms + off
     return noise if graph.largest == torch.inf else torch.where(terms < graph.largest, noise, torch.inf)
 
 
@@ -100,7 +115,7 @@ def carried(operator: Operator, share: float, errors: Sequence[Tensor], sizes: S
 
 def widened(graph: Graph, index: int, image: Range, relaxation: Relaxation, sizes: Sequence[Tensor]) -> Range:
     """What a node's output lies between, computed from its inputs' ranges, with what rounding may have done to it."""
-    share = gamma(graph, graph.nodes[index])
+    share = gammas(graph)[index]
     slack = share * torch.maximum(image.low.abs(), image.high.abs()) + graph.tiny
     if isinstance(relaxation, Itself):
         slack = slack + share * (relaxation.spread(*sizes) + graph.constants[index]) + graph.offs[index]
@@ -154,15 +169,17 @@ class Chords:
     def after(self, index: int, given: Sequence[Reach], y: Tensor, gaps: Tensor | None = None) -> Reach:
         """Of a node's output, given those of its inputs. `gaps` (rows) says what bends that have no row may add."""
         known = self.coefficients[index]
-        size = error = given[0].size.new_zeros(()) + known.constant
-        error = known.share * error + known.off
-        for reach, (gain, absolute) in zip(given, known.gains, strict=True):
-            size = size + absolute * reach.size
-            error = error + gain * reach.error + known.share * absolute * reach.size
+        pairs = list(zip(given, known.gains, strict=True))
+        errors = [
+            torch.add(gain * own.error, own.size, alpha=known.share * absolute) for own, (gain, absolute) in pairs
+        ]
+        error = reduce(torch.add, errors) + (known.share * known.constant + known.off)
         if gaps is not None:
             error = error + gaps
         if index in self.measured:
             size = _of_segments(norm(y))
+        else:
+            size = reduce(torch.add, [absolute * own.size for own, (_, absolute) in pairs]) + known.constant
         return Reach(size * ABOVE, error * ABOVE)
 
     @cached_property
@@ -173,19 +190,25 @@ class Chords:
 
     @cached_property
     def coefficients(self) -> tuple[Coefficients, ...]:
-        return tuple(self._coefficients(index) for index in range(len(self.graph.nodes)))
+        return _coefficients(self.graph)
 
-    def _coefficients(self, index: int) -> Coefficients:
-        node = self.graph.nodes[index]
-        operator, constant = node.operator, float(norm(self.graph.constants[index]))
-        shapes = [self.graph.shape(value) for value in node.inputs]
-        tiny = self.graph.tiny * float(node.shape.numel() ** 0.5)
-        if isinstance(operator, Affine):
-            off = float(norm(self.graph.offs[index])) + tiny
-            return Coefficients(stretches(operator, shapes), gamma(self.graph, node), constant, off)
-        assert isinstance(operator, PiecewiseLinear)
-        bends = len(operator.thresholds) if isinstance(operator, Bending) else 2
-        return Coefficients(((operator.stretch, operator.stretch),), OF_BENDS * bends * UNIT, constant, tiny)
+
+@once_for_each
+def _coefficients(graph: Graph) -> tuple[Coefficients, ...]:
+    return tuple(_coefficients_of(graph, index) for index in range(len(graph.nodes)))
+
+
+def _coefficients_of(graph: Graph, index: int) -> Coefficients:
+    node = graph.nodes[index]
+    operator, constant = node.operator, float(norm(graph.constants[index]))
+    shapes = [graph.shape(value) for value in node.inputs]
+    tiny = graph.tiny * float(node.shape.numel() ** 0.5)
+    if isinstance(operator, Affine):
+        off = float(norm(graph.offs[index])) + tiny
+        return Coefficients(stretches(operator, shapes), gammas(graph)[index], constant, off)
+    assert isinstance(operator, PiecewiseLinear)
+    bends = len(operator.thresholds) if isinstance(operator, Bending) else 2
+    return Coefficients(((operator.stretch, operator.stretch),), OF_BENDS * bends * UNIT, constant, tiny)
 
 
 def _of_segments(rows: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from shakeproof.operators import (
     Relaxation,
     stretches,
 )
-from shakeproof.rounding import carried, gamma, noise_of, norm, planes_share, widened
+from shakeproof.rounding import carried, gammas, noise_of, norm, planes_share, widened
 
 FLOAT_BYTES = 8
 
@@ -122,7 +122,7 @@ def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -
     No entry of its inputs is larger than `within` (cells). What a piecewise-linear function is rounded by is left to
     whoever reads it, whose share allows for it.
     """
-    node, share = graph.nodes[index], gamma(graph, graph.nodes[index])
+    node, share = graph.nodes[index], gammas(graph)[index]
     operator, constant = node.operator, graph.constants[index]
     if isinstance(operator, Affine) and operator.only_moves:
         relaxation: Relaxation = operator.itself([graph.shape(i) for i in node.inputs])
@@ -155,10 +155,10 @@ def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[En
     """A bound (cells) on the norm of all that is beside a node's affine functions; infinite if there is none."""
     node, lengths = graph.nodes[index], [value.norm for value in given if value.norm is not None]
     local = norm(
-        ((0 if isinstance(node.operator, Affine) else gamma(graph, node)) + 4 * UNIT) * _size(made.points)
+        ((0 if isinstance(node.operator, Affine) else gammas(graph)[index]) + 4 * UNIT) * _size(made.points)
     ) + graph.tiny * float(node.shape.numel())
     if isinstance(node.operator, Affine):
-        share = gamma(graph, node)
+        share = gammas(graph)[index]
         gains = stretches(node.operator, [graph.shape(i) for i in node.inputs])
         local = local + float(share * norm(graph.constants[index]) + norm(graph.offs[index]))
         for value, length, (gain, absolute) in zip(given, lengths, gains, strict=True):

@@ -14,7 +14,7 @@ from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
 from shakeproof.network import Graph
 from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
-from shakeproof.rounding import carried, gamma, noise_of, planes_share, widened
+from shakeproof.rounding import carried, gammas, noise_of, planes_share, widened
 
 # How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
@@ -155,7 +155,7 @@ def _size(within: Range) -> Tensor:
 
 def _interval(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Range]) -> Range:
     """What a node's output lies between, from its inputs' ranges alone."""
-    operator, share = graph.nodes[index].operator, gamma(graph, graph.nodes[index])
+    operator, share = graph.nodes[index].operator, gammas(graph)[index]
     if operator.only_moves:  # the ends themselves: a middle and a radius would round them
         return Range(operator.apply(*(r.low for r in given)), operator.apply(*(r.high for r in given)))
     found, sizes = relaxation.image(*given), [_size(r) for r in given]

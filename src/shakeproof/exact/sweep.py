@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.network import Graph
+from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import BLOCK_BYTES, Breaks, Jumping, PiecewiseLinear
 from shakeproof.path import Path
 from shakeproof.rounding import Chords, Reach, norm
@@ -169,8 +169,9 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     None if the time is up before that: of a deep network, one window may take long.
     """
     plan = window.plan
+    cut = plan.cut
     values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
-    reaches = {number: reach.of(plan.source, plan.cut) for number, reach in window.reaches.items()}
+    reaches = {number: reach.of(plan.source, cut) for number, reach in window.reaches.items()}
     joined = plan.line[1:] == plan.line[:-1]
     for index in range(max(window.node, 0), len(graph.nodes)):
         if budget.is_late():
@@ -183,6 +184,7 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
         inputs, given = [values[i] for i in node.inputs], [reaches[i] for i in node.inputs if i in reaches]
         for dead in graph.last_uses[index]:
             del values[dead]
+            reaches.pop(dead, None)
         if isinstance(node.operator, PiecewiseLinear) and index in graph.overwriting:
             values[index + 1] = node.operator.overwrite(inputs[0])
         else:
@@ -282,6 +284,14 @@ def cut_into_windows(
 
 def longest_window(graph: Graph, budget: Budget) -> int:
     """How many rows a window may have so that all windows waiting at once, and one at work, fit the budget."""
+    waiting, at_work, fixed = _bytes(graph)
+    rows = budget.fitting(waiting + at_work, "the network", fixed=fixed, least=SHORTEST_WINDOW)
+    return min(rows, max(WINDOW_ROWS, WINDOW_BYTES // at_work))
+
+
+@once_for_each
+def _bytes(graph: Graph) -> tuple[int, int, int]:
+    """What a row takes in the windows that wait, and in the one at work; and what is needed however many there are."""
     waiting, at_work = 0, 0
     for node, size in zip(graph.nodes, graph.live_sizes, strict=True):
         live = FLOAT_BYTES * size
@@ -290,6 +300,4 @@ def longest_window(graph: Graph, budget: Budget) -> int:
         if isinstance(node.operator, (PiecewiseLinear, Jumping)):
             waiting += live
     bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, (PiecewiseLinear, Jumping))]
-    fixed = FIXED_BYTES + BREAK_BYTES * max(bending, default=0)
-    rows = budget.fitting(waiting + at_work, "the network", fixed=fixed, least=SHORTEST_WINDOW)
-    return min(rows, max(WINDOW_ROWS, WINDOW_BYTES // at_work))
+    return waiting, at_work, FIXED_BYTES + BREAK_BYTES * max(bending, default=0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 TINY = 2.0**-1000
 # Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
 LARGEST_FLOAT32 = 2.0**80
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +184,19 @@ class Graph:
         """This network with an operator that keeps the scores' shape put behind it."""
         last = len(self.nodes)
         return replace(self, nodes=(*self.nodes, Node(operator, (last,), self.shape(last))))
+
+
+def once_for_each(work: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
+    """A function of a graph, worked out once and kept as long as the graph is; what it finds must not refer to it."""
+    known: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
+
+    @wraps(work)
+    def found(graph: Graph) -> Found:
+        if graph not in known:
+            known[graph] = work(graph)
+        return known[graph]
+
+    return found
 
 
 def bending_neurons(graph: Graph) -> Mapping[str, int]:
