@@ -42,3 +42,4 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 	$(BIN)/python benchmarks/rows.py --minute
 	$(BIN)/python benchmarks/bounds.py
+	$(BIN)/python benchmarks/latency.py
