@@ -333,7 +333,7 @@ def test_demo(tmp_path):
         (("profile", "gone.onnx", "IMAGE", "-p", "box-blur:size=3"), "gone.onnx"),
         (("profile", "cut.onnx", "IMAGE", "-p", "box-blur:size=3"), "cut.onnx"),
         (("profile", "MODEL", "gone.png", "-p", "box-blur:size=3"), "gone.png"),
-        (("profile", "MODEL", "small.png", "-p", "box-blur:size=3"), "8 x 8 x 3"),
+        (("profile", "MODEL", "small.png", "-p", "box-blur:size=3"), "3 x 8 x 8"),
         (("profile", "MODEL", "nan.npy", "-p", "box-blur:size=3"), "NaN"),
         (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--label", "10"), "label 10"),
         (("profile", "MODEL", "IMAGE", "-p", "box-blur:size=3", "--label", "cat"), "cat"),
