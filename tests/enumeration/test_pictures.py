@@ -25,9 +25,16 @@ def rounded(value: Fraction, rule: str) -> int:
 
 
 def plainly(path: ExactPath, end: float, clip: tuple[float, float], rule: str) -> list[list[int]]:
-    """All pictures in order: at every strength where a pixel may change, and in the middle between neighbours."""
+    """All pictures of a path that is given in whole numbers."""
     base = [Fraction(int(n), path.unit) for n in path.base.ravel()]
     slope = [Fraction(int(n), path.unit) for n in path.slopes[0].ravel()]
+    return in_order(base, slope, end, clip, rule)
+
+
+def in_order(
+    base: list[Fraction], slope: list[Fraction], end: float, clip: tuple[float, float], rule: str
+) -> list[list[int]]:
+    """All pictures in order: at every strength where a pixel may change, and in the middle between neighbours."""
     low, high = (Fraction(bound) for bound in clip)
     moments = {Fraction(0), Fraction(end)}
     for b, a in zip(base, slope, strict=True):
