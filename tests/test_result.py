@@ -19,6 +19,7 @@ from shakeproof import demo
 from shakeproof.errors import InputError
 from shakeproof.report import DemoRows
 from shakeproof.report.reported import lost_from, proved_up_to
+from shakeproof.result import spoken_time
 from shakeproof.vnnlib import robustness
 
 # As the interface promises them.
@@ -149,6 +150,11 @@ def test_a_result_that_is_undecided_for_another_reason_reads_back():
     assert result.reason is sp.Reason.RUNTIME_DISAGREES
     assert sp.Record.from_json(json.dumps(result.to_json())) == result.record
     assert sp.Record.from_json(json.dumps(result.to_json())).reason is result.reason
+
+
+def test_times_are_said_in_their_units():
+    spoken = [spoken_time(seconds) for seconds in (0.0123, 9, 119, 120, 5400, 7200, 172_800, 4_320_000)]
+    assert spoken == ["0.012 s", "9 s", "119 s", "2 min", "90 min", "2 h", "48 h", "50 days"]
 
 
 def test_every_reason_reads_back():

@@ -163,6 +163,11 @@ class Proof(ABC):
         """Whether nothing was left undone because the time was up."""
 
     @property
+    def left(self) -> float | None:
+        """How many more pieces are to be expected, where the time was up; None where nobody knows."""
+        return None
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether rounding is what stands in the way."""
         return False
@@ -194,7 +199,8 @@ class Swept(Proof):
 
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
     may have done (but for a `nominal` one); none where nobody looked. A curve of one row has one. Within a piece that
-    is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found.
+    is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found. About so many
+    pieces are `left` behind the curve.
     """
 
     curve: Curve
@@ -205,6 +211,7 @@ class Swept(Proof):
     lost: float | None = None
     timed_out: bool = False
     nominal: bool = False
+    left: float | None = None
 
     method = "exact"
 
@@ -397,6 +404,10 @@ class Enumerated(Proof):
     @property
     def is_finished(self) -> bool:
         return not self.timed_out
+
+    @property
+    def left(self) -> float:
+        return len(self.pictures) - len(self.margins)
 
     @cached_property
     def _kept(self) -> int:

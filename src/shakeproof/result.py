@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT = 2
+UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,14 @@ class Result:
     def pieces(self) -> int:
         """How many linear pieces were enumerated, or parts bounded."""
         return sum(proof.pieces for proof in self.evidence.proofs)
+
+    @property
+    def rest(self) -> Rest | None:
+        """What is left to do where the time was up; None where nobody knows."""
+        left = None if self.proof is None or self.reason is not Reason.TIMEOUT else self.proof.left
+        if not left or not self.pieces:
+            return None
+        return Rest(self.pieces / self.seconds, left * self.seconds / self.pieces)
 
     @property
     def critical_strength(self) -> Bracket | None:
@@ -188,6 +197,7 @@ class Result:
             reason=self.reason,
             seconds=round(self.seconds, 6),
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
+            rest=self.rest,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -218,6 +228,17 @@ class Result:
         from shakeproof.report import result_figure
 
         return result_figure(self)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """How fast a query went until its time was up, and about how long the rest would take."""
+
+    pieces_per_second: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"about {spoken_time(self.seconds)} more at {self.pieces_per_second:.3g} pieces a second"
 
 
 @dataclass(frozen=True)
@@ -254,6 +275,7 @@ class Record:
     reason: Reason | None
     seconds: float
     deployment: Deployment | None = None
+    rest: Rest | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -281,7 +303,8 @@ class Record:
             but = " (rounding was not looked at)" if self.rounding == "nominal" else ""
             return wins + _at(self.strength, " at every strength up to ") + but
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
-        return (self.reason.sentence if self.reason else "nothing was proved") + reached
+        rest = "" if self.rest is None else f"; the rest would take {self.rest}"
+        return (self.reason.sentence if self.reason else "nothing was proved") + reached + rest
 
     def status_at(self, strength: float) -> Status:
         """What the answer says about a part of the path, [0, `strength`]; of several strengths, each up to that."""
@@ -300,8 +323,8 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        deployment = plain.pop("deployment")
-        plain |= {} if deployment is None else {"deployment": asdict(deployment)}
+        seldom = {name: plain.pop(name) for name in ("rest", "deployment")}
+        plain |= {name: asdict(value) for name, value in seldom.items() if value is not None}
         found = self.counterexample
         plain |= {
             "status": self.status.value,
@@ -328,6 +351,7 @@ class Record:
                 if said["reason"] is None
                 else {reason.value: reason for reason in Reason}[said["reason"]],
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
+                "rest": Rest(**said["rest"]) if said.get("rest") else None,
                 "profile": tuple(Interval(part["from"], part["to"], part["class"]) for part in said["profile"]),
                 "critical_strength": _tupled(said["critical_strength"]),
                 "strength": _tupled(said["strength"]),
@@ -338,6 +362,12 @@ class Record:
             return Record(**said)
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
+
+
+def spoken_time(seconds: float) -> str:
+    """A time in the unit that people would say it in."""
+    size, unit = next((own for own in UNITS if seconds < 120 * own[0]), UNITS[-1])
+    return f"{seconds / size:.{'2g' if seconds < 10 * size else '0f'}} {unit}"
 
 
 def bracketed(critical: Bracket) -> str:

@@ -25,6 +25,7 @@ from shakeproof.exact import (
     RationalNetwork,
     join,
     longest_window,
+    pieces_left,
     swept_curves,
     threads_for,
 )
@@ -181,7 +182,9 @@ class Batch:
                 (lost,) = witness.strengths
             elif lost is None and witness is not None and witness.replayed:
                 lost = end  # what the runtime shows need not be lost in real numbers just there
-            proof = Swept(curve, label, end, lower, wins.get(number, 0.0), lost, timed_out, nominal)
+            is_open = timed_out and witness is None and not complete and curve.pieces > 0
+            left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
+            proof = Swept(curve, label, end, lower, wins.get(number, 0.0), lost, timed_out, nominal, left)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,

@@ -144,6 +144,8 @@ def _qualified(result: Result) -> Iterator[str]:
     """What must be said beside a verdict."""
     if result.reason is not None:
         yield result.reason.value
+    if result.rest is not None:
+        yield str(result.rest)
     if result.rounding == "nominal":
         yield "nominal"
     if result.arithmetic != "real":
