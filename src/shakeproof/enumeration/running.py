@@ -12,7 +12,13 @@ Made = TypeVar("Made")
 
 
 def side_by_side(run: Callable[[Given], Made], batches: Iterable[Given], workers: int) -> Iterator[Made]:
-    """run(batch) for each, in order: several at a time, while the next ones are made."""
+    """run(batch) for each, in order: several at a time, while the next ones are made.
+
+    For one worker, no thread is worth its while: what is made beside its runs is little, and waiting for it costs more.
+    """
+    if workers == 1:
+        yield from map(run, batches)
+        return
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Made]] = deque()
         try:
