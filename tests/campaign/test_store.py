@@ -91,7 +91,7 @@ def test_curves_are_drawn_closely_and_small(store, results):
                 assert np.abs(np.interp(curve.z, kept.z, own) - exact[:, rival]).max() <= 1.1e-3 * height
             assert (kept.margin < 0).any() == (curve.margin(result.label) < 0).any()
             assert kept.bridged.sum() == curve.bridged.sum()
-    sizes = [len(drawn(result).packed()) for result in results]
+    sizes = [len(drawn(result, result.profile).packed()) for result in results]
     assert max(sizes) < 2000
 
 

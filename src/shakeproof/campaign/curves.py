@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shakeproof.evidence import Enumerated
+from shakeproof.evidence import Enumerated, Interval
 from shakeproof.result import Result
 
 Floats = NDArray[np.float64]
-RIVALS, MOST_PLACES, FEW_PLACES, TOLERANCE = 4, 128, 48, 1e-3
+RIVALS, MOST_PLACES, FEW_PLACES, TOLERANCE = 4, 128, 96, 1e-3
 LEVELS = 2**15 - 1
 HEADER = struct.Struct("<HBf")
 
@@ -69,8 +70,8 @@ class DrawnCurve:
         return DrawnCurve(z.astype(np.float64), rivals.astype(np.int64), levels.T * (scale / LEVELS), bridged)
 
 
-def drawn(result: Result) -> DrawnCurve | None:
-    """What there is to draw of an answer: None where no curve was found, or strengths are several."""
+def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
+    """What there is to draw of an answer, whose profile is known; None without a curve of one strength."""
     if result.label is None or result.query.parameters != 1:
         return None
     if isinstance(result.proof, Enumerated):
@@ -83,8 +84,7 @@ def drawn(result: Result) -> DrawnCurve | None:
     leads = curve.leads(result.label)
     rivals = np.argsort(leads.min(0), kind="stable")[: min(RIVALS, leads.shape[1] - 1)]
     z, bridged = curve.z, curve.bridged
-    changes = np.array([part.start for part in result.profile[1:]])
-    new = np.setdiff1d(changes, z)
+    new = np.setdiff1d([part.start for part in profile[1:]], z)
     if len(new):  # where a line crosses zero, it should be seen to
         places, there = np.searchsorted(z, new), curve.at(new)
         leads = np.insert(leads, places, there[:, [result.label]] - there, axis=0)

@@ -16,7 +16,7 @@ from shakeproof.campaign.working import AskedQuestion, Failure, FoundWindow, Tas
 # A query that so many workers died of is given up.
 MOST_DEATHS = 3
 # The fewer are left, the fewer are handed out at once, so that all workers end together; but no fewer than this.
-FEWEST, SHARES = 8, 3
+FEWEST, SHARES = 24, 3
 # Every so many seconds, the store is asked what others have answered, if there is nothing else to do.
 LOOK_AGAIN = 1.0
 
@@ -64,9 +64,10 @@ class Desk:
     # -- what is to be done -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Ask the store what is missing."""
+        """Ask the store what is missing. Images that share a perturbation go together: they are convolved at once."""
         waiting = self.ledger.waiting(self.registered.id, self.timeout, self.certificates)
-        self.queue = deque(own for own in waiting if own.query not in self.out and own.model not in self.unusable)
+        mine = [own for own in waiting if own.query not in self.out and own.model not in self.unusable]
+        self.queue = deque(sorted(mine, key=lambda own: (own.model, own.perturbation)))
         self.settled, self.looked = self.total - len(waiting), now()
 
     def next_task(self) -> Task | None:

@@ -25,7 +25,8 @@ class Finding:
 
 def finding(query: int, network: Deployed, result: Result, model: str, certificates: bool) -> Finding:
     """What is kept of a result; `model` is what the network's file is called where the campaign runs."""
-    curve = drawn(result)
+    record = result.record
+    curve = drawn(result, record.profile)
     proof = unproved = None
     if certificates:
         try:
@@ -34,7 +35,7 @@ def finding(query: int, network: Deployed, result: Result, model: str, certifica
             unproved = str(error)
     return Finding(
         query=query,
-        record=replace(result.record, model=model).to_json(),
+        record=replace(record, model=model).to_json(),
         label_predicted=result.query.label_predicted,
         curve=None if curve is None else curve.packed(),
         certificate=proof,
