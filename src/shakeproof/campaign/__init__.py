@@ -20,6 +20,7 @@ from shakeproof.campaign.stored import (
 )
 from shakeproof.campaign.tables import PaperTable, flat, paper_table
 from shakeproof.campaign.trial import Forecast, forecast
+from shakeproof.campaign.working import Workbench
 
 __all__ = [
     "Campaign",
@@ -41,6 +42,7 @@ __all__ = [
     "StoredImage",
     "StoredModel",
     "StoredProfile",
+    "Workbench",
     "default_jobs",
     "drawn",
     "finding",

@@ -113,8 +113,9 @@ class Desk:
         first = self.queue.popleft()
         if self._is_alone(first) or self._is_cut(first):
             return [first]
-        at_once = self.registered.models[first.model].at_once
-        size = min(at_once, max(FEWEST, len(self.queue) // (SHARES * self.jobs)))
+        size = self.registered.models[first.model].at_once
+        if self.jobs > 1:
+            size = min(size, max(FEWEST, len(self.queue) // (SHARES * self.jobs)))
         some = [first]
         while self.queue and len(some) < size:
             if self.queue[0].model != first.model or self._is_alone(self.queue[0]) or self._is_cut(self.queue[0]):
