@@ -96,7 +96,7 @@ def test_a_bundle_is_checked_from_itself_alone(copied):
     found = recheck(copied)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "3 of 3 certificates hold; 0 verdicts have none" in found.stdout
-    with sqlite3.connect(copied / "store.sqlite") as connection:
+    with sqlite3.connect(copied / "store.db") as connection:
         assert connection.execute("SELECT count(*) FROM results").fetchone() == (4,)
 
 

@@ -25,7 +25,7 @@ from shakeproof.report.reported import Reported
 README = """\
 report.html     the report, for any browser; it asks nothing of any other computer
 evidence.json   the same facts for programs: claims, domains, digests, verdicts, what is undecided
-store.sqlite    the answers; shakeproof's own commands read it
+store.db        the answers; shakeproof's own commands read it
 certificates/   what it takes to find verdicts again, named by their SHA-256
 models/         the networks that they are about
 images/         the pixels, as numpy arrays (channels, height, width), named by their SHA-256
@@ -33,7 +33,7 @@ checker/        the program that checks certificates: Python and numpy, nothing 
 recheck.py      checks all of it anew: python recheck.py
 manifest.json   the SHA-256 of every file
 """
-STORE = "store.sqlite"
+STORE = "store.db"
 
 
 def write_bundle(folder: Path, store: Store, reported: Reported, evidence: Mapping[str, Any], page: str) -> None:

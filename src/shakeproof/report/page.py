@@ -16,7 +16,10 @@ from shakeproof.report.names import shown
 from shakeproof.report.reported import Reported
 
 # One program, in the order in which its parts lean on one another.
-SCRIPTS = ("data", "picture", "marks", "summary", "list", "detail", "evidence", "main")
+SCRIPTS = (
+    *("data", "picture", "marks", "kernel", "selection", "accuracy", "summary", "list", "curves", "detail", "evidence"),
+    "main",
+)
 
 
 def html_page(reported: Reported, evidence: Mapping[str, Any], title: str) -> str:

@@ -70,7 +70,7 @@ def lost_from(record: Record) -> float | None:
         return 0.0
     if record.status is not Status.UNSAFE:
         return None
-    if record.critical_strength is not None:
+    if record.critical_strength is not None and record.rounding == "rigorous":
         return record.critical_strength[1]
     return None if record.counterexample is None else max(_several(record.counterexample.strength), default=None)
 

@@ -2,9 +2,18 @@
 
 const ROW = 68;
 const SORTS = {
-  weakest: ["weakest first", (a, b) => a.lost - b.lost || a.proved - b.proved || (a.min_margin ?? 0) - (b.min_margin ?? 0)],
-  strongest: ["strongest first", (a, b) => b.lost - a.lost || b.proved - a.proved || (b.min_margin ?? 0) - (a.min_margin ?? 0)],
-  unsettled: ["least settled first", (a, b) => Math.min(b.lost, b.end) - b.proved - (Math.min(a.lost, a.end) - a.proved)],
+  weakest: [
+    "weakest first",
+    (a, b) => a.lost - b.lost || a.proved - b.proved || (a.min_margin ?? 0) - (b.min_margin ?? 0),
+  ],
+  strongest: [
+    "strongest first",
+    (a, b) => b.lost - a.lost || b.proved - a.proved || (b.min_margin ?? 0) - (a.min_margin ?? 0),
+  ],
+  unsettled: [
+    "least settled first",
+    (a, b) => Math.min(b.lost, b.end) - b.proved - (Math.min(a.lost, a.end) - a.proved),
+  ],
   image: ["by name", (a, b) => a.imageWords.localeCompare(b.imageWords, "en", { numeric: true })],
 };
 
@@ -12,29 +21,82 @@ class Finder {
   constructor(report, chosen) {
     Object.assign(this, { report, chosen, model: "", shown: [], selected: 0, thumbnails: new Map() });
     const options = (pairs) => pairs.map(([value, text]) => el("option", { value }, text));
-    const select = (text, pairs) => { const box = el("select", { "aria-label": text, onchange: () => this.refresh() }, options(pairs)); return [box, el("label", {}, text, box)]; };
-    const labels = [...new Set(report.answers.map((answer) => answer.labelWords))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const select = (text, pairs) => {
+      const box = el("select", { "aria-label": text, onchange: () => this.refresh() }, options(pairs));
+      return [box, el("label", {}, text, box)];
+    };
+    const labels = [...new Set(report.answers.map((answer) => answer.labelWords))].sort((a, b) =>
+      a.localeCompare(b, "en", { numeric: true }),
+    );
     let about, status, kind, label, sort;
-    this.search = el("input", { type: "search", placeholder: "name, class or perturbation", oninput: () => this.refresh() });
-    [this.status, status] = select("Verdict", [["", "any"], ...Object.entries(VERDICTS).filter(([own]) => report.answers.some((answer) => answer.status === own)).map(([own, [, text]]) => [own, text])]);
-    [this.kind, kind] = select("Perturbation", [["", "any"], ...report.perturbations.map((own, number) => [number, own.words])]);
+    this.search = el("input", {
+      type: "search",
+      placeholder: "name, class or perturbation",
+      oninput: () => this.refresh(),
+    });
+    [this.status, status] = select("Verdict", [
+      ["", "any"],
+      ...Object.entries(VERDICTS)
+        .filter(([own]) => report.answers.some((answer) => answer.status === own))
+        .map(([own, [, text]]) => [own, text]),
+    ]);
+    [this.kind, kind] = select("Perturbation", [
+      ["", "any"],
+      ...report.perturbations.map((own, number) => [number, own.words]),
+    ]);
     [this.label, label] = select("Label", [["", "any"], ...labels.map((own) => [own, own])]);
-    [this.sort, sort] = select("Order", Object.entries(SORTS).map(([key, [text]]) => [key, text]));
-    [this.each, about] = select("Show", [["", "every answer"], ["image", "each image at its weakest"]]);
+    [this.sort, sort] = select(
+      "Order",
+      Object.entries(SORTS).map(([key, [text]]) => [key, text]),
+    );
+    [this.each, about] = select("Show", [
+      ["", "every answer"],
+      ["image", "each image at its weakest"],
+    ]);
     this.count = el("p", { class: "dim", role: "status" });
     this.rows = el("div", { class: "rows", role: "presentation" });
-    this.list = el("div", { class: "list", role: "listbox", tabindex: 0, "aria-label": "Answers", onscroll: () => this.paint(), onkeydown: (event) => this.pressed(event) }, this.rows);
-    this.body = el("div", { class: "finder" }, el("div", { class: "filters" }, el("label", { class: "wide" }, "Search", this.search), status, kind, label, sort, fill(about, { class: "wide" }, [])), this.count, this.list);
+    this.list = el(
+      "div",
+      {
+        class: "list",
+        role: "listbox",
+        tabindex: 0,
+        "aria-label": "Answers",
+        onscroll: () => this.paint(),
+        onkeydown: (event) => this.pressed(event),
+      },
+      this.rows,
+    );
+    this.body = el(
+      "div",
+      { class: "finder" },
+      el(
+        "div",
+        { class: "filters" },
+        el("label", { class: "wide" }, "Search", this.search),
+        status,
+        kind,
+        label,
+        sort,
+        fill(about, { class: "wide" }, []),
+      ),
+      this.count,
+      this.list,
+    );
     new ResizeObserver(() => this.paint()).observe(this.list);
   }
 
   refresh() {
     const wanted = this.search.value.trim().toLowerCase();
-    const fits = (answer) => (this.model === "" || answer.model === Number(this.model)) && (!this.status.value || answer.status === this.status.value)
-      && (this.kind.value === "" || answer.perturbation === Number(this.kind.value)) && (!this.label.value || answer.labelWords === this.label.value)
-      && (!wanted || answer.found.includes(wanted));
+    const fits = (answer) =>
+      (this.model === "" || answer.model === Number(this.model)) &&
+      (!this.status.value || answer.status === this.status.value) &&
+      (this.kind.value === "" || answer.perturbation === Number(this.kind.value)) &&
+      (!this.label.value || answer.labelWords === this.label.value) &&
+      (!wanted || answer.found.includes(wanted));
     let fitting = this.report.answers.filter(fits).sort(SORTS.weakest[1]);
-    if (this.each.value) fitting = [...grouped(fitting, (answer) => `${answer.model} ${answer.image}`).values()].map((own) => own[0]);
+    if (this.each.value)
+      fitting = [...grouped(fitting, (answer) => `${answer.model} ${answer.image}`).values()].map((own) => own[0]);
     this.shown = fitting.sort(SORTS[this.sort.value][1]);
     this.count.textContent = `${this.shown.length.toLocaleString("en")} of ${words(this.report.answers.length, "answer")}`;
     this.rows.style.height = `${this.shown.length * ROW}px`;
@@ -44,7 +106,8 @@ class Finder {
 
   select(number, opens = true) {
     this.selected = Math.max(0, Math.min(number, this.shown.length - 1));
-    const top = this.selected * ROW, { scrollTop, clientHeight } = this.list;
+    const top = this.selected * ROW,
+      { scrollTop, clientHeight } = this.list;
     if (top < scrollTop) this.list.scrollTop = top;
     if (top + ROW > scrollTop + clientHeight) this.list.scrollTop = top + ROW - clientHeight;
     this.paint();
@@ -54,19 +117,33 @@ class Finder {
   pressed(event) {
     const page = Math.max(1, Math.floor(this.list.clientHeight / ROW) - 1);
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
-    if (event.key in moves) this.select(Math.max(0, Math.min(this.selected + moves[event.key], this.shown.length - 1)), false);
+    if (event.key in moves)
+      this.select(Math.max(0, Math.min(this.selected + moves[event.key], this.shown.length - 1)), false);
     else if (event.key === "Enter" || event.key === " ") this.select(this.selected, true);
     else return;
     event.preventDefault();
   }
 
   paint() {
-    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW) - 4), last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW) + 9);
+    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW) - 4),
+      last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW) + 9);
     const kept = new Map([...this.rows.children].map((row) => [row.dataset.key, row]));
     const rows = [];
     for (let number = first; number < last; number++) {
-      const answer = this.shown[number], key = `${answer.number}`, row = kept.get(key) || this.row(answer);
-      fill(row, { id: `answer-${number}`, "aria-posinset": number + 1, "aria-setsize": this.shown.length, "aria-selected": String(number === this.selected), css: { top: `${number * ROW}px` } }, []);
+      const answer = this.shown[number],
+        key = `${answer.number}`,
+        row = kept.get(key) || this.row(answer);
+      fill(
+        row,
+        {
+          id: `answer-${number}`,
+          "aria-posinset": number + 1,
+          "aria-setsize": this.shown.length,
+          "aria-selected": String(number === this.selected),
+          css: { top: `${number * ROW}px` },
+        },
+        [],
+      );
       row.place = number;
       rows.push(row);
     }
@@ -76,15 +153,33 @@ class Finder {
   }
 
   row(answer) {
-    const row = el("div", { class: "row", role: "option", "data-key": answer.number, onclick: () => this.select(row.place) },
-      this.thumbnail(answer.image), el("span", { class: "what" }, name(answer.imageWords), el("span", { class: "sub" }, this.report.perturbations[answer.perturbation].words),
-        el("span", { class: "sub" }, answer.labelWords, answer.rival === null ? "" : ` → ${answer.rival}`)),
-      el("span", { class: "end" }, mark(answer.status), " ", answer.briefly, el("span", { class: "hidden" }, `, ${VERDICTS[answer.status][1]}`), track(answer)));
+    const row = el(
+      "div",
+      { class: "row", role: "option", "data-key": answer.number, onclick: () => this.select(row.place) },
+      this.thumbnail(answer.image),
+      el(
+        "span",
+        { class: "what" },
+        name(answer.imageWords),
+        el("span", { class: "sub" }, this.report.perturbations[answer.perturbation].words),
+        el("span", { class: "sub" }, answer.labelWords, answer.rival === null ? "" : ` → ${answer.rival}`),
+      ),
+      el(
+        "span",
+        { class: "end" },
+        mark(answer.status),
+        " ",
+        answer.briefly,
+        el("span", { class: "hidden" }, `, ${VERDICTS[answer.status][1]}`),
+        track(answer),
+      ),
+    );
     return row;
   }
 
   thumbnail(number) {
-    const image = this.report.images[number], canvas = el("canvas", { "aria-hidden": "true", width: 1, height: 1 });
+    const image = this.report.images[number],
+      canvas = el("canvas", { "aria-hidden": "true", width: 1, height: 1 });
     if (image.pixels) drawImage(canvas, image);
     return canvas;
   }

@@ -3,45 +3,107 @@
 /* What all names begin with, up to a folder, says nothing about any of them. */
 function shortened(names) {
   let shared = names.length > 1 ? names[0].slice(0, names[0].lastIndexOf("/") + 1) : "";
-  for (const own of names) while (!own.startsWith(shared)) shared = shared.slice(0, shared.lastIndexOf("/", shared.length - 2) + 1);
+  for (const own of names)
+    while (!own.startsWith(shared)) shared = shared.slice(0, shared.lastIndexOf("/", shared.length - 2) + 1);
   return names.map((own) => own.slice(shared.length));
 }
 
 /* What the page says of an answer in several places, worked out once. */
 function prepared(report) {
-  const called = (model, number) => (number === null ? null : report.models[model].classes[number] ?? `class ${number}`);
+  const called = (model, number) =>
+    number === null ? null : (report.models[model].classes[number] ?? `class ${number}`);
   const pictures = shortened(report.images.map((image) => image.name));
   report.answers.forEach((answer, number) => {
-    const ends = [answer.strength].flat(), found = answer.counterexample, wrong = answer.status === "misclassified";
-    const reached = answer.proved, where = answer.lost ?? Infinity;
+    const ends = [answer.strength].flat(),
+      found = answer.counterexample,
+      wrong = answer.status === "misclassified";
+    const reached = answer.proved,
+      where = answer.lost ?? Infinity;
     for (const part of answer.profile) part.words = called(answer.model, part.class);
-    for (const rival of answer.margins?.rivals ?? []) rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
+    for (const rival of answer.margins?.rivals ?? [])
+      rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
     if (found) found.words = called(answer.model, found.class);
-    const next = wrong ? answer.predicted : where === Infinity ? null : answer.profile.find((part) => part.class !== answer.label)?.class ?? found?.class ?? null;
-    Object.assign(answer, { number, end: Math.min(...ends), lost: where, labelWords: called(answer.model, answer.label), predictedWords: called(answer.model, answer.predicted),
-      rival: called(answer.model, next), imageWords: pictures[answer.image],
-      briefly: wrong ? "at 0" : answer.status === "safe" ? `≥ ${plain(Math.min(...ends))}` : answer.status === "undecided" || answer.status === "error" ? (reached > 0 ? `> ${down(reached)}` : "?") : down(where) });
-    answer.found = [answer.imageWords, report.perturbations[answer.perturbation].words, report.perturbations[answer.perturbation].text, answer.labelWords, answer.rival].join("\n").toLowerCase();
+    const next = wrong
+      ? answer.predicted
+      : where === Infinity
+        ? null
+        : (answer.profile.find((part) => part.class !== answer.label)?.class ?? found?.class ?? null);
+    Object.assign(answer, {
+      number,
+      end: Math.min(...ends),
+      lost: where,
+      labelWords: called(answer.model, answer.label) ?? "no label",
+      predictedWords: called(answer.model, answer.predicted),
+      rival: called(answer.model, next),
+      imageWords: pictures[answer.image],
+      briefly: wrong
+        ? "at 0"
+        : answer.status === "safe"
+          ? `≥ ${plain(Math.min(...ends))}`
+          : answer.status === "undecided" || answer.status === "error"
+            ? reached > 0
+              ? `> ${down(reached)}`
+              : "?"
+            : down(where),
+    });
+    answer.found = [
+      answer.imageWords,
+      report.perturbations[answer.perturbation].words,
+      report.perturbations[answer.perturbation].text,
+      answer.labelWords,
+      answer.rival,
+    ]
+      .join("\n")
+      .toLowerCase();
   });
   return report;
 }
 
 function themed() {
   const box = document.getElementById("theme");
-  box.addEventListener("change", () => { document.documentElement.dataset.theme = box.value; });
+  box.addEventListener("change", () => {
+    document.documentElement.dataset.theme = box.value;
+  });
 }
 
 function controls(report, changed) {
   const end = Math.max(...report.answers.map((answer) => answer.end), 0) || 1;
   const state = { z: Math.min(report.strength, end), model: "" };
   const output = el("output", { for: "z" }, plain(state.z));
-  const range = el("input", { type: "range", id: "z", min: 0, max: end, step: end / 200, value: state.z, list: "strengths",
-    oninput: () => { state.z = Number(range.value); output.textContent = plain(state.z); changed(state); } });
-  const model = el("select", { onchange: () => { state.model = model.value; changed(state); } },
-    el("option", { value: "" }, "all networks"), report.models.map((own, number) => el("option", { value: number }, own.name)));
+  const range = el("input", {
+    type: "range",
+    id: "z",
+    min: 0,
+    max: end,
+    step: end / 200,
+    value: state.z,
+    list: "strengths",
+    oninput: () => {
+      state.z = Number(range.value);
+      output.textContent = plain(state.z);
+      changed(state);
+    },
+  });
+  const model = el(
+    "select",
+    {
+      onchange: () => {
+        state.model = model.value;
+        changed(state);
+      },
+    },
+    el("option", { value: "" }, "all networks"),
+    report.models.map((own, number) => el("option", { value: number }, own.name)),
+  );
   document.getElementById("controls").replaceChildren(
-    el("label", { class: "strength" }, "Everything below at strength z = ", output, range), el("datalist", { id: "strengths" }, report.strengths.map((value) => el("option", { value }))),
-    ...(report.models.length > 1 ? [el("label", {}, "Network ", model)] : []));
+    el("label", { class: "strength" }, "Everything below at strength z = ", output, range),
+    el(
+      "datalist",
+      { id: "strengths" },
+      report.strengths.map((value) => el("option", { value })),
+    ),
+    ...(report.models.length > 1 ? [el("label", {}, "Network ", model)] : []),
+  );
   return state;
 }
 
@@ -50,7 +112,9 @@ async function start() {
   themed();
   const report = prepared(await contents());
   document.getElementById("lead").textContent = report.lead;
-  document.getElementById("notices").replaceChildren(...report.notices.map((text) => el("p", { class: "notice" }, text)));
+  document
+    .getElementById("notices")
+    .replaceChildren(...report.notices.map((text) => el("p", { class: "notice" }, text)));
   const detail = new Detail(report, (answer) => detail.show(answer));
   const finder = new Finder(report, (answer, opens) => {
     detail.show(answer).then(() => opens && matchMedia("(max-width: 900px)").matches && detail.body.scrollIntoView());
@@ -62,23 +126,29 @@ async function start() {
     document.getElementById("images").scrollIntoView();
     finder.list.focus({ preventScroll: true });
   };
-  let waiting = false, selection = null, known = null;
+  let waiting = false,
+    selection = null,
+    known = null;
   const redraw = ({ z, model }) => {
     if (model !== known) {
       [known, selection] = [model, new Selection(report, model)];
       finder.model = model;
+      drawAccuracy(selection);
       drawDirections(selection);
       finder.refresh();
     }
     drawGlance(selection, z);
-    drawAccuracy(selection, z);
+    for (const panel of document.querySelectorAll("#accuracy .panel")) panel.at(z);
     drawMatrix(selection, z, choose);
     drawClasses(selection, z);
   };
   const state = controls(report, () => {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; redraw(state); });
+    requestAnimationFrame(() => {
+      waiting = false;
+      redraw(state);
+    });
   });
   redraw(state);
   drawEvidence(report.evidence);

@@ -15,40 +15,54 @@ function sources(length, taps, padding) {
 
 function convolved(pixels, [channels, height, width], matrix, padding) {
   const out = new Float64Array(pixels.length);
-  const rows = sources(height, matrix.length, padding), columns = sources(width, matrix[0].length, padding);
-  matrix.forEach((entries, r) => entries.forEach((entry, s) => {
-    if (!entry) return;
-    for (let line = 0; line < channels * height; line++) {
-      const row = rows[(line % height) + r];
-      if (row < 0) continue;
-      const from = (line - (line % height) + row) * width, to = line * width;
-      for (let j = 0; j < width; j++) {
-        const column = columns[j + s];
-        if (column >= 0) out[to + j] += entry * pixels[from + column];
+  const rows = sources(height, matrix.length, padding),
+    columns = sources(width, matrix[0].length, padding);
+  matrix.forEach((entries, r) =>
+    entries.forEach((entry, s) => {
+      if (!entry) return;
+      for (let line = 0; line < channels * height; line++) {
+        const row = rows[(line % height) + r];
+        if (row < 0) continue;
+        const from = (line - (line % height) + row) * width,
+          to = line * width;
+        for (let j = 0; j < width; j++) {
+          const column = columns[j + s];
+          if (column >= 0) out[to + j] += entry * pixels[from + column];
+        }
       }
-    }
-  }));
+    }),
+  );
   return out;
 }
 
 /* The path of one image: what it takes to have the picture at any strengths. */
 function pathOf(pixels, shape, perturbation) {
-  const { kernel: { start }, parts, clip } = perturbation;
+  const {
+    kernel: { start },
+    parts,
+    clip,
+  } = perturbation;
   const kernel = parts.find((part) => part.change);
   const base = kernel ? convolved(pixels, shape, start, kernel.padding) : pixels;
-  const slopes = parts.map((part) => part.change
-    ? convolved(pixels, shape, part.change, part.padding)
-    : base.map((value) => part.gain * value + part.offset));
-  return (strengths) => base.map((value, i) => {
-    const moved = slopes.reduce((sum, slope, p) => sum + slope[i] * strengths[p], value);
-    return clip ? Math.min(Math.max(moved, clip[0]), clip[1]) : moved;
-  });
+  const slopes = parts.map((part) =>
+    part.change
+      ? convolved(pixels, shape, part.change, part.padding)
+      : base.map((value) => part.gain * value + part.offset),
+  );
+  return (strengths) =>
+    base.map((value, i) => {
+      const moved = slopes.reduce((sum, slope, p) => sum + slope[i] * strengths[p], value);
+      return clip ? Math.min(Math.max(moved, clip[0]), clip[1]) : moved;
+    });
 }
 
 /* The kernel at some strengths, all parts in one, and what is added to every pixel. */
 function kernelAt(perturbation, strengths) {
-  const matrix = perturbation.kernel.start.map((row, i) => row.map((entry, j) =>
-    perturbation.kernel.changes.reduce((sum, change, p) => sum + change[i][j] * strengths[p], entry)));
+  const matrix = perturbation.kernel.start.map((row, i) =>
+    row.map((entry, j) =>
+      perturbation.kernel.changes.reduce((sum, change, p) => sum + change[i][j] * strengths[p], entry),
+    ),
+  );
   const offset = perturbation.parts.reduce((sum, part, p) => sum + (part.offset || 0) * strengths[p], 0);
   return { matrix, offset };
 }
@@ -61,10 +75,13 @@ function grey(image) {
 }
 
 function draw(canvas, image, pixels) {
-  const [channels, height, width] = image.shape, level = grey(image), size = height * width;
+  const [channels, height, width] = image.shape,
+    level = grey(image),
+    size = height * width;
   canvas.width = width;
   canvas.height = height;
-  const context = canvas.getContext("2d"), data = context.createImageData(width, height);
+  const context = canvas.getContext("2d"),
+    data = context.createImageData(width, height);
   const coloured = channels === 3 ? [0, size, 2 * size] : [0, 0, 0];
   for (let i = 0; i < size; i++) {
     for (let c = 0; c < 3; c++) data.data[4 * i + c] = level(pixels[coloured[c] + i]);

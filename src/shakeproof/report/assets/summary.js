@@ -1,200 +1,254 @@
-/* The first half of the page: what all answers say together, at the chosen strength and for the chosen network. */
-
-const proved = (answer, z) => (answer.proved > 0 || answer.status === "safe") && answer.proved >= z;
-const lost = (answer, z) => answer.lost <= z;
-
-function counted(answers, z) {
-  const certified = answers.filter((answer) => proved(answer, z)).length;
-  const violated = answers.filter((answer) => lost(answer, z)).length;
-  return { certified, violated, open: answers.length - certified - violated, all: answers.length };
-}
-
-function grouped(items, key) {
-  const groups = new Map();
-  for (const item of items) {
-    const own = key(item);
-    if (!groups.has(own)) groups.set(own, []);
-    groups.get(own).push(item);
-  }
-  return groups;
-}
-
-const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / (numbers.length || 1);
-
-/* Everything that the summaries need of a report, for the network that was chosen. */
-class Selection {
-  constructor(report, model) {
-    this.report = report;
-    this.pooled = model === "" && report.models.length > 1;
-    this.answers = report.answers.filter((answer) => model === "" || answer.model === Number(model));
-    this.byPerturbation = grouped(this.answers, (answer) => answer.perturbation);
-    this.end = Math.max(...this.answers.map((answer) => answer.end), 0);
-  }
-
-  /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */
-  get families() {
-    const kinds = [...this.byPerturbation.keys()].map((number) => ({ number, ...this.report.perturbations[number] }));
-    const families = grouped(kinds, (kind) => kind.family);
-    for (const members of families.values()) members.sort((a, b) => (a.size ?? 0) - (b.size ?? 0));
-    return families;
-  }
-
-  /* Between which shares 95 of 100 samples of images would put it; none where an image counts for several networks. */
-  band(count, all) {
-    return this.pooled || !this.report.bands[all] ? null : this.report.bands[all][count];
-  }
-}
-
-/* The share that is certified, as corners of its steps: it falls after each image's own strength. */
-function steps(answers, end, keeps) {
-  const corners = [...new Set([0, ...answers.map((answer) => answer[keeps]).filter((z) => z >= 0 && z < end)])].sort((a, b) => a - b);
-  const kept = keeps === "proved" ? proved : (answer, z) => !lost(answer, z);
-  return [...corners.map((z, i) => ({ from: z, to: corners[i + 1] ?? end }))].map(({ from, to }) =>
-    ({ from, to, count: answers.filter((answer) => kept(answer, (from + to) / 2)).length }));
-}
-
-const lineOf = (parts, x, y) => "M" + parts.map(({ from, to, height }) => `${x(from)},${y(height)}L${x(to)},${y(height)}`).join("L");
-
-function areaBetween(upper, lower, x, y) {
-  const back = [...lower].reverse().map(({ from, to, height }) => `${x(to)},${y(height)}L${x(from)},${y(height)}`);
-  return lineOf(upper, x, y) + "L" + back.join("L") + "Z";
-}
-
-function accuracyPanel(selection, members, z) {
-  const heights = (parts, all, of) => parts.map((part) => ({ ...part, height: of ? of(part.count, all) : part.count / all }));
-  const chart = responsive(190, (width, height) => {
-    const { x, y, axes, top, bottom } = frame(width, height, selection.end, 0, 1, [[0, "0 %"], [0.5, "50 %"], [1, "100 %"]]);
-    const drawn = members.map((kind, place) => {
-      const answers = selection.byPerturbation.get(kind.number), all = answers.length, colour = ordered(place);
-      const certified = steps(answers, selection.end, "proved"), possible = steps(answers, selection.end, "lost");
-      const low = selection.band(0, all) && heights(certified, all, (n) => selection.band(n, all)[0]);
-      const high = low && heights(possible, all, (n) => selection.band(n, all)[1]);
-      const settled = areaBetween(heights(possible, all), heights(certified, all), x, y);
-      return [
-        low ? svg("path", { class: "band", fill: colour, d: areaBetween(high, low, x, y) }) : null,
-        answers.some((answer) => answer.proved < Math.min(answer.lost, selection.end)) ? svg("path", { fill: "url(#hatch)", opacity: 0.5, d: settled }) : null,
-        svg("path", { class: "step", stroke: colour, "stroke-dasharray": dashed(place), d: lineOf(heights(certified, all), x, y) })];
-    });
-    return [...axes, ...drawn.flat(), svg("line", { class: "now", x1: x(z), x2: x(z), y1: top, y2: bottom })];
-  }, { "aria-label": `Certified accuracy against strength, ${members[0].family}; the numbers at strength ${plain(z)} are in the table below` });
-  const unsettled = members.some((kind) => counted(selection.byPerturbation.get(kind.number), z).open);
-  const rows = members.map((kind, place) => {
-    const answers = selection.byPerturbation.get(kind.number), found = counted(answers, z);
-    const low = selection.band(found.certified, found.all)?.[0], high = selection.band(found.all - found.violated, found.all)?.[1];
-    const swatch = el("span", { class: "swatch", css: { "border-color": ordered(place), "border-top-style": place % 2 ? "dashed" : "solid" } });
-    return [el("span", {}, swatch, kind.sizeWords || "all"), percent(found.certified / found.all),
-      low === undefined ? "–" : `${Math.floor(100 * low)} – ${Math.ceil(100 * high)} %`, ...(unsettled ? [found.open || "–"] : [])];
-  });
-  return el("div", { class: "panel" }, el("h3", {}, name(members[0].family)), chart,
-    table(`${members[0].family}: certified accuracy at strength ${plain(z)}`, ["", "certified", "95 % band", ...(unsettled ? ["open"] : [])], rows));
-}
-
-function drawAccuracy(selection, z) {
-  document.querySelector("#accuracy .body").replaceChildren(
-    ...[...selection.families.values()].map((members) => accuracyPanel(selection, members, z)));
-  document.getElementById("bands").textContent = selection.pooled
-    ? "Choose one network to see confidence bands: with several, each image counts more than once."
-    : "Bands: where the share lies for the images that these were drawn from at random, with 95 % confidence at each strength"
-      + " (Clopper–Pearson). Hatched: not settled, never counted as certified.";
-}
-
-function drawGlance(selection, z) {
-  const found = counted(selection.answers, z), share = (count) => percent(count / (found.all || 1));
-  const wrong = selection.answers.filter((answer) => answer.status === "misclassified").length;
-  const tiles = [["safe", found.certified, `certified up to strength ${plain(z)}`], ["unsafe", found.violated - wrong, "lose their label on the way"],
-    ["misclassified", wrong, "wrong from the start"], ["undecided", found.open, "not settled there"]];
-  const rect = (from, count, fill) => svg("rect", { x: (100 * from) / found.all, width: (100 * count) / found.all, height: 18, fill });
-  const worst = [...selection.byPerturbation].map(([number, answers]) => ({ kind: selection.report.perturbations[number], ...counted(answers, z) }))
-    .sort((a, b) => a.certified / a.all - b.certified / b.all)[0];
-  document.querySelector("#glance .body").replaceChildren(
-    el("div", { class: "tiles" }, tiles.map(([status, count, text]) =>
-      el("div", { class: "tile" }, el("b", {}, mark(status), share(count)), el("span", {}, `${count.toLocaleString("en")} ${text}`)))),
-    svg("svg", { class: "shares", viewBox: "0 0 100 18", preserveAspectRatio: "none", role: "img",
-      "aria-label": tiles.map(([, count, text]) => `${count} ${text}`).join(", ") },
-      rect(0, found.certified, "var(--safe)"), rect(found.certified, found.open, "url(#hatch)"),
-      rect(found.certified + found.open, found.violated - wrong, "var(--lost)"), rect(found.all - wrong, wrong, "var(--wrong)")),
-    worst ? el("p", { css: { "margin-top": "1rem" } }, "Weakest at this strength: ", name(worst.kind.words),
-      `, certified for ${worst.certified} of ${words(worst.all, "image")}.`) : "");
-}
+/* The same by families and sizes, by directions of motion, and by classes. */
 
 function drawMatrix(selection, z, choose) {
   const families = [...selection.families.values()];
-  const sizes = [...new Map(families.flat().map((kind) => [kind.sizeWords, kind])).values()].sort((a, b) => (a.size ?? 0) - (b.size ?? 0));
+  const sizes = [...new Map(families.flat().map((kind) => [kind.sizeWords, kind])).values()].sort(
+    (a, b) => (a.size ?? 0) - (b.size ?? 0),
+  );
   const cell = (kind) => {
     if (!kind) return el("td", {}, el("span", { class: "hidden" }, "not asked"));
-    const answers = selection.byPerturbation.get(kind.number), found = counted(answers, z), open = found.open ? `, ${found.open} not settled` : "";
+    const answers = selection.byPerturbation.get(kind.number),
+      found = counted(answers, z),
+      open = found.open ? `, ${found.open} not settled` : "";
     const blocks = selection.report.strengths.map((at, i, all) => {
       const { certified, all: count, open: left } = counted(answers, at);
       const box = { x: (100 * i) / all.length, width: 100 / all.length - 1.5, height: 9, rx: 2 };
-      return [svg("rect", { ...box, fill: heat(certified / count), stroke: "var(--line)", "stroke-width": 0.4 }),
-        left ? svg("rect", { ...box, fill: "url(#hatch)", opacity: 0.75 }) : null];
+      return [
+        svg("rect", { ...box, fill: heat(certified / count), stroke: "var(--line)", "stroke-width": 0.4 }),
+        left ? svg("rect", { ...box, fill: "url(#hatch)", opacity: 0.75 }) : null,
+      ];
     });
-    return el("td", {}, el("button", { onclick: () => choose(kind.number), css: { background: `color-mix(in srgb, ${heat(found.certified / found.all)} 34%, var(--card))` },
-      "aria-label": `${kind.words}: ${percent(found.certified / found.all)} certified${open}; show its images` },
-      percent(found.certified / found.all) + (found.open ? " ?" : ""),
-      svg("svg", { viewBox: "0 0 100 9", preserveAspectRatio: "none", height: 9, "aria-hidden": "true", css: { "margin-top": ".35rem" } }, blocks.flat())));
+    return el(
+      "td",
+      {},
+      el(
+        "button",
+        {
+          onclick: () => choose(kind.number),
+          css: { background: `color-mix(in srgb, ${heat(found.certified / found.all)} 34%, var(--card))` },
+          "aria-label": `${kind.words}: ${percent(found.certified / found.all)} certified${open}; show its images`,
+        },
+        percent(found.certified / found.all) + (found.open ? " ?" : ""),
+        svg(
+          "svg",
+          {
+            viewBox: "0 0 100 9",
+            preserveAspectRatio: "none",
+            height: 9,
+            "aria-hidden": "true",
+            css: { "margin-top": ".35rem" },
+          },
+          blocks.flat(),
+        ),
+      ),
+    );
   };
   document.querySelector("#matrix .body").replaceChildren(
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Families by sizes" }, el("table", { class: "cells" },
-      el("caption", { class: "hidden" }, `Certified accuracy at strength ${plain(z)}`),
-      el("thead", {}, el("tr", {}, el("td", {}), sizes.map((kind) => el("th", { scope: "col", css: { "text-align": "center" } }, kind.sizeWords || "any")))),
-      el("tbody", {}, families.map((members) => el("tr", {}, el("th", { scope: "row" }, name(members[0].family)),
-        sizes.map((size) => cell(members.find((kind) => kind.sizeWords === size.sizeWords)))))))),
-    el("p", { class: "dim" }, "Strengths below each number: ", selection.report.strengths.map(plain).join(", "), ". Blue is certified, orange is not; ",
-      "a question mark and hatching say that something is not settled."));
+    el(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Families by sizes" },
+      el(
+        "table",
+        { class: "cells" },
+        el("caption", { class: "hidden" }, `Certified accuracy at strength ${plain(z)}`),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            el("td", {}),
+            sizes.map((kind) => el("th", { scope: "col", css: { "text-align": "center" } }, kind.sizeWords || "any")),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          families.map((members) =>
+            el(
+              "tr",
+              {},
+              el("th", { scope: "row" }, name(members[0].family)),
+              sizes.map((size) => cell(members.find((kind) => kind.sizeWords === size.sizeWords))),
+            ),
+          ),
+        ),
+      ),
+    ),
+    el(
+      "p",
+      { class: "dim" },
+      "Strengths below each number: ",
+      selection.report.strengths.map(plain).join(", "),
+      ". Blue is certified, orange is not; ",
+      "a question mark and hatching say that something is not settled.",
+    ),
+  );
 }
 
 function drawDirections(selection) {
-  const moving = [...selection.byPerturbation.keys()].map((number) => ({ number, ...selection.report.perturbations[number] })).filter((kind) => kind.motion !== null);
+  const moving = [...selection.byPerturbation.keys()]
+    .map((number) => ({ number, ...selection.report.perturbations[number] }))
+    .filter((kind) => kind.motion !== null);
   const shown = new Set(moving.map((kind) => kind.motion.angle)).size > 1;
   for (const part of document.querySelectorAll(".directions")) part.hidden = !shown;
   if (!shown) return;
   const sizes = [...grouped(moving, (kind) => kind.motion.words).entries()].sort((a, b) => a[1][0].size - b[1][0].size);
-  const reach = (kind) => average(selection.byPerturbation.get(kind.number).map((answer) => Math.min(answer.proved, answer.end)));
+  const reach = (kind) =>
+    average(selection.byPerturbation.get(kind.number).map((answer) => Math.min(answer.proved, answer.end)));
   const series = sizes.map(([size, kinds], place) => {
-    const half = kinds.map((kind) => ({ angle: kind.motion.angle, reach: reach(kind) })).sort((a, b) => a.angle - b.angle);
+    const half = kinds
+      .map((kind) => ({ angle: kind.motion.angle, reach: reach(kind) }))
+      .sort((a, b) => a.angle - b.angle);
     return { size, place, half, whole: [...half, ...half.map((one) => ({ ...one, angle: one.angle + 180 }))] };
   });
-  const weakest = series.flatMap(({ size, half }) => half.map((one) => ({ size, ...one }))).sort((a, b) => a.reach - b.reach)[0];
-  const side = 340, middle = side / 2, radius = 124, end = selection.end || 1;
-  const at = (angle, length) => [middle + length * Math.sin((angle * Math.PI) / 180), middle - length * Math.cos((angle * Math.PI) / 180)];
-  const rings = [0.25, 0.5, 0.75, 1].map((share) => [svg("circle", { class: "axis", cx: middle, cy: middle, r: radius * share, fill: "none" }),
-    svg("text", { x: at(22, radius * share)[0], y: at(22, radius * share)[1], "text-anchor": "middle", css: { "font-size": "10px" } }, plain(end * share))]);
+  const weakest = series
+    .flatMap(({ size, half }) => half.map((one) => ({ size, ...one })))
+    .sort((a, b) => a.reach - b.reach)[0];
+  const side = 340,
+    middle = side / 2,
+    radius = 124,
+    end = selection.end || 1;
+  const at = (angle, length) => [
+    middle + length * Math.sin((angle * Math.PI) / 180),
+    middle - length * Math.cos((angle * Math.PI) / 180),
+  ];
+  const rings = [0.25, 0.5, 0.75, 1].map((share) => [
+    svg("circle", { class: "axis", cx: middle, cy: middle, r: radius * share, fill: "none" }),
+    svg(
+      "text",
+      {
+        x: at(22, radius * share)[0],
+        y: at(22, radius * share)[1],
+        "text-anchor": "middle",
+        css: { "font-size": "10px" },
+      },
+      plain(end * share),
+    ),
+  ]);
   const angles = [...new Set(series.flatMap(({ whole }) => whole.map((one) => one.angle)))].sort((a, b) => a - b);
   const many = angles.length > 24;
-  const spokes = angles.filter((_, i) => !many || i % Math.ceil(angles.length / 16) === 0).map((angle) => {
-    const [x, y] = at(angle, radius), [tx, ty] = at(angle, radius + 22);
-    return [svg("line", { class: "axis", x1: middle, y1: middle, x2: x, y2: y }), svg("text", { x: tx, y: ty + 4, "text-anchor": "middle" }, `${plain(angle)}°`)];
-  });
+  const spokes = angles
+    .filter((_, i) => !many || i % Math.ceil(angles.length / 16) === 0)
+    .map((angle) => {
+      const [x, y] = at(angle, radius),
+        [tx, ty] = at(angle, radius + 22);
+      return [
+        svg("line", { class: "axis", x1: middle, y1: middle, x2: x, y2: y }),
+        svg("text", { x: tx, y: ty + 4, "text-anchor": "middle" }, `${plain(angle)}°`),
+      ];
+    });
   const drawn = series.map(({ whole, place }) => [
-    svg("polygon", { fill: ordered(place), "fill-opacity": 0.06, stroke: ordered(place), "stroke-width": 2.2, "stroke-dasharray": dashed(place),
-      points: whole.map((one) => at(one.angle, (radius * one.reach) / end).join()).join(" ") }),
-    ...whole.map((one) => { const [cx, cy] = at(one.angle, (radius * one.reach) / end); return svg("circle", { cx, cy, r: 3.2, fill: ordered(place) }); })]);
-  const rows = series.map(({ size, half, place }) => [el("span", {}, el("span", { class: "swatch", css: { "border-color": ordered(place), "border-top-style": place % 2 ? "dashed" : "solid" } }), size),
-    ...angles.filter((angle) => angle < 180).map((angle) => { const one = half.find((own) => own.angle === angle); return one ? down(one.reach, 3) : "–"; })]);
-  document.querySelector("#directions .body").replaceChildren(el("div", { class: "polar" },
-    svg("svg", { viewBox: `0 0 ${side} ${side}`, role: "img", "aria-label": "Mean certified strength by direction of motion; the same numbers are in the table beside it" },
-      rings.flat(), spokes.flat(), drawn.flat()),
-    el("div", {}, el("p", {}, el("b", {}, `Weakest: ${plain(weakest.angle)}°, ${weakest.size}`), `, certified up to ${down(weakest.reach, 3)} on average. `,
-      "0° is up and down, 90° is left and right."),
-      table("Mean certified strength by size and direction", ["", ...angles.filter((angle) => angle < 180).map((angle) => `${plain(angle)}°`)], rows))));
+    svg("polygon", {
+      fill: ordered(place),
+      "fill-opacity": 0.06,
+      stroke: ordered(place),
+      "stroke-width": 2.2,
+      "stroke-dasharray": dashed(place),
+      points: whole.map((one) => at(one.angle, (radius * one.reach) / end).join()).join(" "),
+    }),
+    ...whole.map((one) => {
+      const [cx, cy] = at(one.angle, (radius * one.reach) / end);
+      return svg("circle", { cx, cy, r: 3.2, fill: ordered(place) });
+    }),
+  ]);
+  const rows = series.map(({ size, half, place }) => [
+    el("span", {}, sample(place), size),
+    ...angles
+      .filter((angle) => angle < 180)
+      .map((angle) => {
+        const one = half.find((own) => own.angle === angle);
+        return one ? down(one.reach, 3) : "–";
+      }),
+  ]);
+  document.querySelector("#directions .body").replaceChildren(
+    el(
+      "div",
+      { class: "polar" },
+      svg(
+        "svg",
+        {
+          viewBox: `0 0 ${side} ${side}`,
+          role: "img",
+          "aria-label": "Mean certified strength by direction of motion; the same numbers are in the table beside it",
+        },
+        rings.flat(),
+        spokes.flat(),
+        drawn.flat(),
+      ),
+      el(
+        "div",
+        {},
+        el(
+          "p",
+          {},
+          el("b", {}, `Weakest: ${plain(weakest.angle)}°, ${weakest.size}`),
+          `, certified up to ${down(weakest.reach, 3)} on average. `,
+          "0° is up and down, 90° is left and right.",
+        ),
+        table(
+          "Mean certified strength by size and direction",
+          ["", ...angles.filter((angle) => angle < 180).map((angle) => `${plain(angle)}°`)],
+          rows,
+        ),
+      ),
+    ),
+  );
 }
 
 function drawClasses(selection, z) {
-  const rows = [...grouped(selection.answers, (answer) => answer.labelWords)].map(([label, answers]) => {
-    const beaten = answers.filter((answer) => answer.rival !== null);
-    const rivals = [...grouped(beaten, (answer) => answer.rival)].map(([rival, own]) => [rival, own.length]).sort((a, b) => b[1] - a[1]);
-    return { label, rivals, beaten: beaten.length, ...counted(answers, z) };
-  }).sort((a, b) => a.certified / a.all - b.certified / b.all || b.all - a.all);
-  const row = ({ label, certified, all, open, rivals, beaten }) => [name(label), `${percent(certified / all)} of ${all.toLocaleString("en")}`,
-    { shown: svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", height: 10, "aria-hidden": "true" },
-      svg("rect", { width: 100, height: 10, fill: "var(--lost-tint)" }), svg("rect", { width: (100 * certified) / all, height: 10, fill: "var(--safe)" }),
-      svg("rect", { x: (100 * certified) / all, width: (100 * open) / all, height: 10, fill: "url(#hatch)" })) },
-    { numeric: false, shown: beaten ? el("span", { class: "rivals" }, rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), ` ${count}`)),
-      rivals.length > 4 ? el("span", {}, `${rivals.length - 4} more`) : null) : "nobody" }];
-  const shown = (some) => table(`Classes, weakest first, at strength ${plain(z)}`, ["label", "certified", el("span", { class: "hidden" }, "as a bar"), "who wins instead, and how often"], some.map(row), { class: "classtable" });
-  const rest = rows.slice(20), more = el("details", {}, el("summary", {}, `${words(rest.length, "more class", "more classes")}`));
+  const rows = [...grouped(selection.answers, (answer) => answer.labelWords)]
+    .map(([label, answers]) => {
+      const beaten = answers.filter((answer) => answer.rival !== null);
+      const rivals = [...grouped(beaten, (answer) => answer.rival)]
+        .map(([rival, own]) => [rival, own.length])
+        .sort((a, b) => b[1] - a[1]);
+      return { label, rivals, beaten: beaten.length, ...counted(answers, z) };
+    })
+    .sort((a, b) => a.certified / a.all - b.certified / b.all || b.all - a.all);
+  const row = ({ label, certified, all, open, rivals, beaten }) => [
+    name(label),
+    `${percent(certified / all)} of ${all.toLocaleString("en")}`,
+    {
+      shown: svg(
+        "svg",
+        { viewBox: "0 0 100 10", preserveAspectRatio: "none", height: 10, "aria-hidden": "true" },
+        svg("rect", { width: 100, height: 10, fill: "var(--lost-tint)" }),
+        svg("rect", { width: (100 * certified) / all, height: 10, fill: "var(--safe)" }),
+        svg("rect", { x: (100 * certified) / all, width: (100 * open) / all, height: 10, fill: "url(#hatch)" }),
+      ),
+    },
+    {
+      numeric: false,
+      shown: beaten
+        ? el(
+            "span",
+            { class: "rivals" },
+            rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), ` ${count}`)),
+            rivals.length > 4 ? el("span", {}, `${rivals.length - 4} more`) : null,
+          )
+        : "nobody",
+    },
+  ];
+  const shown = (some) =>
+    table(
+      `Classes, weakest first, at strength ${plain(z)}`,
+      ["label", "certified", el("span", { class: "hidden" }, "as a bar"), "who wins instead, and how often"],
+      some.map(row),
+      { class: "classtable" },
+    );
+  const rest = rows.slice(20),
+    more = el("details", {}, el("summary", {}, `${words(rest.length, "more class", "more classes")}`));
   more.addEventListener("toggle", () => more.childElementCount === 1 && more.append(shown(rest)), { once: true });
-  document.querySelector("#classes .body").replaceChildren(el("p", { class: "about" },
-    "Each label’s answers, the weakest label first. Who wins instead is counted over the whole range of strengths, where the label is first lost."), shown(rows.slice(0, 20)), ...(rest.length ? [more] : []));
+  document
+    .querySelector("#classes .body")
+    .replaceChildren(
+      el(
+        "p",
+        { class: "about" },
+        "Each label’s answers, the weakest label first. Who wins instead is counted over the whole range of strengths, where the label is first lost.",
+      ),
+      shown(rows.slice(0, 20)),
+      ...(rest.length ? [more] : []),
+    );
 }

@@ -1,0 +1,72 @@
+/* What some answers say together, at a strength and for a network. */
+
+const proved = (answer, z) => (answer.proved > 0 || answer.status === "safe") && answer.proved >= z;
+const lost = (answer, z) => answer.lost <= z;
+
+function counted(answers, z) {
+  const certified = answers.filter((answer) => proved(answer, z)).length;
+  const violated = answers.filter((answer) => lost(answer, z)).length;
+  return { certified, violated, open: answers.length - certified - violated, all: answers.length };
+}
+
+function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    const own = key(item);
+    if (!groups.has(own)) groups.set(own, []);
+    groups.get(own).push(item);
+  }
+  return groups;
+}
+
+const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / (numbers.length || 1);
+
+/* Everything that the summaries need of a report, for the network that was chosen. */
+class Selection {
+  constructor(report, model) {
+    this.report = report;
+    this.pooled = model === "" && report.models.length > 1;
+    this.answers = report.answers.filter((answer) => model === "" || answer.model === Number(model));
+    this.byPerturbation = grouped(this.answers, (answer) => answer.perturbation);
+    this.end = Math.max(...this.answers.map((answer) => answer.end), 0);
+  }
+
+  /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */
+  get families() {
+    const kinds = [...this.byPerturbation.keys()].map((number) => ({ number, ...this.report.perturbations[number] }));
+    const families = grouped(kinds, (kind) => kind.family);
+    for (const members of families.values()) members.sort((a, b) => (a.size ?? 0) - (b.size ?? 0));
+    return families;
+  }
+
+  /* How many images are certified, and how many are not lost, as steps over the strength. */
+  steps(number) {
+    const answers = this.byPerturbation.get(number),
+      sorted = (values) => Float64Array.from(values).sort();
+    const certified = answers.filter((answer) => proved(answer, 0)).map((answer) => answer.proved);
+    return {
+      all: answers.length,
+      certified: steps(sorted(certified), this.end),
+      possible: steps(sorted(answers.map((answer) => answer.lost)), this.end),
+    };
+  }
+
+  /* Between which shares 95 of 100 samples of images would put it; none where an image counts for several networks. */
+  band(count, all) {
+    return this.pooled || !this.report.bands[all] ? null : this.report.bands[all][count];
+  }
+}
+
+/* A count that falls at each of some sorted strengths, as steps up to `end`. */
+function steps(falls, end) {
+  const parts = [];
+  let from = 0,
+    i = 0;
+  while (i < falls.length && falls[i] < end) {
+    const at = falls[i];
+    if (at > from) parts.push({ from, to: at, count: falls.length - i });
+    from = at;
+    while (falls[i] === at) i++;
+  }
+  return [...parts, { from, to: end, count: falls.length - i }];
+}
