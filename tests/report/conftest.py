@@ -20,7 +20,7 @@ PERTURBATIONS = {
     "motion-blur:size=9,angle=90": 1.0,
     "motion-blur:size=9,angle=0": 1.0,
     "box-blur:size=4,padding=zeros": 1.0,
-    "sharpen:size=5,clip=0..1": 1.0,
+    "sharpen:size=5,clip=0.2..0.7": 1.0,
     "haze:colour=0.8": 1.0,
     "box-blur:size=5,padding=circular+brightness:max=0.1": (0.2, 0.1),
 }

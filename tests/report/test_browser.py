@@ -100,7 +100,7 @@ def picture(page) -> np.ndarray:
     [
         ("motion-blur:size=9,angle=90", "motion blur, size 9, 90°", [(0.0,), (0.37,), (1.0,)]),
         ("box-blur:size=4,padding=zeros", "box blur, size 4, zeros padding", [(0.0,), (0.8,)]),
-        ("sharpen:size=5,clip=0..1", "sharpen, size 5, clipped to 0..1", [(0.5,), (1.0,)]),
+        ("sharpen:size=5,clip=0.2..0.7", "sharpen, size 5, clipped to 0.2..0.7", [(0.5,), (1.0,)]),
         ("haze:colour=0.8", "haze, colour 0.8", [(0.3,)]),
         (
             "box-blur:size=5,padding=circular+brightness:max=0.1",
