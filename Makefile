@@ -43,3 +43,4 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/rows.py --minute
 	$(BIN)/python benchmarks/bounds.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/cores.py
