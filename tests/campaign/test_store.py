@@ -180,6 +180,13 @@ def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, r
         ledger.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
         assert not ledger.waiting(campaign, None, False)
         assert ledger.waiting(campaign, None, True) == [own]  # without a certificate
+        before = next(ledger.profiles()).record
+        ledger.add([finding(own.query, demo_network, late, "m", True)], timeout=5.0)
+        assert (
+            next(ledger.profiles()).record == before
+        )  # an answer that came in time is not replaced by one that did not
+        assert not ledger.waiting(campaign, None, True)
+        assert "undecided" in next(ledger.profiles()).unproved
 
 
 def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):

@@ -36,14 +36,12 @@ def test_a_second_run_has_nothing_to_do(done):
 
 def test_a_dry_run_counts_and_writes_nothing(done, tmp_path):
     finished = run("campaign", written(tmp_path, images=3), "--dry-run", "--jobs", "2")
-    assert finished.stdout.startswith("12 queries: 1 models, 4 perturbations\n12 would take about ")
+    assert finished.stdout.startswith("12 queries: 1 model, 4 perturbations\n12 would take about ")
     assert finished.stdout.endswith("s with 2 jobs here\n")
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
     before = (done / "c.db").read_bytes()
     more = run("campaign", written(done, images=5, name="more"), "--store", done / "c.db", "--dry-run")
-    assert more.stdout.startswith(
-        "20 queries: 1 models, 4 perturbations, 16 of them are answered already\n4 would take"
-    )
+    assert more.stdout.startswith("20 queries: 1 model, 4 perturbations, 16 of them are answered already\n4 would take")
     assert (done / "c.db").read_bytes() == before
 
 
@@ -116,7 +114,7 @@ def test_a_killed_campaign_goes_on_where_it_was(done, tmp_path):
 
 
 def test_an_interrupt_says_how_to_go_on(tmp_path):
-    file = written(tmp_path, ("identity", SLOW), images=1, more=SLOWLY)
+    file = written(tmp_path, ("identity", SLOW), images=10, more=SLOWLY)
     process = started(file, "--jobs", "1")
     until(lambda: answered(tmp_path / "c.db") > 0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers hear it, too
@@ -124,7 +122,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path):
     assert process.returncode == 130, err
     assert "shakeproof: interrupted; what was answered is in" in err
     assert "the same command goes on from there" in err
-    assert answered(tmp_path / "c.db") == 1
+    assert 0 < answered(tmp_path / "c.db") < 20
     with Store.open(tmp_path / "c.db") as store:
         assert store.connection.execute("SELECT count(*) FROM queries WHERE owner IS NOT NULL").fetchone() == (0,)
 

@@ -59,6 +59,16 @@ KNOWN = """
         AND strengths ->> 0 >= :strength ORDER BY strengths ->> 0 LIMIT 1"""
 
 
+# An answer that came in time is not replaced by one that did not: only why it has no certificate is added.
+CHANGED = ("status", "reason", "label_predicted", "record", "curve", "finished")
+BETTER = "excluded.timeout IS NULL OR results.timeout IS NOT NULL"
+KEEP = (
+    f"INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW}) ON CONFLICT (query) DO UPDATE SET"
+    + "".join(f" {own} = CASE WHEN {BETTER} THEN excluded.{own} ELSE results.{own} END," for own in CHANGED)
+    + f" timeout = CASE WHEN {BETTER} THEN excluded.timeout END, unproved = excluded.unproved"
+)
+
+
 @dataclass(frozen=True)
 class Item:
     """One image under one perturbation, for one model: numbers of rows of the store, and what makes up the question."""
@@ -222,7 +232,7 @@ class Ledger(Store):
                 record = found.record
                 late = timeout if record["reason"] == "timeout" else None
                 connection.execute(
-                    f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
+                    KEEP,
                     (
                         *(found.query, record["status"], record["reason"], late, found.label_predicted),
                         *(json.dumps(record), found.curve, found.unproved),

@@ -72,10 +72,11 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
 
     found = forecast(said, store, jobs)
     known = f", {found.asked - found.missing} of them are answered already" if found.missing < found.asked else ""
-    say(f"{found.asked} queries: {found.models} models, {len(said.perturbations)} perturbations{known}")
+    models, kernels = _several(found.models, "model"), _several(len(said.perturbations), "perturbation")
+    say(f"{_several(found.asked, 'query')}: {models}, {kernels}{known}")
     if found.missing:
         about = "more than" if found.at_least else "about"
-        say(f"{found.missing} would take {about} {_duration(found.seconds)} with {jobs} jobs here")
+        say(f"{found.missing} would take {about} {_duration(found.seconds)} with {_several(jobs, 'job')} here")
     return 0
 
 
@@ -120,6 +121,11 @@ def _counts(standing: Standing) -> str:
     left = (standing.total - standing.settled) / standing.rate if standing.rate > 0 else None
     eta = "" if left is None or not counts else f", {standing.rate:.3g}/s, {_duration(left)} left"
     return f"{standing.settled} of {standing.total}{': ' * bool(counts)}{counts}{eta}"
+
+
+def _several(count: int, what: str) -> str:
+    plural = {"query": "queries"}.get(what, f"{what}s")
+    return f"{count} {what if count == 1 else plural}"
 
 
 def _duration(seconds: float) -> str:
