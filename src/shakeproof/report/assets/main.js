@@ -43,7 +43,7 @@ function prepared(report) {
           : answer.status === "undecided" || answer.status === "error"
             ? reached > 0
               ? `> ${down(reached)}`
-              : "?"
+              : "open"
             : down(where),
     });
     answer.found = [
@@ -93,7 +93,7 @@ function controls(report, changed) {
       },
     },
     el("option", { value: "" }, "all networks"),
-    report.models.map((own, number) => el("option", { value: number }, own.name)),
+    shortened(report.models.map((own) => own.name)).map((own, number) => el("option", { value: number }, own)),
   );
   document.getElementById("controls").replaceChildren(
     el("label", { class: "strength" }, "Everything below at strength z = ", output, range),

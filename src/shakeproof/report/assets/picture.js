@@ -49,11 +49,13 @@ function pathOf(pixels, shape, perturbation) {
       ? convolved(pixels, shape, part.change, part.padding)
       : base.map((value) => part.gain * value + part.offset),
   );
-  return (strengths) =>
-    base.map((value, i) => {
-      const moved = slopes.reduce((sum, slope, p) => sum + slope[i] * strengths[p], value);
-      return clip ? Math.min(Math.max(moved, clip[0]), clip[1]) : moved;
+  return (strengths) => {
+    const moved = base.slice();
+    slopes.forEach((slope, p) => {
+      for (let i = 0; i < moved.length; i++) moved[i] += slope[i] * strengths[p];
     });
+    return clip ? moved.map((value) => Math.min(Math.max(value, clip[0]), clip[1])) : moved;
+  };
 }
 
 /* The kernel at some strengths, all parts in one, and what is added to every pixel. */
