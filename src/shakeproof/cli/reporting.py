@@ -59,7 +59,7 @@ def report(
             only = {"model": model, "perturbation": perturbation, "status": status}
             found = gathered(opened, campaign, checks, bar.advance, **only)
         evidence = safety_case(found)
-        text = html_page(found, evidence, title or found.campaign.name)
+        text = html_page(found, evidence, title or found.campaign.name) if form == "html" or bundle else ""
         if output is not None:
             write_whole({output: (text if form == "html" else json.dumps(evidence, indent=1)).encode()})
         if bundle is not None:

@@ -80,7 +80,7 @@ def region_figure(result: Result) -> Figure:
     return finished(figure)
 
 
-def margin_figure(result: Result, title: str | None = None, classes: Sequence[str] | None = None) -> Figure:
+def margin_figure(result: Result, classes: Sequence[str] | None = None) -> Figure:
     """The label's margin over each rival against the strength; the background shows which class wins.
 
     The legend is below the plot, and the winners' names above it: neither covers a curve.
@@ -119,9 +119,7 @@ def margin_figure(result: Result, title: str | None = None, classes: Sequence[st
         axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(fill(f"margin of {names[label]}", 30))
-    axes.set_title(
-        title or image_and(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16
-    )
+    axes.set_title(image_and(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
     plain_axes(axes)
     _legend_below(figure, axes)
     finished(figure)
