@@ -315,7 +315,7 @@ class Record:
             return self.status
         if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
             return Status.UNDECIDED
-        if strength <= self.certified_strength:
+        if strength <= self.certified_strength > 0:  # where nothing is proved, strength 0 is not either
             return Status.SAFE
         shown = self.critical_strength is not None and self.critical_strength[1] <= strength
         return Status.UNSAFE if shown and self.status is Status.UNSAFE else Status.UNDECIDED

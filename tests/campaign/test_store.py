@@ -166,6 +166,12 @@ def test_nobody_knows_where_a_runtime_disagrees(results):
     assert replace(unsure, reason=sp.Reason.TIMEOUT).status_at(0.8) is sp.Status.UNDECIDED
 
 
+def test_where_nothing_is_proved_strength_0_is_not_either(results):
+    late = replace(results[0].record, status=sp.Status.UNDECIDED, reason=sp.Reason.TIMEOUT, certified_strength=0.0)
+    assert late.status_at(0.0) is sp.Status.UNDECIDED
+    assert replace(late, certified_strength=1e-9).status_at(0.0) is sp.Status.SAFE
+
+
 def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, results):
     late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
     assert late.reason == "timeout"
@@ -180,13 +186,28 @@ def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, r
         ledger.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
         assert not ledger.waiting(campaign, None, False)
         assert ledger.waiting(campaign, None, True) == [own]  # without a certificate
-        before = next(ledger.profiles()).record
-        ledger.add([finding(own.query, demo_network, late, "m", True)], timeout=5.0)
-        assert (
-            next(ledger.profiles()).record == before
-        )  # an answer that came in time is not replaced by one that did not
-        assert not ledger.waiting(campaign, None, True)
-        assert "undecided" in next(ledger.profiles()).unproved
+
+
+def test_an_answer_is_not_lost_to_one_that_ran_out_of_time(store, demo_network):
+    """A certificate is asked for, with too little time for it: what was known is known still, as it was."""
+    late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
+    with Ledger.open(store) as ledger:
+        campaign, before = ledger.campaign().id, [profile.record for profile in ledger.profiles()]
+        waiting = ledger.waiting(campaign, 5.0, True)
+        query = waiting[0].query
+        ledger.add([finding(query, demo_network, late, "m", True)], timeout=5.0)
+        assert [profile.record for profile in ledger.profiles()] == before
+        assert query not in [item.query for item in ledger.waiting(campaign, 5.0, True)]  # until there is more time
+        assert ledger.waiting(campaign, 6.0, True) == waiting
+        assert ledger.campaign().failed == 0
+
+
+def test_a_certificate_goes_with_the_answer_that_it_is_of(store, demo_network, results):
+    with Ledger.open(store) as ledger:
+        first = next(iter(ledger.profiles()))
+        assert first.certificate is not None
+        ledger.add([finding(first.query, demo_network, results[0], "m", False)], None)
+        assert ledger.certificate(first.query) is None
 
 
 def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):

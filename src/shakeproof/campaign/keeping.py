@@ -42,5 +42,5 @@ def keep(
                 finding(number, network, result, network.name, certificates)
                 for number, result in zip(numbers, results, strict=True)
             ],
-            None,
+            settings.timeout,
         )

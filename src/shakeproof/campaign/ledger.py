@@ -52,21 +52,12 @@ CLAIM = f"""
     UPDATE queries SET owner = :owner, lease = {SECONDS} + {LEASE}
     WHERE id IN (SELECT value FROM json_each(:queries)) AND (owner IS NULL OR lease < {SECONDS}) AND NOT {SETTLED}
     RETURNING id"""
+COMPLETE = "SELECT 1 FROM results WHERE query = ? AND timeout IS NULL"
 # The widest answer to a question that reaches as far as is asked; of several strengths, only just as far.
 KNOWN = """
     SELECT queries.id FROM queries JOIN results ON results.query = queries.id
     WHERE question = :question AND results.timeout IS NULL AND json_array_length(strengths) = 1
         AND strengths ->> 0 >= :strength ORDER BY strengths ->> 0 LIMIT 1"""
-
-
-# An answer that came in time is not replaced by one that did not: only why it has no certificate is added.
-CHANGED = ("status", "reason", "label_predicted", "record", "curve", "finished")
-BETTER = "excluded.timeout IS NULL OR results.timeout IS NOT NULL"
-KEEP = (
-    f"INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW}) ON CONFLICT (query) DO UPDATE SET"
-    + "".join(f" {own} = CASE WHEN {BETTER} THEN excluded.{own} ELSE results.{own} END," for own in CHANGED)
-    + f" timeout = CASE WHEN {BETTER} THEN excluded.timeout END, unproved = excluded.unproved"
-)
 
 
 @dataclass(frozen=True)
@@ -226,33 +217,41 @@ class Ledger(Store):
     # -- what was found -----------------------------------------------------------------------------------------------
 
     def add(self, findings: Sequence[Finding], timeout: float | None) -> None:
-        """Keep some answers."""
+        """Keep some answers; but one that ran out of time takes no other's place that did not."""
         with self.writing() as connection:
             for found in findings:
-                record = found.record
-                late = timeout if record["reason"] == "timeout" else None
-                connection.execute(
-                    KEEP,
-                    (
-                        *(found.query, record["status"], record["reason"], late, found.label_predicted),
-                        *(json.dumps(record), found.curve, found.unproved),
-                    ),
-                )
-                if found.certificate is not None:
-                    connection.execute(
-                        "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?)",
-                        (found.query, hashlib.sha256(found.certificate).hexdigest(), found.certificate),
-                    )
-                connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
-                connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
+                late = timeout if found.record["reason"] == "timeout" else None
+                if late is not None and connection.execute(COMPLETE, (found.query,)).fetchone() is not None:
+                    self._end(connection, found.query, "timeout", "the time was up before it was certified", late)
+                else:
+                    self._keep(connection, found, late)
+
+    def _keep(self, connection: sqlite3.Connection, found: Finding, late: float | None) -> None:
+        record = found.record
+        connection.execute(
+            f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
+            (
+                *(found.query, record["status"], record["reason"], late, found.label_predicted),
+                *(json.dumps(record), found.curve, found.unproved),
+            ),
+        )
+        connection.execute("DELETE FROM certificates WHERE query = ?", (found.query,))  # of another answer
+        if found.certificate is not None:
+            connection.execute(
+                "INSERT INTO certificates VALUES (?, ?, ?)",
+                (found.query, hashlib.sha256(found.certificate).hexdigest(), found.certificate),
+            )
+        connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
+        connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
 
     def fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
         """A query ends without an answer."""
         with self.writing() as connection:
-            connection.execute(
-                f"INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, {NOW})", (query, kind, message, timeout)
-            )
-            connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
+            self._end(connection, query, kind, message, timeout)
+
+    def _end(self, connection: sqlite3.Connection, query: int, kind: str, message: str, timeout: float | None) -> None:
+        connection.execute(f"INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, {NOW})", (query, kind, message, timeout))
+        connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
 
     def count_death(self, query: int) -> int:
         """One more worker died of a query; how many that are."""
