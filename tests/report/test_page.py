@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from scipy.stats import binom
 import shakeproof.report
 from shakeproof.report import html_page, safety_case
 from shakeproof.report.reported import confidence, lost_from, proved_up_to
+from shakeproof.verdict import Reason
 
 ASSETS = Path(shakeproof.report.__file__).parent / "assets"
 
@@ -87,14 +89,21 @@ def test_what_is_proved_agrees_with_the_record_at_every_strength(reported):
 
 @pytest.mark.parametrize("change", [{"rounding": "nominal"}, {"reason": "runtime-disagrees"}, {"reason": "not-finite"}])
 def test_what_ignores_rounding_or_is_about_another_network_proves_nothing(reported, change):
-    from dataclasses import replace
-
-    from shakeproof.verdict import Reason
-
     safe = next(one.record for one in reported.profiles if one.record.status == "safe")
     change = {key: Reason(value) if key == "reason" else value for key, value in change.items()}
     assert proved_up_to(safe) == 1.0
     assert proved_up_to(replace(safe, **change)) == 0.0
+
+
+def test_what_ignores_rounding_is_nowhere_called_certified(reported):
+    safe = next(one for one in reported.profiles if one.record.status == "safe")
+    nominal = replace(safe, record=replace(safe.record, rounding="nominal"))
+    only = replace(reported, profiles=[nominal], errors=[], checks={})
+    evidence = safety_case(only)
+    (answer,) = contents(html_page(only, evidence, "signs"))["answers"]
+    (row,) = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
+    assert (answer["status"], answer["proved"], row["verdict"]) == ("undecided", 0.0, "undecided")
+    assert "certified" not in {key for at in evidence["sections"][0]["rows"] for key, count in at.items() if count}
 
 
 def test_margins_and_pixels_are_kept_closely_enough_to_be_drawn(page, reported):

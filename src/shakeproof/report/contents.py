@@ -15,7 +15,17 @@ from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredMode
 from shakeproof.kernels import Matrix
 from shakeproof.perturbation import Part, Perturbation, Tone
 from shakeproof.report.names import shown
-from shakeproof.report.reported import Reported, checked, confidence, image_key, lead, lost_from, notices, proved_up_to
+from shakeproof.report.reported import (
+    Reported,
+    checked,
+    confidence,
+    image_key,
+    lead,
+    lost_from,
+    notices,
+    proved_up_to,
+    verdict,
+)
 
 # So many bytes are unpacked at once, when the first of them is needed.
 BLOCK = 2**20
@@ -163,6 +173,7 @@ def _answer(one: StoredProfile, reported: Reported) -> dict[str, Any]:
     record = one.record
     return {
         **{key: value for key, value in record.to_json().items() if key not in ("version", "image", "perturbation")},
+        "status": str(verdict(record)),
         "told": shown(record.told(one.model.class_names)),
         "proved": proved_up_to(record),
         "lost": lost_from(record),

@@ -57,6 +57,12 @@ class Reported:
         return self.campaign.strengths or tuple(share * end for share in SHARES)
 
 
+def verdict(record: Record) -> Status:
+    """The verdict that a report repeats: what ignores rounding certifies nothing."""
+    ignored = record.rounding == "nominal" and record.status is Status.SAFE
+    return Status.UNDECIDED if ignored else record.status
+
+
 def proved_up_to(record: Record) -> float:
     """The strength up to which the label provably wins: 0 for what ignores rounding, or is about another network."""
     if record.rounding == "nominal" or record.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):

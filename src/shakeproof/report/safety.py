@@ -17,7 +17,7 @@ import shakeproof
 from shakeproof.campaign import StoredProfile
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
-from shakeproof.report.reported import Reported, checked, lost_from, proved_up_to
+from shakeproof.report.reported import Reported, checked, lost_from, proved_up_to, verdict
 from shakeproof.result import Record
 
 FORMAT = "shakeproof evidence 1"
@@ -84,7 +84,7 @@ def _at(record: Record, strength: float) -> str:
     if lost is not None and lost <= strength:
         return "violated"
     proved = proved_up_to(record)
-    return "certified" if proved >= strength and (proved > 0 or record.status == "safe") else "undecided"
+    return "certified" if proved >= strength and (proved > 0 or verdict(record) == "safe") else "undecided"
 
 
 def _counts(words: Sequence[str]) -> dict[str, int]:
@@ -248,7 +248,7 @@ def item_row(one: StoredProfile) -> dict[str, Any]:
         "perturbation": shown(str(one.perturbation)),
         "label": record.label,
         "strength": record.strength,
-        "verdict": str(record.status),
+        "verdict": str(verdict(record)),
         "certified_strength": proved_up_to(record),
         "critical_strength": record.critical_strength,
         "method": record.method,
@@ -275,7 +275,7 @@ def _check(reported: Reported) -> dict[str, Any]:
 
 def _coverage(reported: Reported) -> dict[str, Any]:
     campaign, profiles = reported.campaign, reported.profiles
-    settled = sum(one.record.status != "undecided" for one in profiles)
+    settled = sum(verdict(one.record) != "undecided" for one in profiles)
     rows = [
         {"what": "queries of the campaign", "count": campaign.asked},
         {"what": "in this report, with an answer", "count": len(profiles)},
@@ -299,7 +299,7 @@ def _undecided(reported: Reported) -> dict[str, Any]:
             "why": _why(one),
         }
         for one in reported.profiles
-        if one.record.status == "undecided" or one.record.rounding == "nominal"
+        if verdict(one.record) == "undecided"
     ] + [
         {
             "item": failed.number,

@@ -14,7 +14,7 @@ function standing(answer, strengths) {
     return { winner: answer.labelWords, text: "certified for every strength up to here" };
   if (found && [found.strength].flat().join() === strengths.join())
     return { winner: found.words, text: "the counterexample" };
-  const unproved = answer.status === "undecided" || answer.rounding === "nominal";
+  const unproved = !lost(answer, z) || answer.rounding === "nominal"; // what is undecided was not lost
   if (unproved || !part)
     return {
       winner: null,
