@@ -94,7 +94,7 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
         "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
         "channels_last": network.picture().channels_last,
         "perturbation": str(query.perturbation),
-        "kernels": [_written(part) for part in query.perturbation.parts],
+        "kernels": written_kernels(query.perturbation),
         "mean": [] if said is None else [float(x) for x in said.mean],
         "std": [] if said is None else [float(x) for x in said.std],
         "label": result.label,
@@ -137,6 +137,11 @@ def _of_enumeration(
     if len(again) != len(pictures) or again.intervals(proof.winners[:count]) != header["intervals"]:
         raise ProofError(f"{name}: the checker finds other pictures than the prover")
     return pack(header, {"pixels": pixels})
+
+
+def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
+    """Its parts' kernels as certificates have them."""
+    return [_written(part) for part in perturbation.parts]
 
 
 def _written(part: Part) -> list[list[str]]:

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Requirement, keep
-from shakeproof.checker import unpack
-from shakeproof.images import read_image
+from shakeproof.campaign import Requirement, Store, keep
+from shakeproof.certificate import certificate
+from shakeproof.checker import check, unpack
+from shakeproof.images import Image, read_image
 from shakeproof.report.recheck import examined
 from shakeproof.settings import Settings
 
@@ -131,13 +133,26 @@ def test_a_certificate_of_another_item_does_not_do(bundle):
         (bundle / "certificates" / f"{row['certificate_sha256']}.cert").read_bytes() for row in (safe, unsafe, wrong)
     )
     assert examined(safe, of_safe, model).accepted
-    for row, certificate in ((safe, of_unsafe), (unsafe, of_safe), (wrong, of_unsafe), (safe, of_wrong)):
-        assert not examined(row, certificate, model).accepted
+    for row, another in ((safe, of_unsafe), (unsafe, of_safe), (wrong, of_unsafe), (safe, of_wrong)):
+        assert not examined(row, another, model).accepted
     for change in ({"label": 0}, {"strength": 0.06}, {"perturbation": "box-blur:size=5"}, {"verdict": "unsafe"}):
         assert not examined(safe | change, of_safe, model).accepted
     assert not examined(unsafe | {"verdict": "misclassified"}, of_unsafe, model).accepted
     winners = unpack(of_unsafe)[1]["winners"]
     assert np.isin(unsafe["label"], winners)  # it is the whole profile: the label first, then another
+
+
+def test_a_certificate_for_other_inputs_of_the_network_does_not_do(folder, bundle):
+    """It holds, and names the same network, image and perturbation; but that network was given x - 0.01."""
+    safe, *_ = sections(json.loads((bundle / "evidence.json").read_text()))["Results"]["rows"]
+    network = sp.load(folder / "signs.onnx", mean=[0.01], std=[1.0])
+    with Store.open(folder / "store.sqlite") as store:
+        stored = next(iter(store.profiles())).image
+    picture = Image(stored.name, torch.from_numpy(stored.pixels), stored.label)
+    other = certificate(network, sp.profile(network, picture, "box-blur:size=3", max_strength=STRENGTH))
+    model = demo.MODEL.read_bytes()
+    assert check(other, model).accepted
+    assert "its mean and std" in examined(safe, other, model).sentence
 
 
 def test_a_certificate_that_does_not_hold_is_said(folder, tmp_path):

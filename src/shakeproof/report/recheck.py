@@ -22,6 +22,12 @@ from shakeproof.checker import MALFORMED, Outcome, Refused, check, unpack  # noq
 MANIFEST, EVIDENCE = "manifest.json", "evidence.json"
 
 
+def detailed(said: Mapping[str, Any]) -> str:
+    """One digest of what a question has beside its text: kernels from files, and how pictures reach the network."""
+    details = [said.get(key) for key in ("kernels", "mean", "std", "channels_last", "rounding")]
+    return hashlib.sha256(json.dumps(details).encode()).hexdigest()
+
+
 def examined(row: Mapping[str, Any], certificate: bytes, model: bytes, image: Path | None = None) -> Outcome:
     """Whether a certificate holds, and is about the item of the evidence whose row this is."""
     outcome = check(certificate, model, image, _silently)
@@ -50,6 +56,8 @@ def _differences(row: Mapping[str, Any], certificate: bytes) -> Iterator[str]:
         "strength": [*strength] if isinstance(strength, (list, tuple)) else [strength],
     }
     yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in said.items() if header[key] != value)
+    if detailed(header) != row["details_sha256"]:
+        yield "its kernels, its mean and std, or how pictures are laid out or rounded are others"
     enumerated = [winner for _, winner in header.get("intervals", [])]
     winners = enumerated or (arrays["winners"].tolist() if "winners" in arrays else [header["label"]])
     rivals = [winner for winner in winners if winner not in (header["label"], -1)]

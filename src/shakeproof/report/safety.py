@@ -15,10 +15,13 @@ from typing import Any
 
 import shakeproof
 from shakeproof.campaign import StoredProfile
+from shakeproof.certificate import written_kernels
+from shakeproof.report import recheck
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
 from shakeproof.report.reported import Reported, checked, lost_from, proved_up_to, verdict
 from shakeproof.result import Record
+from shakeproof.settings import Settings
 
 FORMAT = "shakeproof evidence 1"
 LIBRARIES = ("numpy", "torch", "onnx", "onnxruntime")
@@ -253,8 +256,23 @@ def item_row(one: StoredProfile) -> dict[str, Any]:
         "critical_strength": record.critical_strength,
         "method": record.method,
         "arithmetic": record.arithmetic,
+        "details_sha256": _details(one),
         "certificate_sha256": one.certificate,
     }
+
+
+def _details(one: StoredProfile) -> str:
+    """What was asked beside all that, by a digest, as it is in certificates."""
+    model = one.model
+    return recheck.detailed(
+        {
+            "kernels": written_kernels(one.perturbation),
+            "mean": [*map(float, model.mean or ())],
+            "std": [*map(float, model.std or ())],
+            "channels_last": model.channels_last,
+            "rounding": Settings(pixels=one.settings["pixels"]).halves,
+        }
+    )
 
 
 def _check(reported: Reported) -> dict[str, Any]:
