@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import nobody
 from shakeproof.errors import InputError, kind_of
-from shakeproof.methods import Expected, answer_by_enumeration, answer_by_splitting, answer_by_sweep, lines_at_once
+from shakeproof.methods import (
+    Expected,
+    SweptWindow,
+    answer_by_enumeration,
+    answer_by_splitting,
+    answer_by_sweep,
+    begun_by,
+    lines_at_once,
+)
 from shakeproof.network import Deployed, Graph, Network, load, load_deployed
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
@@ -220,11 +228,13 @@ def answers(
     settings: Settings | None = None,
     progress: Callable[[float], None] = nobody,
     expect: Callable[[Query, Expected], None] | None = None,
+    begun: Callable[[Query], SweptWindow | None] | None = None,
 ) -> Iterator[Result]:
     """Answer queries about one network, in their order, each as soon as it is known.
 
     Queries are taken as they are needed, so many at a time that a sweep is worth its while. `progress` is told how many
     are answered, those in work by their share; `expect`, before the pictures of a query are run, how long that takes.
+    `begun` says what was swept for a query before its time was up (`methods.begun_by`), so that it goes on from there.
     """
     settings = Settings() if settings is None else settings
     if settings.halves is not None:
@@ -235,7 +245,7 @@ def answers(
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
     while some := list(islice(waiting, lines_at_once(read))):
-        yield from _answered_together(read, some, settings, _part(progress, done, 1))
+        yield from _answered_together(read, some, settings, _part(progress, done, 1), begun or _not_begun)
         done += len(some)
 
 
@@ -245,12 +255,20 @@ def queries_at_once(network: Deployed, settings: Settings) -> int:
     return lines_at_once(network) if isinstance(network, Network) and exact and settings.halves is None else 1
 
 
+def _not_begun(query: Query) -> None:
+    """Of a query about which nothing is known."""
+
+
 def _answered_together(
-    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
+    network: Network,
+    queries: Sequence[Query],
+    settings: Settings,
+    progress: Callable[[float], None],
+    begun: Callable[[Query], SweptWindow | None],
 ) -> Iterator[Result]:
     """Answer some queries in their order: those that can share a sweep in advance, the others as they come.
 
-    Those that share a sweep share its clock as well. Whichever is not answered then gets one of its own.
+    Those that share a sweep share its clock as well. Whichever is not answered then goes on with one of its own.
     """
     sweeps: dict[tuple[float, float] | None, list[int]] = {}
     for number, query in enumerate(queries):
@@ -259,9 +277,9 @@ def _answered_together(
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
         with torch.inference_mode():
-            found = answer_by_sweep(
-                network, [queries[number] for number in numbers], settings, _part(progress, len(swept), len(numbers))
-            )
+            some = [queries[number] for number in numbers]
+            told = _part(progress, len(swept), len(numbers))
+            found = answer_by_sweep(network, some, settings, told, [*map(begun, some)])
         swept.update(zip(numbers, found, strict=True))
     alone = {number for numbers in sweeps.values() if len(numbers) == 1 for number in numbers}
     done = len(swept)
@@ -275,7 +293,7 @@ def _answered_together(
         result = swept.pop(number)
         if result.reason is Reason.TIMEOUT and number not in alone:
             with torch.inference_mode():
-                (result,) = answer_by_sweep(network, [query], settings, nobody)
+                (result,) = answer_by_sweep(network, [query], settings, nobody, [begun_by(result)])
         yield result
 
 

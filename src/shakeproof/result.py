@@ -238,7 +238,7 @@ class Rest:
     seconds: float
 
     def __str__(self) -> str:
-        return f"about {spoken_time(self.seconds)} more at {self.pieces_per_second:.3g} pieces a second"
+        return f"about {spoken_time(self.seconds)} more at {_short(self.pieces_per_second)} pieces a second"
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,12 @@ class Record:
 def spoken_time(seconds: float) -> str:
     """A time in the unit that people would say it in."""
     size, unit = next((own for own in UNITS if seconds < 120 * own[0]), UNITS[-1])
-    return f"{seconds / size:.{'2g' if seconds < 10 * size else '0f'}} {unit}"
+    return f"{_short(seconds / size)} {unit}"
+
+
+def _short(number: float) -> str:
+    """About what a positive number is."""
+    return f"{number:.{'2g' if number < 10 else '0f'}}"
 
 
 def bracketed(critical: Bracket) -> str:

@@ -6,9 +6,13 @@ import csv
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
+import onnx
 import pytest
+from models import model
+from onnx import helper
 from PIL import Image
 from warm import complaint, run
 
@@ -175,3 +179,68 @@ def test_what_cannot_be_written_is_found_out_before_the_work(tmp_path, option):
     assert done.returncode == 2
     assert done.stderr.startswith(f"shakeproof: x{ending}: cannot be written")
     assert [path.name for path in tmp_path.iterdir()] == [f"pipe{ending}"]
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """Words that ask about a network and a picture which take half a second, in small windows; and the answer."""
+    folder = tmp_path_factory.mktemp("slow")
+    random, side, channels = np.random.default_rng(0), 16, (1, *[8] * 5)
+    nodes, weights, last = [], {}, "x"
+    for layer, (inputs, outputs) in enumerate(pairwise(channels)):
+        weights[f"w{layer}"] = random.normal(size=(outputs, inputs, 3, 3)).astype("f4") / (3 * inputs**0.5)
+        nodes.append(helper.make_node("Conv", [last, f"w{layer}"], [f"c{layer}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{layer}"], [last := f"r{layer}"]))
+    weights["w"] = random.normal(size=(channels[-1] * side**2, 4)).astype("f4")
+    nodes += [helper.make_node("Flatten", [last], ["f"]), helper.make_node("MatMul", ["f", "w"], ["y"])]
+    onnx.save(model(nodes, (1, 1, side, side), weights, (1, 4)), folder / "m.onnx")
+    np.save(folder / "i.npy", np.random.default_rng(0).random((1, side, side)))
+    files = (str(folder / "m.onnx"), str(folder / "i.npy"))
+    words = ("profile", *files, "-p", "box-blur:size=5", "--threads", "1", "--memory", "0.02", "--json")
+    return words, json.loads(run(*words).stdout)
+
+
+def late(file, words, seconds: float) -> dict:
+    """Lets the command run out of time after some of the way, however fast the machine is just now."""
+    for _ in range(30):
+        said = json.loads(run(*words, "--output", str(file), "--timeout", str(seconds)).stdout)
+        if said["reason"] == "timeout" and said["pieces"]:
+            return said
+        seconds *= 0.6 if said["pieces"] else 1.2
+        file.unlink()
+    raise AssertionError("it was never stopped half way")
+
+
+def test_what_ran_out_of_time_goes_on(tmp_path, slow):
+    words, whole = slow
+    before = late(tmp_path / "r.jsonl", words, whole["seconds"] / 3)
+    assert 0 < before["certified_strength"] < whole["certified_strength"] == 1
+    assert before["rest"]["pieces_per_second"] == pytest.approx(before["pieces"] / before["seconds"], rel=1e-3)
+    (part,) = (tmp_path / "r.jsonl.parts").iterdir()
+    resume = (*words, "--output", str(tmp_path / "r.jsonl"), "--resume", "--timeout")
+
+    nothing = json.loads(run(*resume, "1e-6").stdout)  # no time at all, and nothing is lost
+    assert nothing["certified_strength"] == before["certified_strength"]
+    assert nothing["seconds"] > before["seconds"]
+    after = json.loads(run(*resume, "600").stdout)
+    assert (after["status"], after["profile"]) == (whole["status"], whole["profile"])
+    assert after["min_margin"] == pytest.approx(whole["min_margin"], abs=1e-9)
+    assert after["pieces"] > before["pieces"]
+    assert after["seconds"] > nothing["seconds"]
+    assert not part.parent.exists()
+    assert run(*resume, "600").stdout == ""
+
+
+def test_a_kept_part_that_was_changed_is_refused(tmp_path, slow):
+    words, whole = slow
+    late(tmp_path / "r.jsonl", words, whole["seconds"] / 3)
+    (part,) = (tmp_path / "r.jsonl.parts").iterdir()
+    kept, written = part.read_bytes(), (tmp_path / "r.jsonl").read_bytes()
+    for data in (kept[:-100], kept[:5000] + bytes([kept[5000] ^ 1]) + kept[5001:], b""):
+        part.write_bytes(data)
+        assert f"{part}: is not what was kept" in complaint(
+            *words, "--output", str(tmp_path / "r.jsonl"), "--resume", "--timeout", "60"
+        )
+        assert (tmp_path / "r.jsonl").read_bytes() == written
+    part.unlink()
+    assert json.loads(run(*words, "--output", str(tmp_path / "r.jsonl"), "--resume").stdout)["status"] == "safe"

@@ -134,7 +134,8 @@ def _run(
 
     try:
         with screen.progress() as advance:
-            for answer in answered(asked, settings, settle, advance, None if quiet else screen.expect):
+            begun = recording.begun if recording is not None and outputs.resume else None
+            for answer in answered(asked, settings, settle, advance, None if quiet else screen.expect, begun):
                 screen.show(answer)
                 if junit is not None:
                     junit.answer(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
 from math import prod
 from pathlib import Path
@@ -15,7 +16,7 @@ from shakeproof.errors import InputError, Refusal, strictly
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
     from shakeproof.images import Image, Source
-    from shakeproof.methods import Expected
+    from shakeproof.methods import Expected, SweptWindow
     from shakeproof.network import Deployed, Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.query import Query
@@ -190,9 +191,10 @@ def answered(
     settle: Callable[[range, Known | Refusal], None],
     advance: Callable[[float], None],
     expect: Callable[[Query, Expected], None] | None = None,
+    begun: Callable[[Deployed, Query], SweptWindow | None] | None = None,
 ) -> Iterator[Answer]:
     """Answers as they come, in order; whoever asks is told what needs no answer, how many queries are done with, and
-    what to expect of one whose pictures are run.
+    what to expect of one whose pictures are run, and may say what was swept before for one whose time was up.
     """
     from shakeproof.analysis import answers
 
@@ -217,6 +219,7 @@ def answered(
         def progress(own: float, before: int = done) -> None:
             advance(before + settled + own)
 
-        for result in answers(network, (query for _, query in same), settings, progress, expect):
+        before = None if begun is None else partial(begun, network)
+        for result in answers(network, (query for _, query in same), settings, progress, expect, before):
             done += 1
             yield Answer(waiting.popleft(), network, result)

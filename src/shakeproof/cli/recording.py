@@ -9,6 +9,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from shakeproof import __version__
 from shakeproof.cli.queries import Asked, Known
 from shakeproof.errors import InputError, Refusal
+from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shakeproof.cli.queries import Answer
+    from shakeproof.methods import SweptWindow
     from shakeproof.network import Deployed
     from shakeproof.query import Query
     from shakeproof.settings import Settings
@@ -57,16 +60,43 @@ class Recording:
 
     def add(self, answer: Answer) -> None:
         """Write an answer down; a line is there as a whole or not at all."""
+        from shakeproof.methods import begun_by
+
         _, network, result = answer
+        part, begun = self._part(network, result.query), begun_by(result)
+        if begun is not None:
+            write_whole({part: begun.packed(part.stem)})
         late = result.reason == "timeout"
         said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
         self._append(_line(map(_flat(said).get, COLUMNS)) if self.is_table else f"{json.dumps(said)}\n".encode())
+        if not late and part.exists():
+            part.unlink()
+            with suppress(OSError):  # there are others
+                part.parent.rmdir()
+
+    def begun(self, network: Deployed, query: Query) -> SweptWindow | None:
+        """What was swept of a query for which the time was too short."""
+        from shakeproof.methods import SweptWindow
+
+        part = self._part(network, query)
+        if not part.exists():
+            return None
+        check_regular(part)
+        try:
+            return SweptWindow.unpacked(part.read_bytes(), part.stem, str(part))
+        except OSError as error:
+            raise InputError(f"{part}: cannot be read ({error.strerror})") from error
 
     def _known(self, own: tuple[Deployed, Query] | Refusal | Known) -> tuple[Deployed, Query] | Refusal | Known:
         if not isinstance(own, tuple):
             return own
-        asked = (question(*own, self.settings, late) for late in (False, True))
+        begun = self._part(*own).exists()
+        asked = (question(*own, self.settings, late) for late in ([False] if begun else [False, True]))
         return next((Known(self.known[digest]) for digest in asked if digest in self.known), own)
+
+    def _part(self, network: Deployed, query: Query) -> Path:
+        """Where is kept what was swept of a query, if its time was up."""
+        return self.path.with_name(f"{self.path.name}.parts") / f"{question(network, query, self.settings)}.sweep"
 
     def _read(self) -> Iterator[tuple[str, str]]:
         """The questions that are answered here, and how; a last line of ours that was torn off is dropped."""

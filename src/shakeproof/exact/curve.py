@@ -252,6 +252,7 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
     scores: list[Floats] = []
     error: list[Floats] = []
     bridged: list[NDArray[np.bool_]] = []
+    lead: list[Floats] = []
     for start, end, part in parts:
         if z and z[-1][-1] != start:
             raise ProofError("a stretch of a line is missing")
@@ -261,6 +262,7 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
             rows, values, off, flags = part.z, part.scores, part.error, part.bridged
             if not len(rows) or rows[0] != start:
                 break
+            lead += [] if part.lead is None else [part.lead]
         shared = 1 if z else 0
         z.append(rows[shared:])
         scores.append(values[shared:])
@@ -270,4 +272,5 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
             break
     if not z:
         return Curve(np.empty(0), np.empty((0, classes)))
-    return Curve(np.concatenate(z), np.concatenate(scores), np.concatenate(error), np.concatenate(bridged))
+    leads = np.concatenate(lead) if lead else None
+    return Curve(np.concatenate(z), np.concatenate(scores), np.concatenate(error), np.concatenate(bridged), leads)

@@ -18,7 +18,7 @@ def pieces_left(graph: Graph, lines: Lines, number: int, curve: Curve) -> float:
     As many as there were so far, but for how much closer together, or farther apart, breaks are: counted on stretches
     of the same width here and there, since a count misses neurons that bend and bend back.
     """
-    start, reached, end = float(lines.start[number]), float(curve.z[-1]), float(lines.end[number])
+    start, reached, end = float(curve.z[0]), float(curve.z[-1]), float(lines.end[number])
     width = min(reached - start, end - reached) / PLACES
     before, behind = (
         sum(

@@ -4,7 +4,8 @@ picture run where pictures have 8 bits.
 
 from shakeproof.methods.enumerating import Expected, Runner, answer_by_enumeration, expected
 from shakeproof.methods.splitting import answer_by_splitting
-from shakeproof.methods.sweeping import SweptWindow, answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
+from shakeproof.methods.sweeping import answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
+from shakeproof.methods.windows import SweptWindow, begun_by
 
 __all__ = [
     "Expected",
@@ -14,6 +15,7 @@ __all__ = [
     "answer_by_splitting",
     "answer_by_sweep",
     "answer_by_windows",
+    "begun_by",
     "expected",
     "lines_at_once",
     "sweep_window",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import Budget, nobody, now
+from shakeproof.errors import ProofError
 from shakeproof.evidence import SLACK, Comparison, Swept, Witness
 from shakeproof.exact import (
     Curve,
@@ -31,6 +32,7 @@ from shakeproof.exact import (
 )
 from shakeproof.inputs import InputPath
 from shakeproof.methods.edges import TIED, Edges
+from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
 from shakeproof.path import Path
 from shakeproof.perturbation import Perturbation, as_whole
@@ -48,7 +50,7 @@ NOMINAL = 1e-9
 PROBES = 32
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
-# In the middle of how many pieces, beside the one with the smallest margin, a curve is compared with direct evaluation.
+# In the middle of how many pieces, beside the lowest and the widest, a curve is compared with direct evaluation.
 SPOTS = 3
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all. More gain nothing; and the answers to some come before the others are worked on.
@@ -68,22 +70,19 @@ def lines_at_once(network: Network) -> int:
 
 
 def answer_by_sweep(
-    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None]
+    network: Network,
+    queries: Sequence[Query],
+    settings: Settings,
+    progress: Callable[[float], None],
+    begun: Sequence[SweptWindow | None] | None = None,
 ) -> list[Result]:
-    """Answer queries about paths of one strength, with the same clipping, in one sweep."""
+    """Answer queries about paths of one strength, with the same clipping, in one sweep.
+
+    Where one was `begun` before, it goes on; all that follows from a curve is worked out from the whole of it.
+    """
     with _batch(network, queries, settings, progress) as batch:
+        batch.go_on(begun or [None] * len(queries))
         return batch.results()
-
-
-@dataclass(frozen=True, eq=False)
-class SweptWindow:
-    """What was found on a part of a path, from `start` to `end`: the curve, as far as the time let it come."""
-
-    start: float
-    end: float
-    curve: Curve
-    late: bool
-    seconds: float
 
 
 def sweep_window(network: Network, query: Query, settings: Settings, start: float, end: float) -> SweptWindow:
@@ -137,6 +136,8 @@ class Batch:
         )
         self.labels = np.array([query.label for query in queries], dtype=np.int64)
         self.first = self.scores(np.arange(len(queries)), np.zeros(len(queries)))
+        # What was swept before, from 0; lines start where it ends.
+        self.begun: dict[int, SweptWindow] = {}
         # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
         self.confirmed: dict[int, Witness] = {}
         # Lines without rounding, as far as they were needed, and where on them the label turned out to lose.
@@ -144,17 +145,37 @@ class Batch:
         self.sunk: list[tuple[int, Least]] = []
         self.exact_terms = np.full(len(queries), EXACT_TERMS)
 
+    def go_on(self, begun: Sequence[SweptWindow | None]) -> None:
+        """Let lines start where those that were begun before have ended."""
+        if self.enumerates:
+            begun = [own and own.enumerated() for own in begun]
+        self.begun = {number: own for number, own in enumerate(begun) if own is not None}
+        start = self.lines.start.clone()
+        for number, own in self.begun.items():
+            if not own.curve.covers(0.0, own.end) or not own.end <= float(self.lines.end[number]):
+                raise ProofError("what was swept before is not the beginning of this path")
+            start[number] = own.end
+        self.lines = replace(self.lines, start=start)
+
     def path(self, number: int) -> InputPath:
         path = self.queries[number].path
         assert path is not None
         return path
 
+    @property
+    def enumerates(self) -> bool:
+        """Whether every piece is wanted: bounds that spare some are about real numbers."""
+        return self.settings.whole_curve or self.settings.arithmetic != "real"
+
     def curves(self, lines: Lines, closed: Sequence[int] = ()) -> list[Curve]:
-        """The scores along lines, but for those that are closed."""
+        """The scores along lines, but for those that are closed, behind what was swept of them before."""
         look = self.confirm if self.settings.stop_early else None
-        whole = self.settings.whole_curve or self.settings.arithmetic != "real"  # bounds are about real numbers
         chords = Chords(self.graph) if self.settings.rounding == "rigorous" else None
-        return swept_curves(self.graph, lines, self.labels, self.budget, closed, whole, chords, look)
+        found = swept_curves(self.graph, lines, self.labels, self.budget, closed, self.enumerates, chords, look)
+        for number, own in self.begun.items():
+            parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
+            found[number] = join(parts, self.graph.classes)
+        return found
 
     def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
@@ -168,7 +189,8 @@ class Batch:
         wins, loses = Edges(self, curves, losses, proved).found()
         witnesses, contradicted = self.witnesses(curves, losses), self.contradicted(curves)
         seconds = now() - self.started + spent
-        pieces = sum(curve.pieces + 1 for curve in curves)
+        before = [self.begun[number].curve.pieces if number in self.begun else 0 for number in range(len(curves))]
+        work = np.array([curve.pieces + 1 - old for curve, old in zip(curves, before, strict=True)])
         found = []
         for number, curve in enumerate(curves):
             end = self.path(number).end[0]
@@ -196,7 +218,9 @@ class Batch:
                 arithmetic=self.settings.arithmetic,
             )
             predicted = None if number in hopeless else int(self.first[number].argmax())
-            query, share = self.queries[number], seconds * (curve.pieces + 1) / pieces
+            share = seconds * float(work[number] / work.sum())
+            share += self.begun[number].seconds if number in self.begun else 0.0
+            query = self.queries[number]
             found.append(Result(self.network.name, self.network.identity, query, evidence, predicted, share))
         return found
 
@@ -401,13 +425,14 @@ class Batch:
         return found
 
     def spots(self, number: int, curve: Curve) -> list[int]:
-        """The pieces in which a curve is compared: the one with the smallest margin, and some spread over it."""
+        """The pieces in which a curve is compared: the one with the smallest margin, the widest, and some more."""
         pieces = np.flatnonzero(~curve.bridged & ~curve.jumps)
         if not len(pieces):
             return []
         lowest = int(curve.margin(int(self.labels[number]))[pieces].argmin())
+        widest = int(np.diff(curve.z)[pieces].argmax())
         spread = np.linspace(0, len(pieces) - 1, SPOTS).astype(int)
-        return sorted({int(pieces[place]) for place in (lowest, *spread)})
+        return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})
 
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
