@@ -279,6 +279,7 @@ def test_a_flip_between_probes_is_found_by_the_sweep():
     assert result.status is sp.Status.UNSAFE
     assert result.critical_strength[1] - result.critical_strength[0] <= 1e-9
     assert result.critical_strength[0] == pytest.approx(0.5 / 32 + 0.25 - 5e-4, abs=1e-5)
+    assert result.certified_strength == result.critical_strength[0]
 
 
 def test_many_queries_are_answered_in_order(demo_network):
