@@ -1,0 +1,90 @@
+"""Whatever can change an answer changes its digest; what only changes how long it takes does not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+
+import shakeproof as sp
+from shakeproof.identity import image_digest, network_digest, question_digest
+from shakeproof.perturbation import parse_path
+
+# Another value than the usual one for each of the settings.
+OTHERWISE = {
+    "timeout": 3.0,
+    "memory": 1.5,
+    "stop_early": True,
+    "device": "cuda",
+    "method": "bounds",
+    "tolerance": 1e-3,
+    "whole_curve": True,
+    "rounding": "nominal",
+    "arithmetic": "float32",
+    "pixels": "8bit",
+    "shortcuts": False,
+}
+HARMLESS = {"timeout", "memory", "device", "whole_curve"}
+SETTINGS = sp.Settings()
+BLUR = parse_path("box-blur:size=3")
+
+
+def test_settings_that_decide_and_those_that_do_not():
+    assert OTHERWISE.keys() == {field.name for field in fields(sp.Settings)}
+    usual = question_digest("network", "image", 1, BLUR, SETTINGS)
+    for name, value in OTHERWISE.items():
+        other = question_digest("network", "image", 1, BLUR, replace(SETTINGS, **{name: value}))
+        assert (other == usual) == (name in HARMLESS), name
+    assert (
+        len({question_digest("n", "i", 1, BLUR, sp.Settings(pixels=p)) for p in ("8bit", "8bit,rounding=half-up")}) == 2
+    )
+
+
+def test_every_part_of_a_question_counts():
+    texts = (
+        "box-blur:size=5",
+        "box-blur:size=3,padding=zeros",
+        "box-blur:size=3,clip=0..1",
+        "box-blur:size=3+haze:colour=0",
+    )
+    asked = [
+        ("network", "image", 1, BLUR),
+        ("another", "image", 1, BLUR),
+        ("network", "another", 1, BLUR),
+        ("network", "image", 2, BLUR),
+        ("network", "image", None, BLUR),
+        *(("network", "image", 1, parse_path(text)) for text in texts),
+    ]
+    assert len({question_digest(*one, SETTINGS) for one in asked}) == len(asked)
+
+
+def test_a_kernel_from_a_file_is_what_is_in_it(tmp_path):
+    """The same name, with other entries, is another question."""
+    found = set()
+    for entries in (np.eye(3), np.ones((3, 3))):
+        np.save(tmp_path / "shake.npy", entries)
+        shake = parse_path(f"psf:file={tmp_path / 'shake.npy'}")
+        found.add(question_digest("network", "image", 1, shake, SETTINGS))
+    assert len(found) == 2
+
+
+def test_a_network_is_its_file_and_what_its_pictures_go_through(demo_network):
+    networks = [
+        demo_network,
+        demo_network.normalised([0.5], [0.25]),
+        demo_network.normalised([0.5], [0.5]),
+        replace(demo_network, identity="another file, or another of its outputs"),
+        replace(demo_network, layout=replace(demo_network.layout, channels_last=True)),
+    ]
+    assert len({network_digest(network, SETTINGS) for network in networks}) == len(networks)
+    assert network_digest(demo_network, SETTINGS) == network_digest(replace(demo_network, name="a copy"), SETTINGS)
+    deployed = sp.Settings(pixels="8bit")
+    assert network_digest(demo_network, SETTINGS) != network_digest(demo_network, deployed)  # what runs it counts
+
+
+def test_an_image_is_its_pixels():
+    pixels = torch.linspace(0, 1, 27, dtype=torch.float64).view(3, 3, 3)
+    nearly = pixels.clone()
+    nearly[0, 0, 0] += 2.0**-60
+    assert image_digest(pixels) == image_digest(pixels.clone()) != image_digest(nearly)
