@@ -20,10 +20,12 @@ from shakeproof.operators.base import ABOVE, UNIT, Affine
 from shakeproof.operators.conv import Conv, Unrolled
 
 POWER_STEPS = 20
+# A step that lowers a bound by less than this is the last.
+ENOUGH = 0.999
 # A guess of a norm is raised by so much before it is tried, and again after each failure.
 RAISED, TRIALS = 1.02, 40
 # Matrices are put together for so many bytes at a time; those that take more multiplications are not worth it.
-BATCH_BYTES, MOST_WORK = 2**26, 2e12
+BATCH_BYTES, MOST_WORK = 2**23, 2e12
 # Coefficients are squared: none may be so small that this is lost.
 SMALLEST = 2.0**-300
 
@@ -35,25 +37,25 @@ def stretches(operator: Affine, shapes: Sequence[torch.Size]) -> tuple[tuple[flo
     """
     known = operator.known_stretches
     if tuple(shapes) not in known:
-        known[tuple(shapes)] = tuple(
-            (signed, absolute_stretch(operator, shapes, place) if signed < float("inf") else signed)
-            for place in range(len(shapes))
-            for signed in (stretch(operator, shapes, place),)
-        )
+        known[tuple(shapes)] = tuple(_pair(operator, shapes, place) for place in range(len(shapes)))
     return known[tuple(shapes)]
 
 
-def stretch(operator: Affine, shapes: Sequence[torch.Size], place: int) -> float:
-    """No less than |operator(x) - operator(0)| / |x| for input number `place`, the others being 0."""
+def _pair(operator: Affine, shapes: Sequence[torch.Size], place: int) -> tuple[float, float]:
+    """No less than |operator(x) - operator(0)| / |x| for input number `place`, the others being 0; and the same with
+    all coefficients positive.
+    """
     largest = max((float(t.abs().max()) for t in _coefficients(operator) if t.numel()), default=1.0)
     if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
-        return float("inf")
-    bound = absolute_stretch(operator, shapes, place)
+        return float("inf"), float("inf")
+    absolute = absolute_stretch(operator, shapes, place)
     if isinstance(operator, (Linear, Unrolled)):
-        return min(bound, _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape))
-    if isinstance(operator, Conv):
-        return min(bound, _of_convolution(operator, shapes[0]))
-    return bound
+        signed = _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape)
+    elif isinstance(operator, Conv):
+        signed = _of_convolution(operator, shapes[0])
+    else:
+        signed = absolute
+    return min(signed, absolute), absolute
 
 
 def _coefficients(operator: Affine) -> list[Tensor]:
@@ -79,9 +81,9 @@ def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int)
     best = torch.inf
     for _ in range(POWER_STEPS):
         y = twice(x)
-        best = min(best, float((y / x).max()))
+        before, best = best, min(best, float((y / x).max()))
         largest = float(y.max())
-        if largest == 0 or best == torch.inf:
+        if largest == 0 or best == torch.inf or best > ENOUGH * before:
             break
         x = torch.maximum(y / largest, torch.full_like(y, 1e-6))
     return sqrt(best) * ABOVE
@@ -92,7 +94,7 @@ def _of_convolution(conv: Conv, shape: torch.Size) -> float:
     kernel = conv.weight.view(groups, outputs, *conv.window.kernel, -1)
     top, left, bottom, right = conv.window.pads
     sides = [shape[1] + top + bottom, shape[2] + left + right]
-    if conv.window.dilations == (1, 1):
+    if conv.window.dilations == (1, 1) and conv.window.kernel != (1, 1):
         kernel, sides = _in_phases(kernel, conv.window.strides, sides)
     sizes = [
         1 if taps == 1 else side + dilation * (taps - 1)
@@ -120,15 +122,17 @@ def _in_phases(kernel: Tensor, strides: tuple[int, int], sides: list[int]) -> tu
 def _at_frequencies(kernel: Tensor, dilations: tuple[int, int], sizes: list[int]) -> Iterator[Tensor]:
     """The matrices (some, outputs, inputs) of a convolution on a torus; those at opposite frequencies are conjugate."""
     groups, outputs, height, width, channels = kernel.shape
+    if height == width == 1:  # the same at every frequency
+        yield kernel.view(groups, outputs, channels)
+        return
     rows, columns = (
         _waves(taps, dilation, size, kernel.device)
         for taps, dilation, size in zip((height, width), dilations, sizes, strict=True)
     )
-    rows = rows[: sizes[0] // 2 + 1]
-    step = max(1, BATCH_BYTES // (16 * groups * outputs * channels * len(columns)))
-    across = torch.einsum("fw,gohwc->gfohc", columns, kernel.to(rows.dtype))
-    for some in rows.split(step):
-        yield torch.einsum("eh,gfohc->gefoc", some, across).reshape(-1, outputs, channels)
+    waves = torch.einsum("eh,fw->efhw", rows[: sizes[0] // 2 + 1], columns).flatten(2).flatten(0, 1)
+    taps = kernel.flatten(2, 3).to(waves.dtype)
+    for some in waves.split(max(1, BATCH_BYTES // (16 * groups * outputs * channels))):
+        yield torch.einsum("ft,gotc->gfoc", some, taps).reshape(-1, outputs, channels)
 
 
 def _waves(taps: int, dilation: int, size: int, device: torch.device) -> Tensor:
@@ -152,7 +156,7 @@ def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count
         if not frobenius < float("inf"):
             return float("inf")
         gram = wide @ wide.mH
-        guess = max(proved**2, RAISED * _power(gram))
+        guess = proved**2  # mostly enough: frequencies do not differ much
         unit = torch.eye(small, dtype=gram.dtype, device=gram.device)
         for _ in range(TRIALS):
             if guess >= frobenius**2:
@@ -162,7 +166,7 @@ def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count
             if not bool(torch.linalg.cholesky_ex(guess * unit - gram).info.any()):
                 guess += slack
                 break
-            guess *= RAISED
+            guess = RAISED * max(guess, _power(gram))
         else:
             guess = frobenius**2
         proved = max(proved, min(sqrt(guess) * ABOVE, frobenius))
