@@ -82,6 +82,21 @@ def test_a_bridge_that_evaluation_contradicts_is_an_error(eager, monkeypatch):
     assert noticed
 
 
+def test_no_bet_is_made_that_would_be_late(eager, monkeypatch):
+    """What a cell takes is predicted from a forward pass, and it has to be done before the deadline."""
+    cells = []
+    enclose = bridges.enclose
+    monkeypatch.setattr(bridges, "enclose", lambda *given: cells.append(given) or enclose(*given))
+    network = sp.load(random_module(3), torch.zeros(1, 1, 8, 8))
+    query = sp.perturbed(network, [fitting(network, np.random.default_rng(3).uniform(0, 1, (1, 8, 8)))], "sharpen:size=5")
+    sp.analyse(network, query, sp.Settings(timeout=3600))
+    assert cells
+    cells.clear()
+    monkeypatch.setattr(bridges, "WORST_COST", 1e12)
+    sp.analyse(network, query, sp.Settings(timeout=3600))
+    assert not cells
+
+
 def test_bets_stay_within_the_stake():
     """A line that wins nothing loses no more than its stake; one that wins everything tries every cell."""
     unlucky = Bettor(0, 0.0, 1.0, breaks=5000, round_cost=10.0)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
-from shakeproof.budget import Budget
+from shakeproof.budget import Budget, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sweep import Lines, count_breaks
 from shakeproof.network import Graph, bending_neurons
@@ -26,6 +26,8 @@ from shakeproof.property import margins
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
 # many entries for each node would.
 CELL_COST, PIECE_COST, ENTRIES_A_NODE = 6.0, 0.6, 3e4
+# A cell may cost so much on a large network with other functions than ReLU, and has to be done before a deadline.
+WORST_COST = 100.0
 # Of what a line's sweep is predicted to cost, so much may be lost in vain.
 STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
@@ -86,7 +88,8 @@ class Bettor:
 def find_bridges(
     graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], budget: Budget
 ) -> list[list[Bridge]]:
-    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cell when the time is up.
+    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cells if the time would be up before
+    one of them is done.
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
@@ -96,12 +99,16 @@ def find_bridges(
     usual = USUAL_BREAKS * sum(bending_neurons(graph).values())
     if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
         return found
+    began = now()
     breaks, lowest = _ends(graph, lines, wanted, labels, budget)
+    cell_seconds = WORST_COST * (now() - began) / (2 * len(wanted))
     bettors = [
         Bettor(number, float(lines.start[number]), float(lines.end[number]), count, round_cost)
         for number, count in zip(wanted, breaks, strict=True)
     ]
-    while bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]:
+    while not budget.is_late(cell_seconds) and (
+        bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]
+    ):
         cells = [bettors[i].cells[part] for i, part in bets]
         leaders = _leaders(graph, lines, cells, labels, lowest[[i for i, _ in bets]], budget)
         for (i, part), leader in zip(bets, leaders, strict=True):

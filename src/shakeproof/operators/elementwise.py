@@ -67,7 +67,7 @@ class Elementwise(Operator):
 
 
 def _first_least(scores: Tensor) -> Tensor:
-    return _known(scores, torch.inf).argmin(0, keepdim=True)
+    return _known(scores, torch.inf).min(0, keepdim=True).indices  # argmin takes six times as long
 
 
 def _known(x: Tensor, otherwise: float) -> Tensor:
