@@ -88,7 +88,9 @@ def test_no_bet_is_made_that_would_be_late(eager, monkeypatch):
     enclose = bridges.enclose
     monkeypatch.setattr(bridges, "enclose", lambda *given: cells.append(given) or enclose(*given))
     network = sp.load(random_module(3), torch.zeros(1, 1, 8, 8))
-    query = sp.perturbed(network, [fitting(network, np.random.default_rng(3).uniform(0, 1, (1, 8, 8)))], "sharpen:size=5")
+    query = sp.perturbed(
+        network, [fitting(network, np.random.default_rng(3).uniform(0, 1, (1, 8, 8)))], "sharpen:size=5"
+    )
     sp.analyse(network, query, sp.Settings(timeout=3600))
     assert cells
     cells.clear()
