@@ -88,8 +88,7 @@ class Bettor:
 def find_bridges(
     graph: Graph, lines: Lines, labels: NDArray[np.int64], wanted: Sequence[int], budget: Budget
 ) -> list[list[Bridge]]:
-    """Bridges of each line, in order; only `wanted` lines are looked at, and no new cells if the time would be up before
-    one of them is done.
+    """Bridges of each line, in order; only `wanted` lines are looked at, and no cell that might not be done in time.
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
