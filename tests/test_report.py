@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -37,6 +39,17 @@ def drawn(results, width: int, name: str | None = None) -> str:
     for result in results:
         console.print(rows.drawn(result))
     return console.file.getvalue()
+
+
+def test_what_float64_shows_and_does_not_prove_is_said(results):
+    """As for networks so deep that rounding might explain every margin: no piece is proved."""
+    proved = results[0]
+    (proof,) = proved.evidence.proofs
+    unproved = replace(proof, lower=np.full_like(proof.lower, -np.inf), reached=0.0, timed_out=True)
+    result = replace(proved, evidence=replace(proved.evidence, proofs=(unproved,)))
+    assert result.status == "undecided"
+    assert "(in float64, not proved: wins up to 1)" in " ".join(drawn([result], 240).split())
+    assert "not proved" not in drawn(results, 240)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])

@@ -146,6 +146,10 @@ def _qualified(result: Result) -> Iterator[str]:
         yield result.reason.value
     if result.rest is not None:
         yield str(result.rest)
+    if result.status == "undecided" and not result.certified_strength and result.profile:
+        first = result.profile[0]
+        if first.winner == result.query.label and first.end > 0:
+            yield f"in float64, not proved: wins up to {first.end:.2g}"
     if result.rounding == "nominal":
         yield "nominal"
     if result.arithmetic != "real":
