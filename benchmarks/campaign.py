@@ -71,13 +71,16 @@ def kills(folder: Path, data: Path) -> bool:
     whole = time.perf_counter() - began
     seed = int(time.time())
     print(f"undisturbed: {whole:.1f} s; seed {seed}")
-    moments = random.Random(seed)
-    for number in range(KILLS):
+    chance = random.Random(seed)
+    # so many answers are waited for, and then a moment
+    for number, wanted in enumerate(sorted(chance.sample(range(answered(folder / "plain.db")), KILLS)), 1):
         process = subprocess.Popen([*COMMAND, "campaign", str(killed), "--quiet", "--jobs", "2"])
-        time.sleep(moments.uniform(0.3, 1.0) * whole)
+        while process.poll() is None and answered(folder / "killed.db") < wanted:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        print(f"kill {number + 1}: {answered(folder / 'killed.db')} answers are kept")
+        print(f"kill {number}, after {wanted} answers: {answered(folder / 'killed.db')} are kept")
     run(killed, "--jobs", "2")
     equal = rows(folder / "plain.db") == rows(folder / "killed.db")
     print(f"tables of {len(rows(folder / 'plain.db'))} cells equal: {equal}")

@@ -64,7 +64,8 @@ def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
     ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
     breaks = count_breaks(graph, lines.at(some.repeat_interleave(2), ends))[1].sum()
-    work = float(breaks) * values * length / float((ends[1::2] - ends[::2]).sum())
+    counted = float((ends[1::2] - ends[::2]).sum())
+    work = float(breaks) * values * length / counted if counted else 0.0
     return max(1, int(min(work / LEAST_WORK, max(GROUPS_A_CORE * cores, work / MOST_WORK))))
 
 
