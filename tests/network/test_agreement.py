@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from models import model
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import shakeproof as sp
@@ -223,3 +223,13 @@ def test_a_float64_network_that_onnxruntime_does_not_run(tmp_path):
     assert any("compared with ONNX's reference implementation" in note for note in network.notes)
     result = sp.profile(network, random.random((1, 4, 4)), "box-blur:size=3")
     assert result.status in (sp.Status.SAFE, sp.Status.UNSAFE)
+
+
+def test_the_twin_of_a_hard_swish_has_exact_sixths():
+    """The reference implementation has them in float32, which is too far off where a network is ill-conditioned."""
+    node = helper.make_node("HardSwish", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 5]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    scores = evaluator(in_float64(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])))
+    x = np.array([[[-4.0, -1.0, 0.3, 1.0, 5.0]]])
+    assert scores(x) == pytest.approx(x[0] * np.clip(x[0] + 3, 0, 6) / 6, rel=1e-15)

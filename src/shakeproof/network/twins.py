@@ -84,7 +84,13 @@ def evaluator(model: Any) -> Scores:
             scale, bias, mean, variance = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale, bias, mean, variance))
             return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
 
-    reference = ReferenceEvaluator(model, new_ops=[BatchNormalization])
+    class HardSwish(OpRun):
+        """As it is defined; the reference takes the sixth in float32."""
+
+        def _run(self, x: Any) -> Any:
+            return (x * np.clip(x / 6 + 0.5, 0, 1).astype(x.dtype),)
+
+    reference = ReferenceEvaluator(model, new_ops=[BatchNormalization, HardSwish])
 
     def scores(x: NDArray[Any]) -> NDArray[np.float64]:
         with np.errstate(all="ignore"):
