@@ -42,7 +42,7 @@ LAYERS = {
         "analysis",
         "comparing",
         "estimate",
-        "identity",
+        "digests",
     },
     "records": {"exporting", "certificate", "campaign"},
     "faces": {"report", "testing", "asserting", "plugin", "cli"},

@@ -19,8 +19,8 @@ from shakeproof import demo
 from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, drawn, finding
 from shakeproof.campaign.ledger import LEASE
 from shakeproof.campaign.schema import APPLICATION, VERSION
+from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
-from shakeproof.identity import question_digest
 
 PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
 SETTINGS = sp.Settings(method="exact")

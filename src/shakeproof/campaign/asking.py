@@ -11,8 +11,8 @@ from shakeproof.budget import nobody
 from shakeproof.campaign.file import Campaign
 from shakeproof.campaign.image_lists import PicturesAsked
 from shakeproof.campaign.ledger import Item, Ledger
+from shakeproof.digests import question_digest
 from shakeproof.errors import strictly
-from shakeproof.identity import question_digest
 from shakeproof.images import Image, pictures_for
 from shakeproof.network import Deployed, Network, load, load_deployed
 from shakeproof.query import check_image, class_number, perturbed

@@ -8,7 +8,7 @@ from pathlib import Path
 from shakeproof.campaign.findings import finding
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.stored import Requirement
-from shakeproof.identity import question_digest
+from shakeproof.digests import question_digest
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Perturbation
 from shakeproof.result import Result

@@ -25,7 +25,7 @@ from shakeproof.campaign.stored import (
     read_perturbation,
     write_perturbation,
 )
-from shakeproof.identity import decisive, digest, image_digest, network_digest
+from shakeproof.digests import decisive, digest, image_digest, network_digest
 from shakeproof.images import Image
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Perturbation

@@ -11,8 +11,8 @@ from shakeproof.analysis import answers, readable
 from shakeproof.campaign.asking import ModelFile
 from shakeproof.campaign.findings import Finding, finding
 from shakeproof.campaign.stored import PackedImage
+from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
-from shakeproof.identity import network_digest
 from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
 from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation

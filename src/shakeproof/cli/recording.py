@@ -142,7 +142,7 @@ def question(network: Deployed, query: Query, settings: Settings, late: bool = F
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).
     """
-    from shakeproof.identity import decisive, network_digest
+    from shakeproof.digests import decisive, network_digest
 
     how = replace(decisive(settings), timeout=settings.timeout if late else None)
     about = (__version__, network_digest(network, settings), network.name, query.name, query.label)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import shakeproof as sp
-from shakeproof.identity import image_digest, network_digest, question_digest
+from shakeproof.digests import image_digest, network_digest, question_digest
 from shakeproof.perturbation import parse_path
 
 # Another value than the usual one for each of the settings.
