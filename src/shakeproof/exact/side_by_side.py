@@ -96,31 +96,33 @@ def sweep_side_by_side(
         assert chords.coefficients  # worked out once, not by each
     stopped = False
     share, threads = budget.shared(cores), torch.get_num_threads()
-    finished: list[SimpleQueue[Piece | Exception | None]] = [SimpleQueue() for _ in groups]
+    finished: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in groups]
 
     @torch.inference_mode()
-    def work(group: slice, pieces: SimpleQueue[Piece | Exception | None]) -> None:
+    def work(group: slice, pieces: SimpleQueue[Piece | BaseException | None]) -> None:
         torch.set_num_threads(1)
         own = Lines(lines.paths, lines.start[group], lines.end[group], lines.path[group])
         try:
             for piece in sweep(graph, own, share, lambda: is_open()[group] & (not stopped), chords):
                 pieces.put(piece._replace(line=piece.line + group.start))
             pieces.put(None)
-        except Exception as error:
+        except BaseException as error:  # or somebody would wait for ever
             pieces.put(error)
 
-    with ThreadPoolExecutor(cores) as pool:
-        try:
-            for group, pieces in zip(groups, finished, strict=True):
-                pool.submit(work, group, pieces)
-            for pieces in finished:
-                while (piece := pieces.get()) is not None:
-                    if isinstance(piece, Exception):
-                        raise piece
-                    yield piece
-        finally:
-            stopped = True  # whoever asked may have heard enough
-            torch.set_num_threads(threads)
+    try:
+        with ThreadPoolExecutor(cores) as pool:
+            try:
+                for group, pieces in zip(groups, finished, strict=True):
+                    pool.submit(work, group, pieces)
+                for pieces in finished:
+                    while (piece := pieces.get()) is not None:
+                        if isinstance(piece, BaseException):
+                            raise piece
+                        yield piece
+            finally:
+                stopped = True  # whoever asked may have heard enough
+    finally:  # when no thread is left that has set its own
+        torch.set_num_threads(threads)
 
 
 def _values(graph: Graph) -> int:
