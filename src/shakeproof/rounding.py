@@ -16,7 +16,7 @@ with norms of the layers that are proved (`stretches`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import NamedTuple
@@ -131,20 +131,6 @@ def norm(x: Tensor) -> Tensor:
     return found  # squares of what is tiny may have been lost
 
 
-class Reach(NamedTuple):
-    """Of a value along segments (rows), each from its row to the next: both rows' norms are at most `size`, and nowhere
-    in between is the norm of what lies between value and chord more than `error`.
-    """
-
-    size: Tensor
-    error: Tensor
-
-    def of(self, source: Tensor, cut: Tensor) -> Reach:
-        """The same of parts of the segments, number source[k]; on those that were `cut`, a new row is at an end."""
-        size, error = self.size[source], self.error[source]
-        return Reach(size, torch.where(cut, error + OF_CHORDS * UNIT * size, error))
-
-
 class Coefficients(NamedTuple):
     """How a node carries norms: for each input how much it may stretch it, and how much with positive coefficients;
     its share of rounding; the norm of its constant, and what that is off by.
@@ -158,29 +144,39 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chords:
-    """How far the chords of a sweep may be from the network's values, by one norm for each segment."""
+    """How far scores may be from the chords of a sweep, by one number for each segment.
+
+    Whatever is off at a value, by its norm, is off by at most `effects` times as much at the scores. So one number adds
+    up what all nodes have done. Of a value, only its size is carried along: the norm of the larger of a segment's rows.
+    """
 
     graph: Graph
 
-    def start(self, rows: Tensor, error: Tensor) -> Reach:
-        """Of inputs (rows, *input_shape) that are off by so much (rows), in norm."""
-        return Reach(_of_segments(norm(rows)), error)
+    def start(self, rows: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
+        """The size of inputs (rows, *input_shape), and what it does to scores that they are `off` (rows), in norm."""
+        return _of_segments(norm(rows)), off * (self.effects[0] * ABOVE)
 
-    def after(self, index: int, given: Sequence[Reach], y: Tensor, gaps: Tensor | None = None) -> Reach:
-        """Of a node's output, given those of its inputs. `gaps` (rows) says what bends that have no row may add."""
-        known = self.coefficients[index]
+    def between(self, sizes: Mapping[int, Tensor]) -> Tensor:
+        """What rows that are put between others do to the scores, where values (by number) have these sizes."""
+        parts = [size * (OF_CHORDS * UNIT * self.effects[number]) for number, size in sizes.items()]
+        return reduce(torch.add, parts) * ABOVE
+
+    def after(
+        self, index: int, given: Sequence[Tensor], y: Tensor, gaps: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The size of a node's output, given those of its inputs, and what it does to the scores that it was computed.
+
+        `gaps` (rows) says what bends that have no row may add.
+        """
+        known, effect = self.coefficients[index], self.effects[index + 1] * ABOVE
         pairs = list(zip(given, known.gains, strict=True))
-        errors = [
-            torch.add(gain * own.error, own.size, alpha=known.share * absolute) for own, (gain, absolute) in pairs
-        ]
-        error = reduce(torch.add, errors) + (known.share * known.constant + known.off)
+        made = reduce(torch.add, [size * (known.share * absolute * effect) for size, (_, absolute) in pairs])
+        made = made + (known.share * known.constant + known.off) * effect
         if gaps is not None:
-            error = error + gaps
+            made = made + gaps * effect
         if index in self.measured:
-            size = _of_segments(norm(y))
-        else:
-            size = reduce(torch.add, [absolute * own.size for own, (_, absolute) in pairs]) + known.constant
-        return Reach(size * ABOVE, error * ABOVE)
+            return _of_segments(norm(y)), made
+        return (reduce(torch.add, [size * absolute for size, (_, absolute) in pairs]) + known.constant) * ABOVE, made
 
     @cached_property
     def measured(self) -> frozenset[int]:
@@ -192,10 +188,24 @@ class Chords:
     def coefficients(self) -> tuple[Coefficients, ...]:
         return _coefficients(self.graph)
 
+    @cached_property
+    def effects(self) -> tuple[float, ...]:
+        """For each value, by how much the norm of what is off there may grow until it is at the scores."""
+        return _effects(self.graph)
+
 
 @once_for_each
 def _coefficients(graph: Graph) -> tuple[Coefficients, ...]:
     return tuple(_coefficients_of(graph, index) for index in range(len(graph.nodes)))
+
+
+@once_for_each
+def _effects(graph: Graph) -> tuple[float, ...]:
+    found = [0.0] * len(graph.nodes) + [1.0]
+    for index, known in reversed(list(enumerate(_coefficients(graph)))):
+        for value, (gain, _) in zip(graph.nodes[index].inputs, known.gains, strict=True):
+            found[value] += gain * found[index + 1] * ABOVE
+    return tuple(found)
 
 
 def _coefficients_of(graph: Graph, index: int) -> Coefficients:

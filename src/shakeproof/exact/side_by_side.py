@@ -93,7 +93,7 @@ def sweep_side_by_side(
         yield from sweep(graph, lines, budget, is_open, chords)
         return
     if chords is not None:
-        assert chords.coefficients  # worked out once, not by each
+        assert chords.effects  # worked out once, not by each
     stopped = False
     share, threads = budget.shared(cores), torch.get_num_threads()
     finished: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in groups]

@@ -24,7 +24,7 @@ from shakeproof.budget import Budget
 from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import BLOCK_BYTES, Breaks, Jumping, PiecewiseLinear
 from shakeproof.path import Path
-from shakeproof.rounding import Chords, Reach, norm
+from shakeproof.rounding import Chords, norm
 
 FLOAT_BYTES = 8
 FIXED_BYTES = 4 * BLOCK_BYTES  # of a convolution
@@ -96,13 +96,15 @@ class Plan(NamedTuple):
 class Window(NamedTuple):
     """Rows planned from `values` (by value number); node number `node` bends at none but these rows. -1: the input.
 
-    `reaches` says how far from their chords the values may be, if that is asked.
+    If that is asked, `sizes` are those of the values, and `error` is how far scores may be from their chords, by what
+    was done so far.
     """
 
     node: int
     plan: Plan
     values: Mapping[int, Tensor]
-    reaches: Mapping[int, Reach]
+    sizes: Mapping[int, Tensor]
+    error: Tensor
 
 
 def sweep(
@@ -123,8 +125,10 @@ def sweep(
     z = torch.stack([lines.start, lines.end], 1).flatten()
     ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z), torch.zeros_like(z))
     rows = lines.at(line, z)
-    reaches = {} if chords is None else {0: chords.start(rows, norm(lines.paths.error)[lines.path][line])}
-    stack = list(cut_into_windows(-1, ends, {0: rows}, reaches, longest))
+    sizes, error = {}, torch.full_like(z, torch.nan)
+    if chords is not None:
+        sizes[0], error = chords.start(rows, norm(lines.paths.error)[lines.path][line])
+    stack = list(cut_into_windows(Window(-1, ends, {0: rows}, sizes, error), longest))
     del rows
     while stack:
         window = stack.pop()
@@ -140,7 +144,7 @@ def sweep(
             if isinstance(step, Piece):
                 yield step
             else:
-                stack.extend(cut_into_windows(*step, longest))
+                stack.extend(cut_into_windows(step, longest))
 
 
 def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,9 +173,11 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     None if the time is up before that: of a deep network, one window may take long.
     """
     plan = window.plan
-    cut = plan.cut
     values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
-    reaches = {number: reach.of(plan.source, cut) for number, reach in window.reaches.items()}
+    sizes = {number: size[plan.source] for number, size in window.sizes.items()}
+    error = window.error[plan.source]
+    if chords is not None:
+        error = torch.where(plan.cut, error + chords.between(sizes), error)
     joined = plan.line[1:] == plan.line[:-1]
     for index in range(max(window.node, 0), len(graph.nodes)):
         if budget.is_late():
@@ -180,11 +186,11 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
         if isinstance(node.operator, PiecewiseLinear) and index != window.node:
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
             if len(breaks.segment):
-                return Window(index, insert(plan, breaks), values, reaches)
-        inputs, given = [values[i] for i in node.inputs], [reaches[i] for i in node.inputs if i in reaches]
+                return Window(index, insert(plan, breaks), values, sizes, error)
+        inputs, given = [values[i] for i in node.inputs], [sizes[i] for i in node.inputs if i in sizes]
         for dead in graph.last_uses[index]:
             del values[dead]
-            reaches.pop(dead, None)
+            sizes.pop(dead, None)
         if isinstance(node.operator, PiecewiseLinear) and index in graph.overwriting:
             values[index + 1] = node.operator.overwrite(inputs[0])
         else:
@@ -192,11 +198,9 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
         del inputs
         if chords is not None:
             gaps = plan.gap if index == window.node else None
-            reaches[index + 1] = chords.after(index, given, values[index + 1], gaps)
-    last = len(graph.nodes)
-    return Piece(
-        plan.line, plan.z, values[last], reaches[last].error if reaches else torch.full_like(plan.z, torch.nan)
-    )
+            sizes[index + 1], made = chords.after(index, given, values[index + 1], gaps)
+            error = error + made
+    return Piece(plan.line, plan.z, values[len(graph.nodes)], error)
 
 
 def insert(plan: Plan, breaks: Breaks) -> Plan:
@@ -266,19 +270,18 @@ def make_rows(plan: Plan, rows: Tensor) -> Tensor:
     return made.view(-1, *rows.shape[1:])
 
 
-def cut_into_windows(
-    node: int, plan: Plan, values: Mapping[int, Tensor], reaches: Mapping[int, Reach], longest: int
-) -> Iterator[Window]:
+def cut_into_windows(window: Window, longest: int) -> Iterator[Window]:
     """Windows of at most `longest` rows, from right to left (so that the leftmost ends on top of the stack).
 
     A window begins with the last row of the one before it, unless that row is the end of its line.
     """
+    plan = window.plan
     end = len(plan.z)
     count = max(1, -(-(end - 1) // (longest - 1)))
     starts = [end * k // count for k in range(count)]
     for start in reversed(starts):
         shares = start > 0 and bool(plan.line[start - 1] == plan.line[start])
-        yield Window(node, plan.part(start - shares, end), values, reaches)
+        yield window._replace(plan=plan.part(start - shares, end))
         end = start
 
 
