@@ -178,6 +178,16 @@ class Chords:
             return _of_segments(norm(y)), made
         return (reduce(torch.add, [size * absolute for size, (_, absolute) in pairs]) + known.constant) * ABOVE, made
 
+    def evaluated(self, rows: Tensor, off: Tensor) -> Tensor:
+        """How far scores may be off that are evaluated directly, of inputs that are off by so much (rows), in norm."""
+        size, error = self.start(rows, off)
+        sizes = [size]
+        for index, y in enumerate(self.graph.values(rows)):
+            size, made = self.after(index, [sizes[value] for value in self.graph.nodes[index].inputs], y)
+            sizes.append(size)
+            error = error + made
+        return error
+
     @cached_property
     def measured(self) -> frozenset[int]:
         """The nodes whose outputs' norms matter: what the large sums are of, and the scores."""

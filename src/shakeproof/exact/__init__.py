@@ -3,6 +3,7 @@
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
+from shakeproof.exact.precise import Inputs, Precise
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
 from shakeproof.exact.side_by_side import threads_for
@@ -11,9 +12,11 @@ from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 __all__ = [
     "Bridge",
     "Curve",
+    "Inputs",
     "Least",
     "Lines",
     "Piece",
+    "Precise",
     "RationalNetwork",
     "assemble",
     "find_bridges",

@@ -88,7 +88,7 @@ class Edges:
         if not low + high:
             return []
         numbers = np.repeat([*before, *after], len(self.widths))
-        scores = self.batch.scores(numbers, np.concatenate(low + high))
+        scores = self.batch.precise_scores(numbers, np.concatenate(low + high))
         direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(self.widths))
         scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf
         rivals = scores.argmax(1).reshape(direct.shape)

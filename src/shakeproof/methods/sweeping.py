@@ -20,9 +20,11 @@ from shakeproof.errors import ProofError
 from shakeproof.evidence import SLACK, Comparison, Swept, Witness
 from shakeproof.exact import (
     Curve,
+    Inputs,
     Least,
     Lines,
     Piece,
+    Precise,
     RationalNetwork,
     join,
     longest_window,
@@ -40,7 +42,7 @@ from shakeproof.property import margins
 from shakeproof.query import Query
 from shakeproof.replay import compared, places, witnessed
 from shakeproof.result import Result
-from shakeproof.rounding import Chords
+from shakeproof.rounding import Chords, norm
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
@@ -58,6 +60,9 @@ LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 LARGEST = Fraction(10**300)
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
 EXACT_TERMS = 2 * 10**6
+# Errors that grow by less leave something proved in float64. Digits are added until what they leave out is such
+# a share of the label's lead.
+GREAT_EFFECT, SMALL_SHARE = 1e10, 2.0**-6
 # Planes for so many rivals are pulled back for a piece at once.
 CLOSE_ROWS = 8
 
@@ -164,14 +169,41 @@ class Batch:
 
     @property
     def enumerates(self) -> bool:
-        """Whether every piece is wanted: bounds that spare some are about real numbers."""
-        return self.settings.whole_curve or self.settings.arithmetic != "real"
+        """Whether every piece is wanted: bounds that spare some are about real numbers, and of float64's precision."""
+        return self.settings.whole_curve or self.settings.arithmetic != "real" or isinstance(self.chords, Precise)
+
+    @cached_property
+    def chords(self) -> Chords | None:
+        """What rounding may do, if that is asked: in float64, or with more digits where these alone prove anything."""
+        if self.settings.rounding == "nominal":
+            return None
+        chords = Chords(self.graph)
+        return self.precise(chords) or chords
+
+    def precise(self, chords: Chords) -> Precise | None:
+        """Arithmetic with more digits, if the label's lead at the start is more than it leaves out, and less than what
+        float64 does.
+        """
+        known = [isinstance(query.perturbation, Perturbation) and query.image is not None for query in self.queries]
+        lead = margins(self.first, self.labels)
+        wins = np.flatnonzero(lead > 0)
+        is_usual = self.settings.arithmetic == "real" and self.lines.start.device.type == "cpu" and all(known)
+        if not is_usual or not len(wins) or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
+            return None
+        off = chords.evaluated(self.inputs(wins, np.zeros(len(wins))), norm(self.lines.paths.error[wins])).numpy()
+        lost = wins[2**0.5 * off >= lead[wins]]
+        if not len(lost):
+            return None
+        paths = [self.exactly(number) for number in range(len(self.queries))]
+        tolerance = SMALL_SHARE * float(lead[lost].min())
+        precise = Precise.of(self.graph, Inputs.of(paths, self.graph.input_shape), tolerance)
+        starts = [precise.evaluated_at(int(number), torch.zeros(1, dtype=torch.float64))[1] for number in lost]
+        return precise if bool((2**0.5 * torch.cat(starts).numpy() < lead[lost]).any()) else None
 
     def curves(self, lines: Lines, closed: Sequence[int] = ()) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
         look = self.confirm if self.settings.stop_early else None
-        chords = Chords(self.graph) if self.settings.rounding == "rigorous" else None
-        found = swept_curves(self.graph, lines, self.labels, self.budget, closed, self.enumerates, chords, look)
+        found = swept_curves(self.graph, lines, self.labels, self.budget, closed, self.enumerates, self.chords, look)
         for number, own in self.begun.items():
             parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
             found[number] = join(parts, self.graph.classes)
@@ -454,6 +486,14 @@ class Batch:
             rows = self.inputs(numbers[some], z[some])
             found.append(self.graph.run(rows).cpu().numpy())
         return np.concatenate(found)
+
+    def precise_scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
+        """The same, as precisely as the curves are known."""
+        if not isinstance(self.chords, Precise):
+            return self.scores(numbers, z)
+        strengths = torch.as_tensor(z, dtype=torch.float64).unsqueeze(1)
+        rows = [self.chords.evaluated_at(int(number), own)[0] for number, own in zip(numbers, strengths, strict=True)]
+        return torch.cat(rows).numpy()
 
 
 def _leader_and_led(label: NDArray[Any], rival: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

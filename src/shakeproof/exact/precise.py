@@ -1,0 +1,326 @@
+"""A sweep with twice the digits, for networks so deep that float64 has too few for what rounding may grow to.
+
+It is the sweep (`sweep.py`) in other numbers: rows are twofold as far into the network as their rounding could still
+grow to something, and float64 from there on; so are the places of breaks, as fractions of their segments. Products are
+put together from slices (`slices.py`), norms are taken with weights of channels (`weights.py`). One line is swept at a
+time: one row of such a network is work enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shakeproof.budget import Budget
+from shakeproof.exact.precise_rows import SQUARE, Places, Rows, bent, breaks, high_part, of_segments, put_in, rows_at
+from shakeproof.exact.slices import Products, Sliced
+from shakeproof.exact.sweep import Lines, OtherArithmetic, Piece, longest_window
+from shakeproof.exact.twofold import Twofold, added, moved
+from shakeproof.exact.weights import channel_weights, weighted
+from shakeproof.network import Graph, once_for_each
+from shakeproof.operators import (
+    ABOVE,
+    UNIT,
+    Affine,
+    Bending,
+    Clip,
+    Combine,
+    Operator,
+    PiecewiseLinear,
+    Relu,
+    Reshape,
+    Transpose,
+    stretches,
+)
+from shakeproof.rounding import LOST, OF_BENDS, OF_CHORDS, Chords, gammas
+
+# In units of SQUARE: a row put between two others, or an input between two pictures, as a share of the larger one, and
+# of the way between them; a sum, of its terms; a product from slices, of itself.
+OF_ROWS, OF_WAYS, OF_SUMS, OF_PRODUCTS = 8, 16, 4, 5
+# Slices that products are put together from, at most.
+DEEPEST = 3
+# The share of memory that a row of float64 numbers takes of what one takes here.
+MEMORY = 0.4
+
+
+class Inputs(NamedTuple):
+    """Paths as twofold numbers, each entry rounded once: base and slope (paths, *input_shape)."""
+
+    base: Twofold
+    slope: Twofold
+
+    @staticmethod
+    def of(paths: Sequence[tuple[Sequence[Fraction], Sequence[Fraction]]], shape: torch.Size) -> Inputs:
+        """From the slope and the base of each path, in the network's order of inputs."""
+        slope, base = (
+            Twofold(*(torch.stack(parts) for parts in zip(*map(_twofold, own), strict=True)))
+            for own in zip(*paths, strict=True)
+        )
+        return Inputs(*(own.mapped(lambda x: x.view(-1, *shape)) for own in (base, slope)))
+
+    def at(self, path: int, z: Tensor) -> Twofold:
+        """x (rows, *input_shape) on one of the paths at z (rows)."""
+        strengths = z.view(-1, *(1,) * (self.base.high.dim() - 1))
+        base, slope = (part.mapped(lambda x: x[path]) for part in self)
+        return moved(base, slope, Twofold.of(strengths))
+
+    def off(self, path: int) -> float:
+        """What is left out of x, at most, by its norm."""
+        base, slope = (float(torch.linalg.vector_norm(part.high[path])) for part in self)
+        return (OF_ROWS * base + OF_WAYS * slope) * SQUARE * ABOVE + LOST
+
+
+def _twofold(exact: Sequence[Fraction]) -> tuple[Tensor, Tensor]:
+    """The nearest numbers, and those nearest to what is left."""
+    high = [float(number) for number in exact]
+    low = [float(number - Fraction(nearest)) for number, nearest in zip(exact, high, strict=True)]
+    return torch.tensor(high, dtype=torch.float64), torch.tensor(low, dtype=torch.float64)
+
+
+class PreciseWindow(NamedTuple):
+    """Rows planned from `values`, before node number `node`; the rest as in `sweep.Window`."""
+
+    node: int
+    plan: Places
+    values: Mapping[int, Rows]
+    sizes: Mapping[int, Tensor]
+    error: Tensor
+
+
+@once_for_each
+def _gains(graph: Graph) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """For each node and input, how much it may stretch weighted norms, and with positive coefficients."""
+    weights = channel_weights(graph)
+    return tuple(
+        stretches(weighted(graph, index, weights), [graph.shape(value) for value in node.inputs])
+        if isinstance(node.operator, Affine)
+        else ((node.operator.stretch, node.operator.stretch),)
+        for index, node in enumerate(graph.nodes)
+        if isinstance(node.operator, (Affine, PiecewiseLinear))
+    )
+
+
+@once_for_each
+def _effects(graph: Graph) -> tuple[float, ...]:
+    """For each value, by how much the weighted norm of what is off there may grow until it is at the scores."""
+    found = [0.0] * len(graph.nodes) + [1.0]
+    for index, gains in reversed(list(enumerate(_gains(graph)))):
+        for value, (gain, _) in zip(graph.nodes[index].inputs, gains, strict=True):
+            found[value] += gain * found[index + 1] * ABOVE
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Precise(Chords, OtherArithmetic):
+    """The arithmetic of a sweep with twice the digits, and what it leaves out.
+
+    `sliced` are the products that are put together from slices, by node. Sizes are (rows, 2): the weighted norm of the
+    larger of a segment's rows, and its largest entry.
+    """
+
+    inputs: Inputs
+    sliced: Mapping[int, Sliced]
+
+    @staticmethod
+    def of(graph: Graph, inputs: Inputs, tolerance: float) -> Precise:
+        """With as many slices as keep each node's part in what scores are off by small beside the tolerance.
+
+        That is judged by the first path's start; what comes of it is known by sweeping.
+        """
+        found = Precise(graph, inputs, {})
+        effects, share = _effects(graph), tolerance / len(graph.nodes)
+        values: dict[int, Tensor] = {0: inputs.base.high[:1]}
+        sizes = {0: found.size(0, values[0])}
+        twofold, sliced = {0}, dict[int, Sliced]()
+        for index, node in enumerate(graph.nodes):
+            given = [sizes[value] for value in node.inputs]
+            if (
+                twofold.issuperset(node.inputs)
+                and _is_exact(node.operator)
+                and float(found.rounded(index, given)) > share
+            ):
+                assert isinstance(node.operator, Products)
+                for depth in range(1, DEEPEST + 1):
+                    sliced[index] = Sliced.of(node.operator, depth)
+                    if effects[index + 1] * found.beside(sliced[index], index, given[0]) <= share:
+                        break
+            if index in sliced or (_is_twofold(node.operator) and twofold.issuperset(node.inputs)):
+                twofold.add(index + 1)
+            values[index + 1] = node.operator.apply(*(values[value] for value in node.inputs))
+            sizes[index + 1] = found.size(index + 1, values[index + 1])
+        return replace(found, sliced=sliced)
+
+    # -- what is off ------------------------------------------------------------------------------------------------
+
+    def size(self, value: int, rows: Rows) -> Tensor:
+        high = high_part(rows)
+        tops = torch.maximum(*(end.abs() for end in torch.aminmax(high.flatten(1), dim=1)))
+        return of_segments(torch.stack([self.norm(value, high), tops], 1))
+
+    def norm(self, value: int, rows: Tensor) -> Tensor:
+        """The weighted norm of each row (rows, ...) of a value."""
+        weights = channel_weights(self.graph)[value]
+        channels = torch.linalg.vector_norm(rows.flatten(1).unflatten(1, (-1, len(weights))), dim=1)
+        norms: Tensor = torch.linalg.vector_norm(channels * weights, dim=1) * ABOVE + LOST
+        return norms
+
+    def put_between(self, value: int, rows: Rows, size: Tensor, way: Tensor) -> Tensor:
+        """What it does to the scores that rows were put between others, which are so far apart (rows)."""
+        if isinstance(rows, Twofold):
+            off = (size[:, 0] * OF_ROWS + of_segments(way) * OF_WAYS) * SQUARE
+        else:
+            off = size[:, 0] * ((OF_CHORDS + 4) * UNIT)  # the fraction is rounded, too
+        return off * (_effects(self.graph)[value] * ABOVE)
+
+    def rounded(self, index: int, given: Sequence[Tensor]) -> Tensor:
+        """What a node does to the scores that is computed in float64, of inputs that are rounded to that."""
+        node, effects = self.graph.nodes[index], _effects(self.graph)
+        gains = _gains(self.graph)[index]
+        share, constant = gammas(self.graph)[index], self._constant(index)
+        if not isinstance(node.operator, Affine):
+            bends = len(node.operator.thresholds) if isinstance(node.operator, Bending) else 2
+            share = OF_BENDS * bends * UNIT
+        total = torch.zeros(()) + (share * constant[0] + constant[1]) * effects[index + 1]
+        for value, size, (_, absolute) in zip(node.inputs, given, gains, strict=True):
+            total = total + size[:, 0] * (share * absolute * effects[index + 1] + UNIT * effects[value])
+        return total * ABOVE
+
+    def beside(self, sliced: Sliced, index: int, given: Tensor) -> float:
+        """What a product from slices is off by in the weighted norm, beside a share of itself."""
+        weights = channel_weights(self.graph)[index + 1].expand(self.graph.nodes[index].shape).flatten()
+        scale = sliced.scale.repeat(len(weights) // len(sliced.scale))
+        above = sliced.above(float(given[:, 1].max()) * ABOVE)
+        return float(torch.linalg.vector_norm(weights * scale)) * sliced.share * above * ABOVE
+
+    def left_out(self, index: int, given: Sequence[Tensor], size: Tensor) -> Tensor:
+        """What a node on twofold values does to the scores that has left out some of their digits."""
+        effect, operator = _effects(self.graph)[index + 1], self.graph.nodes[index].operator
+        if index in self.sliced:
+            off = size[:, 0] * (OF_PRODUCTS * SQUARE) + self.beside(self.sliced[index], index, given[0])
+        elif isinstance(operator, Combine):
+            off = (given[0] + given[1])[:, 0] * (OF_SUMS * SQUARE)
+        else:
+            off = torch.zeros_like(size[:, 0])
+        return off * (effect * ABOVE)
+
+    def _constant(self, index: int) -> tuple[float, float]:
+        """The weighted norms of a node's constant, and of what that is off by."""
+        graph = self.graph
+        tiny = graph.tiny * float(graph.nodes[index].shape.numel() ** 0.5)
+        constant, off = (float(self.size(index + 1, x[index])[0, 0]) for x in (graph.constants, graph.offs))
+        return constant, off + tiny * float(channel_weights(graph)[index + 1].max())
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    def apply(self, index: int, inputs: Sequence[Rows]) -> Rows:
+        """What a node makes of its inputs: twofold values, as long as it can."""
+        operator = self.graph.nodes[index].operator
+        if all(isinstance(x, Twofold) for x in inputs):
+            first, *others = map(Twofold.of, inputs)
+            if index in self.sliced:
+                return self.sliced[index].apply(first)
+            if isinstance(operator, Combine) and _is_twofold(operator):
+                return added(first, others[0] if operator.sign > 0 else -others[0])
+            if isinstance(operator, (Reshape, Transpose)):
+                return first.mapped(operator.apply)
+            if isinstance(operator, (Relu, Clip)):
+                return bent(operator, first)
+        return operator.apply(*map(high_part, inputs))
+
+    def evaluated_at(self, path: int, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Class scores (rows, classes) on one of the paths at given strengths, and how far they may be off (rows)."""
+        start = self.inputs.at(path, z)
+        values: dict[int, Rows] = {0: start}
+        sizes = {0: self.size(0, start)}
+        error = torch.full_like(z, self.inputs.off(path) * _effects(self.graph)[0] * ABOVE)
+        for index in range(len(self.graph.nodes)):
+            error = error + self.step(index, values, sizes, None)
+        return self.scores(values, sizes, error)
+
+    def scores(self, values: Mapping[int, Rows], sizes: Mapping[int, Tensor], error: Tensor) -> tuple[Tensor, Tensor]:
+        """The last value in float64, and what it is off by."""
+        last = len(self.graph.nodes)
+        found = values[last]
+        return (found.high, error + sizes[last][:, 0] * UNIT) if isinstance(found, Twofold) else (found, error)
+
+    def step(self, index: int, values: dict[int, Rows], sizes: dict[int, Tensor], gap: Tensor | None) -> Tensor:
+        """Let a node make its value, and forget those that nobody needs any more; what that does to the scores."""
+        inputs = self.graph.nodes[index].inputs
+        given = [sizes[value] for value in inputs]
+        made = self.apply(index, [values[value] for value in inputs])
+        values[index + 1], sizes[index + 1] = made, self.size(index + 1, made)
+        off = self.left_out(index, given, sizes[index + 1]) if isinstance(made, Twofold) else self.rounded(index, given)
+        for dead in self.graph.last_uses[index]:
+            del values[dead], sizes[dead]
+        return off if gap is None else off + gap * (_effects(self.graph)[index + 1] * ABOVE)
+
+    # -- the sweep --------------------------------------------------------------------------------------------------
+
+    def sweep(self, lines: Lines, budget: Budget, is_open: Callable[[], Tensor] | None) -> Iterator[Piece]:
+        longest = longest_window(self.graph, replace(budget, memory=budget.memory * MEMORY))
+        for number in range(len(lines)):
+            stack = [self._line(lines, number)]
+            while stack and (is_open is None or bool(is_open()[number])):
+                step = _advance(self, stack.pop(), budget)
+                if step is None:
+                    return
+                if isinstance(step, PreciseWindow):
+                    stack.extend(_cut(step, longest))
+                else:
+                    z, scores, error = step
+                    yield Piece(torch.full_like(z, number, dtype=torch.int64), z, scores, error)
+
+    def _line(self, lines: Lines, number: int) -> PreciseWindow:
+        path, z = int(lines.path[number]), torch.stack([lines.start[number], lines.end[number]])
+        rows, nothing = self.inputs.at(path, z), torch.zeros_like(z)
+        plan = Places(z, torch.arange(2, device=z.device), Twofold(nothing, nothing), nothing)
+        error = torch.full_like(z, self.inputs.off(path) * _effects(self.graph)[0] * ABOVE)
+        return PreciseWindow(-1, plan, {0: rows}, {0: self.size(0, rows)}, error)
+
+
+def _advance(
+    precise: Precise, window: PreciseWindow, budget: Budget
+) -> PreciseWindow | tuple[Tensor, Tensor, Tensor] | None:
+    """As `sweep.advance`: to the next node that bends between the rows, or to the end; None where the time is up."""
+    graph, plan = precise.graph, window.plan
+    values, sizes, error = dict[int, Rows](), dict[int, Tensor](), window.error[plan.source]
+    is_cut = of_segments((plan.fraction.high > 0).to(error.dtype))
+    for value, rows in window.values.items():
+        values[value], way = rows_at(plan, rows, partial(precise.norm, value))
+        sizes[value] = window.sizes[value][plan.source]
+        error = error + is_cut * precise.put_between(value, values[value], sizes[value], way)
+    for index in range(max(window.node, 0), len(graph.nodes)):
+        if budget.is_late():
+            return None
+        node, bends = graph.nodes[index], index == window.node
+        if isinstance(node.operator, PiecewiseLinear) and not bends:
+            found = breaks(node.operator, values[node.inputs[0]], channel_weights(graph)[index + 1])
+            if len(found.segment):
+                return PreciseWindow(index, put_in(plan.z, found), values, sizes, error)
+        error = error + precise.step(index, values, sizes, plan.gap if bends else None)
+    return plan.z, *precise.scores(values, sizes, error)
+
+
+def _cut(window: PreciseWindow, longest: int) -> Iterator[PreciseWindow]:
+    """As `sweep.cut_into_windows`: the leftmost comes last, and each begins with the last row of the one before it."""
+    end = len(window.plan.z)
+    count = max(1, -(-(end - 1) // (longest - 1)))
+    for start in reversed([end * k // count for k in range(count)]):
+        yield window._replace(plan=window.plan.part(slice(max(start - 1, 0), end)))
+        end = start
+
+
+def _is_exact(operator: Operator) -> bool:
+    """Whether it is a product with weights that were not rounded on their way from the file."""
+    return isinstance(operator, Products) and operator.roundings == 0 and operator.off is None
+
+
+def _is_twofold(operator: Operator) -> bool:
+    """Whether twofold values pass through."""
+    return isinstance(operator, (Relu, Clip, Reshape, Transpose, Combine))
