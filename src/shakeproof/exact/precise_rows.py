@@ -107,7 +107,7 @@ def put_in(z: Tensor, found: Found) -> Places:
 
 
 def rows_at(plan: Places, rows: Rows, norm: Callable[[Tensor], Tensor]) -> tuple[Rows, Tensor]:
-    """The rows of one value at given places: copies of its rows, and points on the chords between them; and for each the
+    """The rows of one value at given places: copies of its rows, and points on chords between them; and for each the
     norm of the difference of the rows that it lies between.
     """
     new = plan.fraction.high.nonzero().squeeze(1)
