@@ -110,7 +110,7 @@ def test_breaks_are_where_they_are_by_twice_the_digits():
     path = path_of(graph, 3)
     found = precisely(graph, path)
     z = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    rows = found.apply(0, [found.inputs.at(0, z)])
+    rows, _ = found.made_of(0, [found.inputs.at(0, z)], [])
     plan = put_in(z, breaks(graph.nodes[1].operator, rows, torch.ones(5, dtype=torch.float64)))
     planned, _ = rows_at(plan, rows, lambda x: x.norm(dim=1))
     assert len(plan.z) > 2
@@ -208,7 +208,9 @@ def test_what_goes_wrong_in_the_low_digits_is_noticed(monkeypatch):
     z = torch.tensor([0.3], dtype=torch.float64)
     _, error = twofold_scores(found, z)
     kept = precise.Sliced.apply
-    monkeypatch.setattr(precise.Sliced, "apply", lambda own, x: kept(own, Twofold(x.high, torch.zeros_like(x.low))))
+    monkeypatch.setattr(
+        precise.Sliced, "apply", lambda own, x, above: kept(own, Twofold(x.high, torch.zeros_like(x.low)), above)
+    )
     scores, _ = twofold_scores(found, z)
     true = exact_scores(graph, exact_path(path, [Fraction(0.3)]))
     off = max(

@@ -76,19 +76,19 @@ def truth(operator, x: Twofold) -> list[Fraction]:
 
 def worst(sliced: Sliced, operator, x: Twofold) -> float:
     """How far products are off, as a share of what they claim to be at most."""
-    found = sliced.apply(x)
+    above = sliced.above(x.high)
+    found = sliced.apply(x, above)
     scale = (
         torch.ones_like(found.high[:1]) * sliced.scale.view(-1)
         if not isinstance(operator, Unrolled)
         else sliced.scale.view(found.high[:1].shape)
     )
     scales = fractions(scale.expand_as(found.high))
-    above = Fraction(sliced.above(float(x.high.abs().max())))
     shares = []
     for high, low, true, scale in zip(
         fractions(found.high), fractions(found.low), truth(operator, x), scales, strict=True
     ):
-        allowed = 5 * SQUARE * abs(true) + Fraction(sliced.share) * scale * above
+        allowed = 5 * SQUARE * abs(true) + Fraction(sliced.share) * scale * Fraction(above)
         shares.append(float(abs(high + low - true) / allowed))
     return max(shares)
 

@@ -120,8 +120,7 @@ def _effects(graph: Graph) -> tuple[float, ...]:
 class Precise(Chords, OtherArithmetic):
     """The arithmetic of a sweep with twice the digits, and what it leaves out.
 
-    `sliced` are the products that are put together from slices, by node. Sizes are (rows, 2): the weighted norm of the
-    larger of a segment's rows, and its largest entry.
+    `sliced` are the products that are put together from slices, by node. Sizes are weighted norms.
     """
 
     inputs: Inputs
@@ -148,7 +147,8 @@ class Precise(Chords, OtherArithmetic):
                 assert isinstance(node.operator, Products)
                 for depth in range(1, DEEPEST + 1):
                     sliced[index] = Sliced.of(node.operator, depth)
-                    if effects[index + 1] * found.beside(sliced[index], index, given[0]) <= share:
+                    above = sliced[index].above(values[node.inputs[0]])
+                    if effects[index + 1] * found.beside(sliced[index], index, above) <= share:
                         break
             if index in sliced or (_is_twofold(node.operator) and twofold.issuperset(node.inputs)):
                 twofold.add(index + 1)
@@ -159,9 +159,8 @@ class Precise(Chords, OtherArithmetic):
     # -- what is off ------------------------------------------------------------------------------------------------
 
     def size(self, value: int, rows: Rows) -> Tensor:
-        high = high_part(rows)
-        tops = torch.maximum(*(end.abs() for end in torch.aminmax(high.flatten(1), dim=1)))
-        return of_segments(torch.stack([self.norm(value, high), tops], 1))
+        """The weighted norm of the larger of each segment's rows."""
+        return of_segments(self.norm(value, high_part(rows)))
 
     def norm(self, value: int, rows: Tensor) -> Tensor:
         """The weighted norm of each row (rows, ...) of a value."""
@@ -173,9 +172,9 @@ class Precise(Chords, OtherArithmetic):
     def put_between(self, value: int, rows: Rows, size: Tensor, way: Tensor) -> Tensor:
         """What it does to the scores that rows were put between others, which are so far apart (rows)."""
         if isinstance(rows, Twofold):
-            off = (size[:, 0] * OF_ROWS + of_segments(way) * OF_WAYS) * SQUARE
+            off = (size * OF_ROWS + of_segments(way) * OF_WAYS) * SQUARE
         else:
-            off = size[:, 0] * ((OF_CHORDS + 4) * UNIT)  # the fraction is rounded, too
+            off = size * ((OF_CHORDS + 4) * UNIT)  # the fraction is rounded, too
         return off * (_effects(self.graph)[value] * ABOVE)
 
     def rounded(self, index: int, given: Sequence[Tensor]) -> Tensor:
@@ -188,50 +187,44 @@ class Precise(Chords, OtherArithmetic):
             share = OF_BENDS * bends * UNIT
         total = torch.zeros(()) + (share * constant[0] + constant[1]) * effects[index + 1]
         for value, size, (_, absolute) in zip(node.inputs, given, gains, strict=True):
-            total = total + size[:, 0] * (share * absolute * effects[index + 1] + UNIT * effects[value])
+            total = total + size * (share * absolute * effects[index + 1] + UNIT * effects[value])
         return total * ABOVE
 
-    def beside(self, sliced: Sliced, index: int, given: Tensor) -> float:
-        """What a product from slices is off by in the weighted norm, beside a share of itself."""
-        weights = channel_weights(self.graph)[index + 1].expand(self.graph.nodes[index].shape).flatten()
-        scale = sliced.scale.repeat(len(weights) // len(sliced.scale))
-        above = sliced.above(float(given[:, 1].max()) * ABOVE)
-        return float(torch.linalg.vector_norm(weights * scale)) * sliced.share * above * ABOVE
-
-    def left_out(self, index: int, given: Sequence[Tensor], size: Tensor) -> Tensor:
-        """What a node on twofold values does to the scores that has left out some of their digits."""
-        effect, operator = _effects(self.graph)[index + 1], self.graph.nodes[index].operator
-        if index in self.sliced:
-            off = size[:, 0] * (OF_PRODUCTS * SQUARE) + self.beside(self.sliced[index], index, given[0])
-        elif isinstance(operator, Combine):
-            off = (given[0] + given[1])[:, 0] * (OF_SUMS * SQUARE)
-        else:
-            off = torch.zeros_like(size[:, 0])
-        return off * (effect * ABOVE)
+    def beside(self, sliced: Sliced, index: int, above: float) -> float:
+        """What a product from slices leaves out in weighted norm, beside a share of itself, of values below that."""
+        weights, places = channel_weights(self.graph)[index + 1], self.graph.nodes[index].shape.numel()
+        scales = sliced.scale.view(-1, len(weights)) * weights
+        norm = float(torch.linalg.vector_norm(scales)) * (places / scales.numel()) ** 0.5
+        return float(norm * sliced.share * above * ABOVE)
 
     def _constant(self, index: int) -> tuple[float, float]:
         """The weighted norms of a node's constant, and of what that is off by."""
         graph = self.graph
         tiny = graph.tiny * float(graph.nodes[index].shape.numel() ** 0.5)
-        constant, off = (float(self.size(index + 1, x[index])[0, 0]) for x in (graph.constants, graph.offs))
+        constant, off = (float(self.size(index + 1, x[index])) for x in (graph.constants, graph.offs))
         return constant, off + tiny * float(channel_weights(graph)[index + 1].max())
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
-    def apply(self, index: int, inputs: Sequence[Rows]) -> Rows:
-        """What a node makes of its inputs: twofold values, as long as it can."""
+    def made_of(self, index: int, inputs: Sequence[Rows], given: Sequence[Tensor]) -> tuple[Rows, Tensor | float]:
+        """What a node makes of its inputs, twofold values as long as it can, and what it leaves out.
+
+        Beyond that, products leave out a share of themselves, and what is computed in float64 what `rounded` says.
+        """
         operator = self.graph.nodes[index].operator
         if all(isinstance(x, Twofold) for x in inputs):
             first, *others = map(Twofold.of, inputs)
-            if index in self.sliced:
-                return self.sliced[index].apply(first)
+            if (sliced := self.sliced.get(index)) is not None:
+                above = sliced.above(first.high)
+                return sliced.apply(first, above), self.beside(sliced, index, above)
             if isinstance(operator, Combine) and _is_twofold(operator):
-                return added(first, others[0] if operator.sign > 0 else -others[0])
+                made = added(first, others[0] if operator.sign > 0 else -others[0])
+                return made, (given[0] + given[1]) * (OF_SUMS * SQUARE)
             if isinstance(operator, (Reshape, Transpose)):
-                return first.mapped(operator.apply)
+                return first.mapped(operator.apply), 0.0
             if isinstance(operator, (Relu, Clip)):
-                return bent(operator, first)
-        return operator.apply(*map(high_part, inputs))
+                return bent(operator, first), 0.0
+        return operator.apply(*map(high_part, inputs)), 0.0
 
     def evaluated_at(self, path: int, z: Tensor) -> tuple[Tensor, Tensor]:
         """Class scores (rows, classes) on one of the paths at given strengths, and how far they may be off (rows)."""
@@ -247,18 +240,19 @@ class Precise(Chords, OtherArithmetic):
         """The last value in float64, and what it is off by."""
         last = len(self.graph.nodes)
         found = values[last]
-        return (found.high, error + sizes[last][:, 0] * UNIT) if isinstance(found, Twofold) else (found, error)
+        return (found.high, error + sizes[last] * UNIT) if isinstance(found, Twofold) else (found, error)
 
     def step(self, index: int, values: dict[int, Rows], sizes: dict[int, Tensor], gap: Tensor | None) -> Tensor:
         """Let a node make its value, and forget those that nobody needs any more; what that does to the scores."""
         inputs = self.graph.nodes[index].inputs
         given = [sizes[value] for value in inputs]
-        made = self.apply(index, [values[value] for value in inputs])
+        made, left_out = self.made_of(index, [values[value] for value in inputs], given)
         values[index + 1], sizes[index + 1] = made, self.size(index + 1, made)
-        off = self.left_out(index, given, sizes[index + 1]) if isinstance(made, Twofold) else self.rounded(index, given)
         for dead in self.graph.last_uses[index]:
             del values[dead], sizes[dead]
-        return off if gap is None else off + gap * (_effects(self.graph)[index + 1] * ABOVE)
+        off = sizes[index + 1] * (OF_PRODUCTS * SQUARE * (index in self.sliced)) + left_out
+        off = (off if gap is None else off + gap) * (_effects(self.graph)[index + 1] * ABOVE)
+        return off if isinstance(made, Twofold) else off + self.rounded(index, given)
 
     # -- the sweep --------------------------------------------------------------------------------------------------
 

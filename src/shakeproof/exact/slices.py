@@ -68,14 +68,16 @@ class Sliced:
         terms = self.slices[0].weight.shape[-1] + len(self.slices) + 8
         return terms * UNIT * len(self.slices) * self.sums * 2.0 ** (-self.digits * self.depth)
 
-    def above(self, top: float) -> float:
-        """A power of 2 above values of up to `top`, and high enough for the biases to fit in with them."""
+    def above(self, x: Tensor) -> float:
+        """A power of 2 above all values, and high enough for the biases to fit in with them."""
+        top = max(abs(float(end)) for end in torch.aminmax(x)) if x.numel() else 0.0
         biases = float((self.bias.abs() / self.scale).max()) / self.sums if self.sums else 0.0
         return 2.0 ** ceil(log2(max(top, biases, LEAST)))
 
-    def apply(self, x: Twofold) -> Twofold:
-        """For all rows: off by at most 5 UNIT^2 of the output, and by `share` of scale and largest value."""
-        above = self.above(float(x.high.abs().max()) if x.high.numel() else 0.0)
+    def apply(self, x: Twofold, above: float) -> Twofold:
+        """For all rows, whose values are below a power of 2: off by at most 5 UNIT^2 of the output, and by `share` of
+        scale and that.
+        """
         step = max(1, PART_BYTES // (8 * x.high[:1].numel()))
         parts = [
             self._of_part(Twofold(*part), above) for part in zip(x.high.split(step), x.low.split(step), strict=True)
