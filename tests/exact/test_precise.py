@@ -200,6 +200,28 @@ def batch_of(network: sp.Network):
     return network, sp.perturbed(network, [picture(0)], "sharpen:size=3"), sp.Settings()
 
 
+@pytest.mark.parametrize("clip", ["", ",clip=0..0.9"])
+def test_a_normalisation_is_divided_by_as_it_was_given(clip):
+    """By 0.3, of which 1 / 0.3 is no number of float64: were it multiplied by that, effects of 10^20 would show it."""
+    network = cancelling(6).normalised([0.1], [0.3])
+    queries = sp.perturbed(network, [picture(0)], f"box-blur:size=3{clip}")
+    with sweeping._batch(network, queries, sp.Settings()) as batch:
+        chords = batch.chords
+        assert isinstance(chords, Precise)
+        _, error = chords.evaluated_at(0, torch.tensor([0.25], dtype=torch.float64))
+        assert float(error) < 1e-2
+        slope, base = batch.exactly(0)
+    pixels = [b + s / 4 for s, b in zip(slope, base, strict=True)]
+    given = chords.inputs.at(0, torch.tensor([0.25], dtype=torch.float64))
+    if clip:
+        pixels = [min(max(pixel, Fraction(0)), Fraction(0.9)) for pixel in pixels]
+        given = precise.bent(batch.graph.nodes[0].operator, given)
+    found = zip(*(part.flatten().tolist() for part in chords.normal.applied(given)), pixels, strict=True)
+    off = sum((Fraction(a) + Fraction(b) - (x - Fraction(0.1)) / Fraction(0.3)) ** 2 for a, b, x in found)
+    inputs = 4 * chords.inputs.off(0)
+    assert 0 < off <= Fraction(float(chords.normal.left_out(chords.norm(0, given.high))) + inputs) ** 2
+
+
 def test_what_goes_wrong_in_the_low_digits_is_noticed(monkeypatch):
     """Were the low parts lost, scores would not be what they are said to be."""
     graph = deep(5)

@@ -3,7 +3,7 @@
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
-from shakeproof.exact.precise import Inputs, Precise
+from shakeproof.exact.precise import Inputs, Normal, Precise
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
 from shakeproof.exact.side_by_side import threads_for
@@ -15,6 +15,7 @@ __all__ = [
     "Inputs",
     "Least",
     "Lines",
+    "Normal",
     "Piece",
     "Precise",
     "RationalNetwork",

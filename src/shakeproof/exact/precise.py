@@ -21,7 +21,7 @@ from shakeproof.budget import Budget
 from shakeproof.exact.precise_rows import SQUARE, Places, Rows, bent, breaks, high_part, of_segments, put_in, rows_at
 from shakeproof.exact.slices import Products, Sliced
 from shakeproof.exact.sweep import Lines, OtherArithmetic, Piece, longest_window
-from shakeproof.exact.twofold import Twofold, added, moved
+from shakeproof.exact.twofold import Twofold, added, divided, moved
 from shakeproof.exact.weights import channel_weights, weighted
 from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import (
@@ -41,8 +41,8 @@ from shakeproof.operators import (
 from shakeproof.rounding import LOST, OF_BENDS, OF_CHORDS, Chords, gammas
 
 # In units of SQUARE: a row put between two others, or an input between two pictures, as a share of the larger one, and
-# of the way between them; a sum, of its terms; a product from slices, of itself.
-OF_ROWS, OF_WAYS, OF_SUMS, OF_PRODUCTS = 8, 16, 4, 5
+# of the way between them; a sum, of its terms; a quotient, and a product from slices, of itself.
+OF_ROWS, OF_WAYS, OF_SUMS, OF_QUOTIENTS, OF_PRODUCTS = 8, 16, 4, 16, 5
 # Slices that products are put together from, at most.
 DEEPEST = 3
 # The share of memory that a row of float64 numbers takes of what one takes here.
@@ -83,6 +83,22 @@ def _twofold(exact: Sequence[Fraction]) -> tuple[Tensor, Tensor]:
     return torch.tensor(high, dtype=torch.float64), torch.tensor(low, dtype=torch.float64)
 
 
+class Normal(NamedTuple):
+    """Node number `node`: (x - centre) / spread, both (*input_shape) as they were given."""
+
+    node: int
+    centre: Tensor
+    spread: Tensor
+
+    def applied(self, x: Twofold) -> Twofold:
+        return divided(added(x, Twofold.of(-self.centre)), Twofold.of(self.spread))
+
+    def left_out(self, size: Tensor) -> Tensor:
+        """Of inputs of such a norm: what the difference leaves out, and the quotient of that."""
+        terms = size + float(torch.linalg.vector_norm(self.centre)) * ABOVE
+        return terms * ((OF_SUMS + OF_QUOTIENTS) * SQUARE / float(self.spread.min()) * ABOVE)
+
+
 class PreciseWindow(NamedTuple):
     """Rows planned from `values`, before node number `node`; the rest as in `sweep.Window`."""
 
@@ -120,19 +136,21 @@ def _effects(graph: Graph) -> tuple[float, ...]:
 class Precise(Chords, OtherArithmetic):
     """The arithmetic of a sweep with twice the digits, and what it leaves out.
 
-    `sliced` are the products that are put together from slices, by node. Sizes are weighted norms.
+    `sliced` are the products that are put together from slices, by node; `normal` is a node whose coefficients were
+    rounded, as it is meant. Sizes are weighted norms.
     """
 
     inputs: Inputs
     sliced: Mapping[int, Sliced]
+    normal: Normal | None = None
 
     @staticmethod
-    def of(graph: Graph, inputs: Inputs, tolerance: float) -> Precise:
+    def of(graph: Graph, inputs: Inputs, tolerance: float, normal: Normal | None = None) -> Precise:
         """With as many slices as keep each node's part in what scores are off by small beside the tolerance.
 
         That is judged by the first path's start; what comes of it is known by sweeping.
         """
-        found = Precise(graph, inputs, {})
+        found = Precise(graph, inputs, {}, normal)
         effects, share = _effects(graph), tolerance / len(graph.nodes)
         values: dict[int, Tensor] = {0: inputs.base.high[:1]}
         sizes = {0: found.size(0, values[0])}
@@ -150,7 +168,8 @@ class Precise(Chords, OtherArithmetic):
                     above = sliced[index].above(values[node.inputs[0]])
                     if effects[index + 1] * found.beside(sliced[index], index, above) <= share:
                         break
-            if index in sliced or (_is_twofold(node.operator) and twofold.issuperset(node.inputs)):
+            passes = _is_twofold(node.operator) or (normal is not None and index == normal.node)
+            if index in sliced or (passes and twofold.issuperset(node.inputs)):
                 twofold.add(index + 1)
             values[index + 1] = node.operator.apply(*(values[value] for value in node.inputs))
             sizes[index + 1] = found.size(index + 1, values[index + 1])
@@ -217,6 +236,8 @@ class Precise(Chords, OtherArithmetic):
             if (sliced := self.sliced.get(index)) is not None:
                 above = sliced.above(first.high)
                 return sliced.apply(first, above), self.beside(sliced, index, above)
+            if self.normal is not None and index == self.normal.node:
+                return self.normal.applied(first), self.normal.left_out(given[0])
             if isinstance(operator, Combine) and _is_twofold(operator):
                 made = added(first, others[0] if operator.sign > 0 else -others[0])
                 return made, (given[0] + given[1]) * (OF_SUMS * SQUARE)

@@ -23,6 +23,7 @@ from shakeproof.exact import (
     Inputs,
     Least,
     Lines,
+    Normal,
     Piece,
     Precise,
     RationalNetwork,
@@ -36,6 +37,7 @@ from shakeproof.inputs import InputPath
 from shakeproof.methods.edges import TIED, Edges
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
+from shakeproof.operators import Scale
 from shakeproof.path import Path
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
@@ -162,6 +164,15 @@ class Batch:
             start[number] = own.end
         self.lines = replace(self.lines, start=start)
 
+    @property
+    def normal(self) -> Normal | None:
+        """The node that normalises, behind one that clips, if there is one; with the numbers that were given for it."""
+        if self.network.normalisation is None:
+            return None
+        node = 0 if self.path(0).path.clip is None else 1
+        assert isinstance(self.graph.nodes[node].operator, Scale)
+        return Normal(node, *self.network.normalisation.as_inputs(self.network.picture()))
+
     def path(self, number: int) -> InputPath:
         path = self.queries[number].path
         assert path is not None
@@ -196,7 +207,7 @@ class Batch:
             return None
         paths = [self.exactly(number) for number in range(len(self.queries))]
         tolerance = SMALL_SHARE * float(lead[lost].min())
-        precise = Precise.of(self.graph, Inputs.of(paths, self.graph.input_shape), tolerance)
+        precise = Precise.of(self.graph, Inputs.of(paths, self.graph.input_shape), tolerance, self.normal)
         starts = [precise.evaluated_at(int(number), torch.zeros(1, dtype=torch.float64))[1] for number in lost]
         return precise if bool((2**0.5 * torch.cat(starts).numpy() < lead[lost]).any()) else None
 
