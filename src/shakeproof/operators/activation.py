@@ -23,8 +23,8 @@ class Bending(Elementwise, PiecewiseLinear):
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
         rows = x.reshape(len(x), -1)
         found = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
-        segment, fraction, height = (torch.cat(column) for column in zip(*found, strict=True))
-        return Breaks(segment, fraction, 2 * self.steepest * height)
+        segment, fraction, height, neuron = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+        return Breaks(segment, fraction, 2 * self.steepest * height, neuron)
 
     def workspace(self, *inputs: torch.Size) -> int:
         return 3 * inputs[0].numel()  # masks, a byte a neuron
@@ -49,16 +49,17 @@ class Bending(Elementwise, PiecewiseLinear):
         return [within.low, within.high, *inner]
 
 
-def _crossings(x: Tensor, threshold: float, joined: Tensor) -> Breaks:
-    """Where a neuron passes the threshold between two rows, and how far it goes; `x` is (rows, neurons)."""
+def _crossings(x: Tensor, threshold: float, joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where a neuron passes the threshold between rows of `x` (rows, neurons), how far it goes, and which it is."""
     above = x > threshold
-    changed = above[1:] ^ above[:-1]
-    segment, neuron = changed.nonzero(as_tuple=True)
-    start, end = x[segment, neuron] - threshold, x[segment + 1, neuron] - threshold
-    strict = (start != 0) & (end != 0) & joined[segment]
-    start, end = start[strict], end[strict]
+    segment, neuron = (above[1:] ^ above[:-1]).nonzero().unbind(1)
+    place = segment * x.shape[1] + neuron
+    start, end = (x.take(place + offset) - threshold for offset in (0, x.shape[1]))
+    strict = torch.logical_and(start, end) & joined[segment]
+    if not bool(strict.all()):
+        segment, neuron, start, end = (column[strict] for column in (segment, neuron, start, end))
     way = start - end
-    return Breaks(segment[strict], start / way, way.abs())
+    return segment, start / way, way.abs(), neuron
 
 
 @dataclass(frozen=True, eq=False)

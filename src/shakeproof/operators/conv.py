@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.base import Affine, Operator
+from shakeproof.operators.affine import columns
+from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
 
 LARGEST_UNROLLED = 2**24
@@ -66,6 +68,29 @@ class Conv(Affine):
             entries = (entry.movedim(0, -2).flatten(-2) for entry in pulled.unbind(-2))
             parts.append(self.window.scattered(entries, height, width))
         return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        if given.at is None or given.at.shape[1] != 1 or self.window.dilations != (1, 1):
+            return None
+        (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
+        down, across = self.window.output_size(height, width)
+        pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
+        line, down_entry, is_down = self.window.seeing(pixel // width % height, 0, down)
+        column, across_entry, is_across = self.window.seeing(pixel % width, 1, across)
+        line = line + (pixel // (width * height)).unsqueeze(1) * down
+        position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
+        entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
+        seen = (is_down.unsqueeze(2) & is_across.unsqueeze(1)).flatten(1)
+        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (given.value * seen).unsqueeze(2)
+        group = (channel // (channels // groups)).view(-1, 1, 1)
+        index = (position * seen).unsqueeze(2) * (groups * outputs) + group * outputs
+        return Entries((index + torch.arange(outputs, device=index.device)).flatten(1), weights.flatten(1))
+
+    @cached_property
+    def _weights_of_entries(self) -> Tensor:
+        """By channel and kernel entry, the weight in each output of its group: (channels, kernel entries, outputs)."""
+        by_entry: Tensor = self.weight.unflatten(2, (prod(self.window.kernel), -1))
+        return by_entry.permute(0, 3, 2, 1).flatten(0, 1).contiguous()
 
     @property
     def _is_thin(self) -> bool:
@@ -175,6 +200,9 @@ class Unrolled(Affine):
 
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return ((coefficients.flatten(1) @ self.weight).view(-1, *shapes[0]),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return columns(self.weight, given)
 
 
 def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:

@@ -97,6 +97,17 @@ class SlidingWindow:
         begin = max(first, 0)
         return slice(begin, max(begin, min(last, height))), begin - first
 
+    def seeing(self, place: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of `count` positions see places (n) of a picture along an axis, by which of the kernel's entries.
+
+        Both (n, k); and whether there is such a position. Of kernels without gaps.
+        """
+        kernel, stride = self.kernel[axis], self.strides[axis]
+        shifted = (place + self.pads[axis]).unsqueeze(1)
+        position = shifted // stride - torch.arange(-(-kernel // stride), device=place.device)
+        entry = shifted - position * stride
+        return position, entry, (position >= 0) & (position < count) & (entry < kernel)
+
     def overlaps(self, picture: Tensor, positions: Tensor, above: int) -> Iterator[tuple[Tensor, Tensor]]:
         """For each kernel entry: the positions at which it is on the picture, and what it is on there.
 
