@@ -151,11 +151,13 @@ class Conv(Affine):
             needed = count + (len(parts) - 1) * dilation // stride
             strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
             seen = self._line_patches(strip, needed, across, together)
-            product = pictures.new_empty(())
-            for number, weights in enumerate(parts):
+            product = pictures.new_zeros(len(self.weight), self.weight.shape[1], count * seen.shape[3] * across)
+            on_picture = self.window.lines_on_picture(lines, pictures.shape[1], tall // together)
+            for weights, (number, some) in zip(parts, enumerate(on_picture), strict=True):
                 first, phase = divmod(number * dilation, stride)
-                matrix = seen[:, phase, first : first + count].flatten(1, 3).transpose(1, 2)
-                product = torch.bmm(weights, matrix) if number == 0 else product.baddbmm_(weights, matrix)
+                matrix = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3).transpose(1, 2)
+                width = product.shape[2] // count
+                product[..., some.start * width : some.stop * width].baddbmm_(weights, matrix)
             by_channel = product.view(len(self.bias), count, -1, across)
             torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
 
