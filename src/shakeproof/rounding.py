@@ -232,5 +232,5 @@ def _coefficients_of(graph: Graph, index: int) -> Coefficients:
 
 
 def _of_segments(rows: Tensor) -> Tensor:
-    """The larger of each row's and the next one's."""
-    return torch.maximum(rows, torch.cat([rows[1:], rows[-1:]]))
+    """The larger of each row's and the next one's; of the last, which has no segment, of any two."""
+    return torch.maximum(rows, rows.roll(-1))

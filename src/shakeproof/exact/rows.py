@@ -59,65 +59,75 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     A break that falls on an end of its segment, or on another break, adds nothing: no segment of length zero. By what
     fraction it is missed says how much the output bends between rows, a gap.
     """
-    z, (segment, fraction, height, neuron) = plan.z, breaks
-    at = z[segment] + fraction * (z[segment + 1] - z[segment])
-    at = torch.minimum(torch.maximum(at, z[segment]), z[segment + 1])
+    z, neuron = plan.z, torch.full_like(breaks.segment, -1) if breaks.neuron is None else breaks.neuron
+    start, end = z.index_select(0, breaks.segment), z.index_select(0, breaks.segment + 1)
+    at = torch.addcmul(start, breaks.fraction, end - start).clamp_(start, end)
+    inside = (at > start) & (at < end)
     order = at.argsort()
-    order = order[segment[order].argsort(stable=True)]
-    at, segment, fraction, height = at[order], segment[order], fraction[order], height[order]
-    inside = (at > z[segment]) & (at < z[segment + 1])
+    order = order[breaks.segment[order].argsort(stable=True)]
+    at, inside, neuron = at[order], inside[order], neuron[order]
+    segment, fraction, height = (column[order] for column in breaks[:3])
     fresh = inside.clone()
-    fresh[1:] &= (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
+    fresh[1:] &= (at.diff() != 0) | (segment.diff() != 0)
+    all_fresh = bool(fresh.all())
 
-    rows, kept = torch.arange(len(z), device=z.device), segment[fresh]
-    before = torch.bincount(kept, minlength=len(z)).cumsum(0).roll(1)
-    before[0] = 0
-    old, new = rows + before, kept + 1 + torch.arange(len(kept), device=z.device)
+    kept = segment if all_fresh else segment[fresh]
+    source = torch.repeat_interleave(torch.bincount(kept, minlength=z.shape[0]) + 1)
+    new = torch.zeros_like(source, dtype=torch.bool)
+    torch.eq(source[1:], source[:-1], out=new[1:])
+    nothing = z.new_zeros(3, source.shape[0])
 
     def merged(of_old: Tensor, of_new: Tensor) -> Tensor:
-        column = of_old.new_empty(len(of_old) + len(of_new))
-        column[old] = of_old
-        column[new] = of_new
-        return column
+        return of_old.masked_scatter_(new, of_new if all_fresh else of_new[fresh])
 
     made = Plan(
-        merged(plan.line, plan.line[kept]),
-        merged(z, at[fresh]),
-        merged(rows, kept),
-        merged(torch.zeros_like(z), fraction[fresh]),
-        z.new_zeros(len(z) + len(kept)),
-        merged(torch.full_like(plan.source, -1), torch.full_like(kept, -1) if neuron is None else neuron[order][fresh]),
-        merged(torch.zeros_like(z), height[fresh]),
+        line=plan.line[source],
+        z=merged(z[source], at),
+        source=source,
+        fraction=merged(nothing[0], fraction),
+        gap=nothing[1],
+        neuron=merged(torch.full_like(source, -1), neuron),
+        height=merged(nothing[2], height),
     )
-    missed = ~fresh
-    if bool(missed.any()):
-        at_end = at == z[segment + 1]
-        number = fresh.cumsum(0) - 1  # of the break that an equal one was merged with
-        row = (
-            torch.where(inside, new[number], old[segment + at_end.long()]) if len(new) else old[segment + at_end.long()]
-        )
-        there = torch.where(inside, made.fraction[row], at_end.to(z.dtype))
-        gap = ((fraction - there).abs() * height)[missed]
-        for side in (row[missed], (row[missed] - 1).clamp(min=0)):
-            made.gap.index_add_(0, side, gap)
-        made.neuron[row[missed]] = -1
+    if not all_fresh:
+        _add_gaps(made, new, fresh, Breaks(segment, fraction, height), inside, at == z[segment + 1])
     return made
+
+
+def _add_gaps(made: Plan, new: Tensor, fresh: Tensor, breaks: Breaks, inside: Tensor, at_end: Tensor) -> None:
+    """What breaks that have no row of their own, of all in order, add to the segments beside the row they fall on.
+
+    `inside` says that it is that of the break before, at `at_end` that it is the end of their segment.
+    """
+    missed = ~fresh
+    number = (fresh.cumsum(0) - 1)[missed].clamp(min=0)
+    segment, fraction, height = (column[missed] for column in breaks[:3])
+    inside, at_end = inside[missed], at_end[missed]
+    row = (~new).nonzero().squeeze(1)[segment + at_end.long()]
+    if bool(inside.any()):
+        row = torch.where(inside, new.nonzero().squeeze(1)[number], row)
+    there = torch.where(inside, made.fraction[row], at_end.to(fraction.dtype))
+    gap = (fraction - there).abs() * height
+    for side in (row, (row - 1).clamp(min=0)):
+        made.gap.index_add_(0, side, gap)
+    made.neuron[row] = -1
 
 
 def make_rows(plan: Plan, rows: Tensor) -> Tensor:
     """The planned rows of one value: copies of its rows, and points on the chords between them."""
-    flat = rows.reshape(len(rows), -1)
-    first, last = int(plan.source[0]), min(int(plan.source[-1]) + 1, len(rows) - 1)
+    flat = rows.reshape(rows.shape[0], -1)
     new = plan.fraction.nonzero().squeeze(1)
-    if last - first < FEW_ROWS and len(new):
+    if not new.shape[0]:
+        return flat.index_select(0, plan.source).view(-1, *rows.shape[1:])
+    first, last = int(plan.source[0]), min(int(plan.source[-1]) + 1, rows.shape[0] - 1)
+    if last - first < FEW_ROWS:
         # Many points on few segments: a product with two weights a row writes each entry once.
-        weights = rows.new_zeros(len(plan.z), last - first + 1)
+        weights = rows.new_zeros(plan.z.shape[0], last - first + 1)
         weights.scatter_(1, (plan.source - first).unsqueeze(1), (1 - plan.fraction).unsqueeze(1))
         weights[new, plan.source[new] + 1 - first] = plan.fraction[new]
         made = weights @ flat[first : last + 1]
     else:
         made = flat.index_select(0, plan.source)
-        if len(new):
-            start, end = (flat.index_select(0, plan.source[new] + step) for step in (0, 1))
-            made.index_copy_(0, new, end.sub_(start).mul_(plan.fraction[new].unsqueeze(1)).add_(start))
+        start, end = (flat.index_select(0, plan.source[new] + step) for step in (0, 1))
+        made.index_copy_(0, new, end.sub_(start).mul_(plan.fraction[new].unsqueeze(1)).add_(start))
     return made.view(-1, *rows.shape[1:])

@@ -20,6 +20,8 @@ LARGEST_UNROLLED = 2**24
 THIN_GROUP = 4
 # A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
 SHORT_LINE = 32
+# With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
+FEW_OUTPUTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,8 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
+        elif self._has_few_outputs and size[1] % 2 == 0:
+            self._doubled._multiply_lines(pictures, out.view(*out.shape[:2], size[1] // 2, 2 * out.shape[3]))
         else:
             self._multiply_lines(pictures, out)
         return out.view(*inputs[0].shape[:2], *out.shape[1:])
@@ -95,6 +99,23 @@ class Conv(Affine):
     @property
     def _is_thin(self) -> bool:
         return len(self.weight) > 1 and self.weight.shape[2] <= THIN_GROUP * prod(self.window.kernel)
+
+    @property
+    def _has_few_outputs(self) -> bool:
+        """And is worth a wider line: one that is not short, and not in steps of two, which have little in common."""
+        (groups, outputs, depth), (tall, wide) = self.weight.shape, self.window.kernel
+        line = depth // (tall * wide) * (wide + 1)
+        steps = self.window.strides[1], self.window.dilations[1]
+        return groups == 1 and outputs < FEW_OUTPUTS and line >= SHORT_LINE and steps == (1, 1)
+
+    @cached_property
+    def _doubled(self) -> Conv:
+        """The same for two neighbouring positions at once: a kernel one wider, with twice as many outputs."""
+        tall, wide = self.window.kernel
+        by_entry = self.weight.unflatten(2, (tall, wide, -1))
+        both = [functional.pad(by_entry, (0, 0, place, 1 - place)).flatten(2) for place in (0, 1)]
+        window = replace(self.window, kernel=(tall, wide + 1), strides=(self.window.strides[0], 2))
+        return Conv(torch.cat(both, 1), self.bias.repeat(2), window)
 
     def _entry_weights(self) -> Tensor:
         """By channel of a group and kernel entry, the weight in each output: (channels, kernel entries, outputs)."""
@@ -151,13 +172,17 @@ class Conv(Affine):
             needed = count + (len(parts) - 1) * dilation // stride
             strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
             seen = self._line_patches(strip, needed, across, together)
-            product = pictures.new_zeros(len(self.weight), self.weight.shape[1], count * seen.shape[3] * across)
-            on_picture = self.window.lines_on_picture(lines, pictures.shape[1], tall // together)
-            for weights, (number, some) in zip(parts, enumerate(on_picture), strict=True):
-                first, phase = divmod(number * dilation, stride)
+            width = seen.shape[3] * across
+            product = pictures.new_empty(len(self.weight), self.weight.shape[1], count * width)
+            on_picture = self.window.lines_on_picture(lines, pictures.shape[1], len(parts))
+            widest = max(range(len(parts)), key=lambda number: on_picture[number].stop - on_picture[number].start)
+            if on_picture[widest] != slice(0, count):
+                product.zero_()
+            for number in sorted(range(len(parts)), key=lambda number: number != widest):
+                some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
                 matrix = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3).transpose(1, 2)
-                width = product.shape[2] // count
-                product[..., some.start * width : some.stop * width].baddbmm_(weights, matrix)
+                target = product[..., some.start * width : some.stop * width]
+                target.baddbmm_(parts[number], matrix, beta=number != widest or some != slice(0, count))
             by_channel = product.view(len(self.bias), count, -1, across)
             torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
 

@@ -97,14 +97,15 @@ class SlidingWindow:
         begin = max(first, 0)
         return slice(begin, max(begin, min(last, height))), begin - first
 
-    def lines_on_picture(self, lines: slice, height: int, parts: int) -> Iterator[slice]:
+    def lines_on_picture(self, lines: slice, height: int, parts: int) -> list[slice]:
         """For each line of the kernel, or for all of them as one part: the lines of positions, counted from the first,
         at which it is on a picture, and not only on its border.
         """
-        count = lines.stop - lines.start
-        for number in range(parts):
-            start = lines.start * self.strides[0] - self.pads[0] + number * self.dilations[0]
-            yield _overlap(start, self.strides[0], height, count)[0] if parts > 1 else slice(0, count)
+        count, first = lines.stop - lines.start, lines.start * self.strides[0] - self.pads[0]
+        if parts == 1:
+            return [slice(0, count)]
+        starts = (first + number * self.dilations[0] for number in range(parts))
+        return [_overlap(start, self.strides[0], height, count)[0] for start in starts]
 
     def seeing(self, place: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which of `count` positions see places (n) of a picture along an axis, by which of the kernel's entries.
