@@ -10,6 +10,8 @@ from torch import Tensor
 from shakeproof.operators import Breaks
 
 FEW_ROWS = 12
+# Rows are put between others in blocks of so many bytes, which stay in the cache.
+BETWEEN_BYTES = 2**18
 
 
 class Plan(NamedTuple):
@@ -128,6 +130,9 @@ def make_rows(plan: Plan, rows: Tensor) -> Tensor:
         made = weights @ flat[first : last + 1]
     else:
         made = flat.index_select(0, plan.source)
-        start, end = (flat.index_select(0, plan.source[new] + step) for step in (0, 1))
-        made.index_copy_(0, new, end.sub_(start).mul_(plan.fraction[new].unsqueeze(1)).add_(start))
+        source, fraction = plan.source[new], plan.fraction[new].unsqueeze(1)
+        step = max(1, BETWEEN_BYTES // (8 * flat.shape[1]))
+        for place, number, share in zip(new.split(step), source.split(step), fraction.split(step), strict=True):
+            start, end = flat.index_select(0, number), flat.index_select(0, number + 1)
+            made.index_copy_(0, place, end.sub_(start).mul_(share).add_(start))
     return made.view(-1, *rows.shape[1:])
