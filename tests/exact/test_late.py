@@ -199,8 +199,10 @@ def test_rows_of_several_neurons_and_ends_of_windows_are_early():
     graph = graph_of(0)
     start = next(iter(stretches_behind(graph)))
     with patch.object(late, "LEAST_SPARED", 0.0):
-        found = late_rows(graph, start, made)
+        gaps = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]).double()
+        found = late_rows(graph, start, made._replace(gap=gaps))
         assert found is not None
         assert found.early.z.tolist() == [0.0, 0.5, 1.0]
+        assert found.early.gap.tolist() == [3.0, 12.0, 16.0]  # of all that lies between early rows
         assert found.high.tolist() == [0.5, 1.0]
         assert late_rows(graph, start, made.part(1, 4)) is None
