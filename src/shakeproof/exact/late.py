@@ -56,7 +56,9 @@ def stretches_behind(graph: Graph) -> Mapping[int, Behind]:
 
 def _behind(graph: Graph, start: int) -> Behind:
     device = graph.device
-    one = Entries(torch.zeros(1, 1, dtype=torch.int64, device=device), torch.ones(1, 1, device=device).double())
+    one = Entries(
+        torch.zeros(1, 1, dtype=torch.int64, device=device), torch.ones(1, 1, dtype=torch.float64, device=device)
+    )
     entries, multiplications = {start + 1: one}, 0
     for index in range(start + 1, len(graph.nodes)):
         if not carry(graph, index, entries):

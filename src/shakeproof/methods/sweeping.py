@@ -212,7 +212,8 @@ class Batch:
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
         comparisons = self.comparisons()
         probed = self.probe(comparisons) if self.settings.stop_early else {}
-        curves = self.curves(self.lines, [*self.confirmed]) if swept is None else swept
+        closed = [*self.confirmed, *self.hopeless(comparisons)]
+        curves = self.curves(self.lines, closed) if swept is None else swept
         first = self.first(curves)
         hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
         timed_out = late or self.budget.is_late()
@@ -466,6 +467,13 @@ class Batch:
         return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})
 
     # -- direct evaluation --------------------------------------------------------------------------------------------
+
+    def hopeless(self, comparisons: Sequence[Comparison]) -> list[int]:
+        """The lines whose scores are not finite even at strength 0; asked where a comparison was not finite there."""
+        begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in comparisons]
+        doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
+        scores = self.scores(doubtful, np.zeros(len(doubtful)))
+        return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
 
     def first(self, curves: Sequence[Curve]) -> NDArray[np.float64]:
         """Class scores at strength 0 (queries, classes): rows of curves, evaluated directly where there is none."""
