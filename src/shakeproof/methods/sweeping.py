@@ -184,10 +184,13 @@ class Batch:
         float64 does.
         """
         known = [isinstance(query.perturbation, Perturbation) and query.image is not None for query in self.queries]
-        lead = margins(self.first, self.labels)
-        wins = np.flatnonzero(lead > 0)
         is_usual = self.settings.arithmetic == "real" and self.lines.start.device.type == "cpu" and all(known)
-        if not is_usual or not len(wins) or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
+        if not is_usual or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
+            return None
+        everyone = np.arange(len(self.queries))
+        lead = margins(self.scores(everyone, np.zeros(len(everyone))), self.labels)
+        wins = np.flatnonzero(lead > 0)
+        if not len(wins):
             return None
         off = chords.evaluated(self.inputs(wins, np.zeros(len(wins))), norm(self.lines.paths.error[wins])).numpy()
         lost = wins[2**0.5 * off >= lead[wins]]
