@@ -154,7 +154,7 @@ def test_a_counterexample_between_probes_ends_the_query(demo_network, eager, shi
 
 
 def test_what_there_is_time_for_is_from_the_left(demo_network, eager, shifts, monkeypatch):
-    monkeypatch.setattr(of_sweeps, "MOST_WORK", 1e6)
+    monkeypatch.setattr(of_sweeps, "MOST_BEFORE_A_DEADLINE", 1e6)
     asked = sp.profile, demo_network, PICTURES[0], "motion-blur:size=9,angle=45"
     whole = on(2, *asked)
     reached = []
@@ -376,7 +376,7 @@ def test_jobs_cover_all_lines_in_order(eager, count, cores):
     slopes, bases = torch.randn(2, count, 1, 1, 8, 8, dtype=torch.float64)
     start = torch.rand(count, dtype=torch.float64)
     lines = Lines(InputsPath(slopes.unsqueeze(0), bases), start, start + torch.rand(count), torch.arange(count))
-    cuts = of_sweeps.cut_by_work(graph, counted(graph, lines, 16), lines, cores)
+    cuts = of_sweeps.cut_by_work(graph, counted(graph, lines, 16), lines, cores, False)
     jobs = [job for parts in cuts for job, _, _ in parts]
     assert jobs == sorted(jobs)
     assert set(jobs) == set(range(max(jobs) + 1))

@@ -74,7 +74,8 @@ def _swept_by(
     look: Callable[[Piece], Iterable[int]] | None,
 ) -> list[Curve]:
     """The curves of lines that were cut into stretches, swept side by side by several processes."""
-    cuts = iter(cut_by_work(bench.graph, helpers.work, _between(bench.lines, stretches), helpers.cores))
+    between = _between(bench.lines, stretches)
+    cuts = iter(cut_by_work(bench.graph, helpers.work, between, helpers.cores, budget.is_timed))
     job_of: list[int] = []
     finer: list[list[Stretch]] = []
     for line in stretches:

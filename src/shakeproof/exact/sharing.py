@@ -25,8 +25,9 @@ from shakeproof.rounding import Chords
 Floats = NDArray[np.float64]
 # Work is counted in entries that a sweep is predicted to compute. What a job costs beside is that of so many entries
 # for each node. Work is shared if it is so many times that; several jobs for each core if it is so many times that for
-# each; and as many as it takes if each would take long, since what there is time for should be from the left.
-ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK = 2e5, 1.5, 10.0, 1e9
+# each; and as many as it takes if each would take long. Before a deadline, some tenths of a second are long: what there
+# is time for should be from the left.
+ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 2e5, 1.5, 10.0, 1e9, 1e8
 JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
 # same time, whatever was predicted. Of one for each, the first is a little larger: its core has nothing else to do.
@@ -182,7 +183,9 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
     return Work(start, end, breaks * values)
 
 
-def cut_by_work(graph: Graph, work: Work, lines: Lines, cores: int) -> list[list[tuple[int, float, float]]]:
+def cut_by_work(
+    graph: Graph, work: Work, lines: Lines, cores: int, is_timed: bool
+) -> list[list[tuple[int, float, float]]]:
     """Jobs of about the same work, from the first line to the last and from left to right: for each line, which is part
     of one that was counted, its stretches, as the number of the job, start and end.
     """
@@ -190,8 +193,10 @@ def cut_by_work(graph: Graph, work: Work, lines: Lines, cores: int) -> list[list
     each = np.array([work.on(*stretch) for stretch in stretches])
     total, cost = float(each.sum()), job_cost(graph)
     several = min(max(round(total / (SEVERAL * cost)), 1), JOBS_A_CORE)
-    count = min(cores * max(several, math.ceil(total / MOST_WORK / cores)), MOST_JOBS)
-    cuts = _cuts(each, count, cores) if total >= WORTH_SHARING * cost else []
+    most = max(MOST_BEFORE_A_DEADLINE, SEVERAL * cost) if is_timed else MOST_WORK
+    count = min(cores * max(several, math.ceil(total / most / cores)), MOST_JOBS)
+    taper = EVEN if count == cores else SMALLER if count <= JOBS_A_CORE * cores else 0.0
+    cuts = _cuts(each, count, taper) if total >= WORTH_SHARING * cost else []
     found, parts = [], work.entries.shape[1]
     for number, (_, low, high) in enumerate(stretches):
         before = sum(cut <= number * parts for cut in cuts)
@@ -203,12 +208,11 @@ def cut_by_work(graph: Graph, work: Work, lines: Lines, cores: int) -> list[list
     return found
 
 
-def _cuts(work: Floats, count: int, cores: int) -> list[float]:
-    """Where to cut lines with so much work on their parts, (lines, parts), into so many jobs: in parts from the first
-    one's start. At the end of a line, if one is close.
+def _cuts(work: Floats, count: int, taper: float) -> list[float]:
+    """Where to cut lines with so much work on their parts, (lines, parts), into so many jobs, the first of which are
+    larger by such a share: in parts from the first one's start. At the end of a line, if one is close.
     """
     done = np.concatenate([[0.0], work.cumsum()])
-    taper = SMALLER if count > cores else EVEN
     sizes = np.linspace(1 + taper, 1 - taper, count).cumsum()
     wanted = done[-1] * sizes[:-1] / sizes[-1]
     cuts = np.interp(wanted, done, np.arange(len(done)))
