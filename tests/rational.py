@@ -208,6 +208,25 @@ def badly_scaled(seed: int, pooled: bool = True) -> Graph:
     return made.graph
 
 
+def bending_often(seed: int) -> Graph:
+    """Layers of many ReLUs whose weights are of different sizes, with a branch that leads past one of them."""
+    random = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return random.normal(size=shape) * 10.0 ** random.uniform(-random.integers(0, 8), 1, shape)
+
+    made = Stack(4)
+    made.linear(random.normal(size=(24, 4)), random.normal(size=24) / 4)
+    first = made.add(Relu())
+    made.linear(numbers(24, 24), numbers(24))
+    made.add(Relu())
+    made.linear(numbers(24, 24), numbers(24))
+    made.add(Combine(-1), len(made.nodes), first)
+    made.add(Relu())
+    made.linear(numbers(3, 24), numbers(3))
+    return made.graph
+
+
 def binarised(seed: int) -> tuple[Graph, Path]:
     """A few layers that jump, and a line of inputs: with ties, sums that are 0 for a while, and jumps that coincide."""
     random = np.random.default_rng(seed)

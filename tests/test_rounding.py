@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rational import (
     Stack,
     amplifying,
     badly_scaled,
+    bending_often,
     exact,
     exact_path,
     exact_scores,
@@ -28,7 +30,7 @@ from shakeproof.bounds import Boxes, Domain, Enclosed, Hulls, Parts, ascend, enc
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, assemble, sweep
-from shakeproof.exact.sweep import Plan, insert
+from shakeproof.exact.rows import Plan, insert
 from shakeproof.network import Graph, without_max_pools
 from shakeproof.operators import Breaks, Clip, LeakyRelu
 from shakeproof.path import Path
@@ -149,6 +151,15 @@ def test_chords_contain_the_truth(seed):
     assert apart(graph, path_of(graph, seed, 1)) <= 1
 
 
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_chords_of_late_rows_contain_the_truth(seed):
+    graph = bending_often(seed)
+    path = path_of(graph, seed, 1)
+    with patch("shakeproof.exact.late.LEAST_SPARED", 0.0):
+        assert apart(graph, path) <= 1
+
+
 @given(seed=seeds, layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
 @settings(max_examples=20, deadline=None)
 def test_chords_of_networks_that_amplify_rounding_contain_the_truth(seed, layers, factor):
@@ -168,7 +179,7 @@ def test_bends_that_have_no_row_of_their_own_are_allowed_for():
     """Between neighbouring numbers there is no room for a row: what bends there is an error of the pieces beside it."""
     one, two = float(np.nextafter(0.5, 0)), 0.5
     z = torch.tensor([0.0, one, two, 1.0], dtype=torch.float64)
-    plan = Plan(torch.zeros(4, dtype=torch.int64), z, torch.arange(4), torch.zeros_like(z), torch.zeros_like(z))
+    plan = Plan.of(torch.zeros(4, dtype=torch.int64), z)
     fraction = torch.tensor([0.25, 0.25, 0.25 + 2.0**-54], dtype=torch.float64)
     made = insert(plan, Breaks(torch.tensor([1, 2, 2]), fraction, torch.full_like(fraction, 8)))
     assert made.z.tolist() == [0.0, one, two, 0.625, 1.0]

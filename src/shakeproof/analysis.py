@@ -291,7 +291,7 @@ def _answered_together(
             yield result
             continue
         result = swept.pop(number)
-        if result.reason is Reason.TIMEOUT and number not in alone:
+        if number not in alone and result.reason is Reason.TIMEOUT:
             with torch.inference_mode():
                 (result,) = answer_by_sweep(network, [query], settings, nobody, [begun_by(result)])
         yield result

@@ -156,9 +156,9 @@ class Chords:
         """The size of inputs (rows, *input_shape), and what it does to scores that they are `off` (rows), in norm."""
         return _of_segments(norm(rows)), off * (self.effects[0] * ABOVE)
 
-    def between(self, sizes: Mapping[int, Tensor]) -> Tensor:
-        """What rows that are put between others do to the scores, where values (by number) have these sizes."""
-        parts = [size * (OF_CHORDS * UNIT * self.effects[number]) for number, size in sizes.items()]
+    def between(self, sizes: Mapping[int, Tensor], units: float = OF_CHORDS) -> Tensor:
+        """What rows put between others, off by so many units of the sizes of values (by number), do to the scores."""
+        parts = [size * (units * UNIT * self.effects[number]) for number, size in sizes.items()]
         return reduce(torch.add, parts) * ABOVE
 
     def after(
@@ -232,5 +232,5 @@ def _coefficients_of(graph: Graph, index: int) -> Coefficients:
 
 
 def _of_segments(rows: Tensor) -> Tensor:
-    """The larger of each row's and the next one's."""
-    return torch.maximum(rows, torch.cat([rows[1:], rows[-1:]]))
+    """The larger of each row's and the next one's; of the last, which has no segment, of any two."""
+    return torch.maximum(rows, rows.roll(-1))

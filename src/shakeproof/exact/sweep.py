@@ -22,8 +22,10 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
+from shakeproof.exact.late import carry, late_rows, stretches_behind
+from shakeproof.exact.rows import Plan, insert, make_rows
 from shakeproof.network import Graph, once_for_each
-from shakeproof.operators import BLOCK_BYTES, Breaks, Jumping, PiecewiseLinear
+from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.path import Path
 from shakeproof.rounding import Chords, norm
 
@@ -31,7 +33,6 @@ FLOAT_BYTES = 8
 FIXED_BYTES = 4 * BLOCK_BYTES  # of a convolution
 BREAK_BYTES = 64  # for finding and sorting a break; a segment may have one for each neuron
 SHORTEST_WINDOW = 4
-FEW_ROWS = 12
 # Longer windows than this gain nothing from larger products; but each repeats a row of its neighbour.
 WINDOW_BYTES = 128 * 2**20
 WINDOW_ROWS = 16
@@ -64,34 +65,6 @@ class Piece(NamedTuple):
     z: Tensor
     scores: Tensor
     error: Tensor
-
-
-class Plan(NamedTuple):
-    """Rows to be made from the rows of a window: row k lies on segment source[k], at `fraction` of it, at z.
-
-    `gap` is what a bend that falls together with a row may add to the error of the segments on either side.
-    """
-
-    line: Tensor
-    z: Tensor
-    source: Tensor
-    fraction: Tensor
-    gap: Tensor
-
-    def part(self, start: int, end: int) -> Plan:
-        return Plan(*(column[start:end] for column in self))
-
-    @property
-    def cut(self) -> Tensor:
-        """Which rows are at the start or the end of a part of a segment that new rows cut: each one's own part."""
-        new = self.fraction > 0
-        new[:-1] |= new[1:].clone()
-        return new
-
-    def of_lines(self, open_lines: Tensor) -> Plan:
-        """Only the rows on lines that are still open (lines,)."""
-        keep = open_lines[self.line]
-        return self if bool(keep.all()) else Plan(*(column[keep] for column in self))
 
 
 class Window(NamedTuple):
@@ -135,7 +108,7 @@ def sweep(
     longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
     z = torch.stack([lines.start, lines.end], 1).flatten()
-    ends = Plan(line, z, torch.arange(len(z), device=z.device), torch.zeros_like(z), torch.zeros_like(z))
+    ends = Plan.of(line, z)
     rows = lines.at(line, z)
     sizes, error = {}, torch.full_like(z, torch.nan)
     if chords is not None:
@@ -186,13 +159,22 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     None if the time is up before that: of a deep network, one window may take long.
     """
     plan = window.plan
-    values = {number: make_rows(plan, rows) for number, rows in window.values.items()}
-    sizes = {number: size[plan.source] for number, size in window.sizes.items()}
-    error = window.error[plan.source]
+    late = late_rows(graph, window.node, plan)
+    rows = plan if late is None else late.early
+    values = {number: make_rows(rows, value) for number, value in window.values.items()}
+    sizes = {number: size[rows.source] for number, size in window.sizes.items()}
+    error = window.error[rows.source]
     if chords is not None:
-        error = torch.where(plan.cut, error + chords.between(sizes), error)
+        error = torch.where(rows.cut, error + chords.between(sizes), error)
+    entries = {} if late is None else {window.node + 1: late.entries}
     joined = plan.line[1:] == plan.line[:-1]
-    for index in range(max(window.node, 0), len(graph.nodes)):
+    for index in range(max(window.node, 0), len(graph.nodes) + 1):
+        if late is not None and index == stretches_behind(graph)[window.node].end:
+            values = late.completed(values, entries)
+            sizes, error = late.sized(sizes, error, entries, chords)
+            late = None
+        if index == len(graph.nodes):
+            break
         if budget.is_late():
             return None
         node = graph.nodes[index]
@@ -209,78 +191,13 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
         else:
             values[index + 1] = node.operator.apply(*inputs)
         del inputs
+        if late is not None and index != window.node:
+            carry(graph, index, entries)
         if chords is not None:
-            gaps = plan.gap if index == window.node else None
+            gaps = rows.gap if index == window.node else None
             sizes[index + 1], made = chords.after(index, given, values[index + 1], gaps)
             error = error + made
     return Piece(plan.line, plan.z, values[len(graph.nodes)], error)
-
-
-def insert(plan: Plan, breaks: Breaks) -> Plan:
-    """The rows of a window together with its breaks, in order.
-
-    A break that falls on an end of its segment, or on another break, adds nothing: no segment of length zero. By what
-    fraction it is missed says how much the output bends between rows, a gap.
-    """
-    z, (segment, fraction, height) = plan.z, breaks
-    at = z[segment] + fraction * (z[segment + 1] - z[segment])
-    at = torch.minimum(torch.maximum(at, z[segment]), z[segment + 1])
-    order = at.argsort()
-    order = order[segment[order].argsort(stable=True)]
-    at, segment, fraction, height = at[order], segment[order], fraction[order], height[order]
-    inside = (at > z[segment]) & (at < z[segment + 1])
-    fresh = inside.clone()
-    fresh[1:] &= (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
-
-    rows, kept = torch.arange(len(z), device=z.device), segment[fresh]
-    before = torch.bincount(kept, minlength=len(z)).cumsum(0).roll(1)
-    before[0] = 0
-    old, new = rows + before, kept + 1 + torch.arange(len(kept), device=z.device)
-
-    def merged(of_old: Tensor, of_new: Tensor) -> Tensor:
-        column = of_old.new_empty(len(of_old) + len(of_new))
-        column[old] = of_old
-        column[new] = of_new
-        return column
-
-    made = Plan(
-        merged(plan.line, plan.line[kept]),
-        merged(z, at[fresh]),
-        merged(rows, kept),
-        merged(torch.zeros_like(z), fraction[fresh]),
-        z.new_zeros(len(z) + len(kept)),
-    )
-    missed = ~fresh
-    if bool(missed.any()):
-        at_end = at == z[segment + 1]
-        number = fresh.cumsum(0) - 1  # of the break that an equal one was merged with
-        row = (
-            torch.where(inside, new[number], old[segment + at_end.long()]) if len(new) else old[segment + at_end.long()]
-        )
-        there = torch.where(inside, made.fraction[row], at_end.to(z.dtype))
-        gap = ((fraction - there).abs() * height)[missed]
-        for side in (row[missed], (row[missed] - 1).clamp(min=0)):
-            made.gap.index_add_(0, side, gap)
-    return made
-
-
-def make_rows(plan: Plan, rows: Tensor) -> Tensor:
-    """The planned rows of one value: copies of its rows, and points on the chords between them."""
-    flat = rows.reshape(len(rows), -1)
-    first, last = int(plan.source[0]), min(int(plan.source[-1]) + 1, len(rows) - 1)
-    new = plan.fraction.nonzero().squeeze(1)
-    if last - first < FEW_ROWS and len(new):
-        # Many points on few segments: a product with two weights a row writes each entry once.
-        weights = rows.new_zeros(len(plan.z), last - first + 1)
-        weights.scatter_(1, (plan.source - first).unsqueeze(1), (1 - plan.fraction).unsqueeze(1))
-        weights[new, plan.source[new] + 1 - first] = plan.fraction[new]
-        made = weights @ flat[first : last + 1]
-    else:
-        made = flat.index_select(0, plan.source)
-        if len(new):
-            start, end = (flat.index_select(0, plan.source[new] + step) for step in (0, 1))
-            made.index_copy_(0, new, end.sub_(start).mul_(plan.fraction[new].unsqueeze(1)).add_(start))
-    return made.view(-1, *rows.shape[1:])
 
 
 def cut_into_windows(window: Window, longest: int) -> Iterator[Window]:
@@ -315,5 +232,6 @@ def _bytes(graph: Graph) -> tuple[int, int, int]:
         at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
         if isinstance(node.operator, (PiecewiseLinear, Jumping)):
             waiting += live
+            at_work = max(at_work, 2 * live)  # late rows beside early ones
     bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, (PiecewiseLinear, Jumping))]
     return waiting, at_work, FIXED_BYTES + BREAK_BYTES * max(bending, default=0)

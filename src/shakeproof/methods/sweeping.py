@@ -62,6 +62,7 @@ SPOTS = 3
 # values in all. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 LARGEST = Fraction(10**300)
+NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
 EXACT_TERMS = 2 * 10**6
 # Errors that grow by less leave something proved in float64. Digits are added until what they leave out is such
@@ -144,7 +145,6 @@ class Batch:
             path=torch.arange(len(paths), device=device),
         )
         self.labels = np.array([query.label for query in queries], dtype=np.int64)
-        self.first = self.scores(np.arange(len(queries)), np.zeros(len(queries)))
         # What was swept before, from 0; lines start where it ends.
         self.begun: dict[int, SweptWindow] = {}
         # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
@@ -198,10 +198,13 @@ class Batch:
         float64 does.
         """
         known = [isinstance(query.perturbation, Perturbation) and query.image is not None for query in self.queries]
-        lead = margins(self.first, self.labels)
-        wins = np.flatnonzero(lead > 0)
         is_usual = self.settings.arithmetic == "real" and self.lines.start.device.type == "cpu" and all(known)
-        if not is_usual or not len(wins) or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
+        if not is_usual or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
+            return None
+        everyone = np.arange(len(self.queries))
+        lead = margins(self.scores(everyone, np.zeros(len(everyone))), self.labels)
+        wins = np.flatnonzero(lead > 0)
+        if not len(wins):
             return None
         off = chords.evaluated(self.inputs(wins, np.zeros(len(wins))), norm(self.lines.paths.error[wins])).numpy()
         lost = wins[2**0.5 * off >= lead[wins]]
@@ -226,12 +229,13 @@ class Batch:
     def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
         probed = self.probe() if self.settings.stop_early else {}
-        hopeless = np.flatnonzero(~np.isfinite(self.first).all(1)).tolist()
-        closed = [*self.confirmed, *hopeless]
-        with session(self, closed) if swept is None else nullcontext() as helpers:
+        with session(self, [*self.confirmed]) if swept is None else nullcontext() as helpers:
             if helpers is None:
                 self.compare()  # before anything that takes time; others can begin meanwhile
+            closed = [*self.confirmed, *self.hopeless()]
             curves = self.curves(self.lines, closed, helpers) if swept is None else swept
+            first = self.first(curves)
+            hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
             timed_out = late or self.budget.is_late()
             losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
             proved = self.proved(curves, losses)
@@ -263,11 +267,11 @@ class Batch:
                 proofs=(proof,),
                 witness=witness,
                 comparison=self.comparisons[number],
-                start=float(margins(self.first[[number]], [label])[0]),
+                start=float(margins(first[[number]], [label])[0]),
                 finite=complete or (stopped and number not in hopeless),
                 arithmetic=self.settings.arithmetic,
             )
-            predicted = None if number in hopeless else int(self.first[number].argmax())
+            predicted = None if number in hopeless else int(first[number].argmax())
             share = seconds * float(work[number] / work.sum())
             share += self.begun[number].seconds if number in self.begun else 0.0
             query = self.queries[number]
@@ -294,11 +298,10 @@ class Batch:
         Confirms what it finds, and returns the first strength at which the label loses.
         """
         lost = {}
-        won = margins(self.first, self.labels) > 0
-        for number in np.flatnonzero(won).tolist():
-            comparison, tried = self.comparisons[number], places(self.queries[number].obligations[0], PROBES + 1)
+        for number, comparison in enumerate(self.comparisons):
             failing = np.flatnonzero(comparison.fails & (comparison.margin < 0))
-            if len(failing):
+            if len(failing) and comparison.margin[0] > 0:
+                tried = places(self.queries[number].obligations[0], PROBES + 1)
                 worst = int(failing[comparison.margin[failing].argmin()])
                 witness = self.witness(number, float(tried[worst, 0]))
                 if witness.replayed and witness.margin < 0:
@@ -474,13 +477,13 @@ class Batch:
         spots = [(number, piece) for number, curve in enumerate(curves) for piece in self.spots(number, curve)]
         if not spots:
             return set()
-        owner = np.array([number for number, _ in spots])
-        z = np.array([curves[number].z[piece : piece + 2].mean() for number, piece in spots])
+        owner, piece = np.array(spots).T
+        z = np.array([curves[number].z[place : place + 2].mean() for number, place in spots])
         direct, found = self.scores(owner, z), set()
-        for (number, piece), at, scores in zip(spots, z, direct, strict=True):
-            curve = curves[number]
-            off = 2 * np.nan_to_num(curve.error[piece]) + NOMINAL * np.abs(curve.scores).max()
-            if not np.abs(scores - curve.at(np.array([at]))[0]).max() <= off:
+        for number in np.unique(owner).tolist():
+            curve, mine = curves[number], owner == number
+            off = 2 * np.nan_to_num(curve.error[piece[mine]]) + NOMINAL * np.abs(curve.scores).max()
+            if not (np.abs(direct[mine] - curve.at(z[mine])).max(1) <= off).all():
                 found.add(number)
         return found
 
@@ -495,6 +498,23 @@ class Batch:
         return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})
 
     # -- direct evaluation --------------------------------------------------------------------------------------------
+
+    def hopeless(self) -> list[int]:
+        """The lines whose scores are not finite even at strength 0; asked where no comparison was finite there."""
+        known = self.comparisons if "comparisons" in vars(self) else [NOT_COMPARED] * len(self.queries)
+        begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in known]
+        doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
+        scores = self.scores(doubtful, np.zeros(len(doubtful)))
+        return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
+
+    def first(self, curves: Sequence[Curve]) -> NDArray[np.float64]:
+        """Class scores at strength 0 (queries, classes): rows of curves, evaluated directly where there is none."""
+        has_row = np.array([len(curve.z) > 0 and curve.z[0] == 0 and curve.lead is None for curve in curves])
+        found = np.empty((len(curves), self.graph.classes))
+        found[~has_row] = self.scores(np.flatnonzero(~has_row), np.zeros(np.count_nonzero(~has_row)))
+        for number in np.flatnonzero(has_row).tolist():
+            found[number] = curves[number].scores[0]
+        return found
 
     def inputs(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
         """What the graph takes on given lines at given strengths, (n, *input_shape)."""

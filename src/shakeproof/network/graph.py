@@ -128,6 +128,10 @@ class Graph:
         found = (value for node in self.nodes for value in vars(node.operator).values() if isinstance(value, Tensor))
         return next(found, torch.empty(0, dtype=torch.float64))
 
+    @property
+    def device(self) -> torch.device:
+        return self._parameter.device
+
     def shape(self, value: int) -> torch.Size:
         """A value's shape, without the row axis."""
         return self.input_shape if value == 0 else self.nodes[value - 1].shape

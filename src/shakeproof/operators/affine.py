@@ -9,7 +9,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Affine, Operator, summed_to
+from shakeproof.operators.base import Affine, Entries, Operator, summed_to
+
+
+def columns(weight: Tensor, given: Entries) -> Entries | None:
+    """What a matrix (outputs, inputs) makes of single entries."""
+    if given.at is None or given.at.shape[1] != 1:
+        return None
+    return Entries(None, weight.index_select(1, given.at[:, 0]).t() * given.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +39,9 @@ class Linear(Affine):
 
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return (coefficients @ self.weight,)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return columns(self.weight, given) if shapes[0].numel() == self.weight.shape[1] else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +78,11 @@ class Combine(Affine):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         second = summed_to(coefficients, shapes[1])
         return summed_to(coefficients, shapes[0]), second if self.sign > 0 else -second
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        if shapes[0] != shapes[1]:
+            return None
+        return given._replace(value=-given.value) if place and self.sign < 0 else given
 
 
 @dataclass(frozen=True, eq=False)

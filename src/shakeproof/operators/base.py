@@ -26,12 +26,24 @@ CONSTANT_ROUNDINGS = 8
 class Breaks(NamedTuple):
     """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered.
 
-    The output bends by at most `height` for each unit by which the fraction is missed.
+    The output bends by at most `height` for each unit by which the fraction is missed. Where it is one neuron of an
+    elementwise function that bends, `neuron` is its number among all entries; -1 elsewhere, None if nobody knows.
     """
 
     segment: Tensor
     fraction: Tensor
     height: Tensor
+    neuron: Tensor | None = None
+
+
+class Entries(NamedTuple):
+    """Values (n) with few entries that are not 0: `value` (n, k), in places `at` (n, k) among all; None: all in order.
+
+    The same place may come twice, if no more than one of its values is not 0.
+    """
+
+    at: Tensor | None
+    value: Tensor
 
 
 class Range(NamedTuple):
@@ -146,6 +158,13 @@ class Affine(Operator):
     @abstractmethod
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         """Coefficients of the inputs (of `shapes`) in sum(coefficients * output); coefficients (rows, *shape)."""
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        """What it makes of its input number `place` alone, without its constant; None if it cannot say that in short.
+
+        Every value is a coefficient times a given one, rounded once.
+        """
+        return None
 
     def relaxed(self, *ranges: Range) -> Relaxation:
         return self.itself([given.low.shape[1:] for given in ranges])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.base import Affine, Operator
+from shakeproof.operators.affine import columns
+from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
 
 LARGEST_UNROLLED = 2**24
@@ -18,6 +20,8 @@ LARGEST_UNROLLED = 2**24
 THIN_GROUP = 4
 # A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
 SHORT_LINE = 32
+# With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
+FEW_OUTPUTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,8 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
+        elif self._has_few_outputs and size[1] % 2 == 0:
+            self._doubled._multiply_lines(pictures, out.view(*out.shape[:2], size[1] // 2, 2 * out.shape[3]))
         else:
             self._multiply_lines(pictures, out)
         return out.view(*inputs[0].shape[:2], *out.shape[1:])
@@ -67,9 +73,49 @@ class Conv(Affine):
             parts.append(self.window.scattered(entries, height, width))
         return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
 
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        if given.at is None or given.at.shape[1] != 1 or self.window.dilations != (1, 1):
+            return None
+        (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
+        down, across = self.window.output_size(height, width)
+        pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
+        line, down_entry, is_down = self.window.seeing(pixel // width % height, 0, down)
+        column, across_entry, is_across = self.window.seeing(pixel % width, 1, across)
+        line = line + (pixel // (width * height)).unsqueeze(1) * down
+        position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
+        entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
+        seen = (is_down.unsqueeze(2) & is_across.unsqueeze(1)).flatten(1)
+        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (given.value * seen).unsqueeze(2)
+        group = (channel // (channels // groups)).view(-1, 1, 1)
+        index = (position * seen).unsqueeze(2) * (groups * outputs) + group * outputs
+        return Entries((index + torch.arange(outputs, device=index.device)).flatten(1), weights.flatten(1))
+
+    @cached_property
+    def _weights_of_entries(self) -> Tensor:
+        """By channel and kernel entry, the weight in each output of its group: (channels, kernel entries, outputs)."""
+        by_entry: Tensor = self.weight.unflatten(2, (prod(self.window.kernel), -1))
+        return by_entry.permute(0, 3, 2, 1).flatten(0, 1).contiguous()
+
     @property
     def _is_thin(self) -> bool:
         return len(self.weight) > 1 and self.weight.shape[2] <= THIN_GROUP * prod(self.window.kernel)
+
+    @property
+    def _has_few_outputs(self) -> bool:
+        """And is worth a wider line: one that is not short, and not in steps of two, which have little in common."""
+        (groups, outputs, depth), (tall, wide) = self.weight.shape, self.window.kernel
+        line = depth // (tall * wide) * (wide + 1)
+        steps = self.window.strides[1], self.window.dilations[1]
+        return groups == 1 and outputs < FEW_OUTPUTS and line >= SHORT_LINE and steps == (1, 1)
+
+    @cached_property
+    def _doubled(self) -> Conv:
+        """The same for two neighbouring positions at once: a kernel one wider, with twice as many outputs."""
+        tall, wide = self.window.kernel
+        by_entry = self.weight.unflatten(2, (tall, wide, -1))
+        both = [functional.pad(by_entry, (0, 0, place, 1 - place)).flatten(2) for place in (0, 1)]
+        window = replace(self.window, kernel=(tall, wide + 1), strides=(self.window.strides[0], 2))
+        return Conv(torch.cat(both, 1), self.bias.repeat(2), window)
 
     def _entry_weights(self) -> Tensor:
         """By channel of a group and kernel entry, the weight in each output: (channels, kernel entries, outputs)."""
@@ -126,11 +172,17 @@ class Conv(Affine):
             needed = count + (len(parts) - 1) * dilation // stride
             strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
             seen = self._line_patches(strip, needed, across, together)
-            product = pictures.new_empty(())
-            for number, weights in enumerate(parts):
-                first, phase = divmod(number * dilation, stride)
-                matrix = seen[:, phase, first : first + count].flatten(1, 3).transpose(1, 2)
-                product = torch.bmm(weights, matrix) if number == 0 else product.baddbmm_(weights, matrix)
+            width = seen.shape[3] * across
+            product = pictures.new_empty(len(self.weight), self.weight.shape[1], count * width)
+            on_picture = self.window.lines_on_picture(lines, pictures.shape[1], len(parts))
+            widest = max(range(len(parts)), key=lambda number: on_picture[number].stop - on_picture[number].start)
+            if on_picture[widest] != slice(0, count):
+                product.zero_()
+            for number in sorted(range(len(parts)), key=lambda number: number != widest):
+                some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
+                matrix = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3).transpose(1, 2)
+                target = product[..., some.start * width : some.stop * width]
+                target.baddbmm_(parts[number], matrix, beta=number != widest or some != slice(0, count))
             by_channel = product.view(len(self.bias), count, -1, across)
             torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
 
@@ -175,6 +227,9 @@ class Unrolled(Affine):
 
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return ((coefficients.flatten(1) @ self.weight).view(-1, *shapes[0]),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return columns(self.weight, given)
 
 
 def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:

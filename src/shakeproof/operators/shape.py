@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Affine, Operator
+from shakeproof.operators.base import Affine, Entries, Operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,9 @@ class Reshape(Affine):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return (coefficients.reshape(-1, *shapes[0]),)
 
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return given
+
 
 @dataclass(frozen=True, eq=False)
 class Transpose(Affine):
@@ -50,6 +53,15 @@ class Transpose(Affine):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         return (coefficients.permute(0, *(axis + 1 for axis in inverse)),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        (shape,) = shapes
+        if given.at is None:
+            return Entries(None, self.apply(given.value.view(-1, *shape)).flatten(1))
+        index = torch.zeros_like(given.at)
+        for axis in self.order:
+            index = index * shape[axis] + given.at // shape[axis + 1 :].numel() % shape[axis]
+        return Entries(index, given.value)
 
 
 @dataclass(frozen=True, eq=False)

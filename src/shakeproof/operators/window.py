@@ -97,6 +97,27 @@ class SlidingWindow:
         begin = max(first, 0)
         return slice(begin, max(begin, min(last, height))), begin - first
 
+    def lines_on_picture(self, lines: slice, height: int, parts: int) -> list[slice]:
+        """For each line of the kernel, or for all of them as one part: the lines of positions, counted from the first,
+        at which it is on a picture, and not only on its border.
+        """
+        count, first = lines.stop - lines.start, lines.start * self.strides[0] - self.pads[0]
+        if parts == 1:
+            return [slice(0, count)]
+        starts = (first + number * self.dilations[0] for number in range(parts))
+        return [_overlap(start, self.strides[0], height, count)[0] for start in starts]
+
+    def seeing(self, place: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of `count` positions see places (n) of a picture along an axis, by which of the kernel's entries.
+
+        Both (n, k); and whether there is such a position. Of kernels without gaps.
+        """
+        kernel, stride = self.kernel[axis], self.strides[axis]
+        shifted = (place + self.pads[axis]).unsqueeze(1)
+        position = shifted // stride - torch.arange(-(-kernel // stride), device=place.device)
+        entry = shifted - position * stride
+        return position, entry, (position >= 0) & (position < count) & (entry < kernel)
+
     def overlaps(self, picture: Tensor, positions: Tensor, above: int) -> Iterator[tuple[Tensor, Tensor]]:
         """For each kernel entry: the positions at which it is on the picture, and what it is on there.
 

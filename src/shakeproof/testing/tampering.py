@@ -14,6 +14,7 @@ from shakeproof.operators import (
     Affine,
     Breaks,
     Elementwise,
+    Entries,
     Jumping,
     Operator,
     PiecewiseLinear,
@@ -103,8 +104,15 @@ def _last_negated(parts: tuple[Tensor, ...], *given: Any) -> tuple[Tensor, ...]:
     return *parts[:-1], -parts[-1]
 
 
+def _other_entries(found: Entries | None, given: Entries, *where: Any) -> Entries:
+    if found is not None:
+        return found._replace(value=1.01 * found.value)
+    first = torch.zeros(len(given.value), 1, dtype=torch.int64)
+    return Entries(first, torch.full_like(first, 1000, dtype=torch.float64))
+
+
 def _first_lost(found: Breaks, *given: Any) -> Breaks:
-    return Breaks(*(column[1:] for column in found))
+    return Breaks(*(column[1:] for column in found[:3]))
 
 
 def _on_a_row(found: Breaks, *given: Any) -> Breaks:
@@ -114,7 +122,7 @@ def _on_a_row(found: Breaks, *given: Any) -> Breaks:
 def _across_lines(found: Breaks, x: Tensor, joined: Tensor) -> Breaks:
     apart = (~joined).nonzero().flatten()
     half = torch.full_like(apart, 0.5, dtype=x.dtype)
-    return Breaks(*(torch.cat(columns) for columns in zip(found, (apart, half, half), strict=True)))
+    return Breaks(*(torch.cat(columns) for columns in zip(found[:3], (apart, half, half), strict=True)))
 
 
 def _shorter(found: float, *given: Any) -> float:
@@ -175,6 +183,7 @@ METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
     (affine.magnitude_has_the_absolute_coefficients, Affine, "magnitude", _scaled_apply),
     (affine.adjoint_is_the_transpose, Affine, "adjoint", _last_negated),
     (affine.adjoint_is_the_transpose, Affine, "adjoint", lambda parts, *given: tuple(map(_scaled, parts))),
+    (affine.of_entries_is_apply_on_single_entries, Affine, "of_entries", _other_entries),
     (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _on_a_row),
     (bending.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _across_lines),
     (bending.breaks_are_complete, PiecewiseLinear, "breaks", _first_lost),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shakeproof.operators import Affine
+from shakeproof.operators import Affine, Entries
 from shakeproof.testing.rules.base import difference, rule, worst_of
 from shakeproof.testing.trial import CELLS, Trial, total, uniform
 
@@ -55,6 +55,26 @@ def adjoint_is_the_transpose(trial: Trial) -> Tensor:
     coefficients = torch.randn(output.shape, generator=trial.random, dtype=output.dtype)
     pulled = total(_affine(trial).adjoint(coefficients, trial.shapes), inputs)
     return (pulled - total([coefficients], [output])).abs() / (1 + total([coefficients.abs()], [output.abs()]))
+
+
+@rule(Affine)
+def of_entries_is_apply_on_single_entries(trial: Trial) -> Tensor:
+    """Where an operator says what it makes of some entries of one input, of all that it may be asked about."""
+    operator, gaps = _affine(trial), [torch.zeros(1)]
+    for number in range(len(trial.shapes)):
+        units = [unit * 3 for unit in _units(trial, number, trial.random)]
+        place = units[number].flatten(1).nonzero()[:, 1:]
+        found = operator.of_entries(
+            Entries(place, torch.full_like(place, 3, dtype=torch.float64)), number, trial.shapes
+        )
+        everywhere = operator.of_entries(Entries(None, units[number].flatten(1)), number, trial.shapes)
+        made = (operator.apply(*units) - operator.apply(*map(torch.zeros_like, units))).flatten(1)
+        gaps += [difference(_dense(entries, made), made) for entries in (found, everywhere) if entries is not None]
+    return worst_of(*gaps)
+
+
+def _dense(entries: Entries, like: Tensor) -> Tensor:
+    return entries.value if entries.at is None else torch.zeros_like(like).scatter_add_(1, entries.at, entries.value)
 
 
 def _units(trial: Trial, number: int, random: torch.Generator) -> list[Tensor]:
