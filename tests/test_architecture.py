@@ -21,6 +21,7 @@ LAYERS = {
         "files",
         "memory",
         "budget",
+        "crew",
         "classes",
         "preprocessing",
         "path",

@@ -6,12 +6,15 @@ from shakeproof.exact.lines import swept_curves
 from shakeproof.exact.precise import Inputs, Normal, Precise
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
-from shakeproof.exact.side_by_side import threads_for
+from shakeproof.exact.sharing import WORTH_SHARING, Helpers, Work, counted, job_cost
+from shakeproof.exact.side_by_side import cores_for, threads_for
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [
+    "WORTH_SHARING",
     "Bridge",
     "Curve",
+    "Helpers",
     "Inputs",
     "Least",
     "Lines",
@@ -19,8 +22,12 @@ __all__ = [
     "Piece",
     "Precise",
     "RationalNetwork",
+    "Work",
     "assemble",
+    "cores_for",
+    "counted",
     "find_bridges",
+    "job_cost",
     "join",
     "longest_window",
     "pieces_left",

@@ -132,24 +132,25 @@ def sweep(
                 stack.extend(cut_into_windows(step, longest))
 
 
-def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
+def count_breaks(graph: Graph, rows: Tensor, run: int = 2) -> tuple[Tensor, Tensor]:
     """Scores at the ends of some segments, and how often a neuron bends between the two: (2 n, classes) and (n).
 
-    Rows (2 n, *input_shape) are the ends in turn. Neurons that bend and bend back are not seen, nor are those that bend
-    because others did: there are at least so many breaks.
+    Rows (2 n, *input_shape) are the ends in turn; or so many rows in a `run` follow one another on each of n lines, and
+    segments are between them. Neurons that bend and bend back are not seen, nor are those that bend because others did:
+    there are at least so many breaks.
     """
     joined = torch.ones(len(rows) - 1, dtype=torch.bool, device=rows.device)
-    joined[1::2] = False
-    counts = torch.zeros(len(rows) // 2, dtype=torch.int64, device=rows.device)
+    joined[run - 1 :: run] = False
+    counts = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     values = {0: rows}
     for index, node in enumerate(graph.nodes):
         if isinstance(node.operator, PiecewiseLinear):
             segment = node.operator.breaks(values[node.inputs[0]], joined).segment
-            counts += torch.bincount(segment // 2, minlength=len(counts))
+            counts += torch.bincount(segment, minlength=len(counts))
         values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
         for dead in graph.last_uses[index]:
             del values[dead]
-    return values[len(graph.nodes)], counts
+    return values[len(graph.nodes)], counts.view(-1, run)[:, :-1].flatten()
 
 
 def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget) -> Piece | Window | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
 HALF_WIDTHS = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4])
+Side = Literal["before", "after"]
 # A lead of nothing is enough for a rival.
 TIED = 2.0**-1074
 
@@ -40,22 +41,31 @@ class Edge(NamedTuple):
 
 
 class Edges:
-    """Of the curves that a batch has swept, with what is proved between their rows, and where labels first lose."""
+    """Of the curves that a batch has swept, with what is proved between their rows, and where labels first lose: on
+    both `sides` of that, or on one.
+    """
 
     def __init__(
-        self, batch: Batch, curves: Sequence[Curve], losses: Sequence[float | None], proved: Sequence[Floats]
+        self,
+        batch: Batch,
+        curves: Sequence[Curve],
+        losses: Sequence[float | None],
+        proved: Sequence[Floats],
+        sides: Sequence[Side] = ("before", "after"),
     ) -> None:
-        self.batch, self.curves, self.losses, self.proved = batch, curves, losses, proved
+        self.batch, self.curves, self.losses, self.proved, self.sides = batch, curves, losses, proved, sides
         self.nominal = batch.settings.rounding == "nominal"
         self.widths = HALF_WIDTHS[-1:] if batch.budget.is_late() else HALF_WIDTHS  # all that there is time for
 
+    @property
+    def wanted(self) -> list[int]:
+        """The lines that are not proved as a whole."""
+        lines = enumerate(zip(self.curves, self.proved, strict=True))
+        return [number for number, (curve, lower) in lines if len(curve.z) and not (lower > 0).all()]
+
     def found(self) -> tuple[dict[int, float], dict[int, float]]:
         """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
-        turns = {
-            number: self.turn(number)
-            for number, (curve, lower) in enumerate(zip(self.curves, self.proved, strict=True))
-            if len(curve.z) and not (lower > 0).all()
-        }
+        turns = {number: self.turn(number) for number in self.wanted}
         wins = {number: 0.0 for number, z in turns.items() if z == 0}
         loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
         edges = self.edges(turns, wins, loses)
@@ -77,8 +87,9 @@ class Edges:
 
     def edges(self, turns: dict[int, float], wins: dict[int, float], loses: dict[int, float]) -> list[Edge]:
         """Both sides of each turn, but for those that are known."""
-        before = [number for number in turns if number not in wins]
+        before = [number for number in turns if number not in wins and "before" in self.sides]
         after = [number for number in turns if number not in loses and self.losses[number] is not None]
+        after = after if "after" in self.sides else []
         # the label of a network that jumps may lose in one place before it loses for good
         near = [self.losses[n] if self.curves[n].lead is not None else turns[n] for n in after]
         low = [np.maximum(turns[number] - self.widths, 0.0) for number in before]

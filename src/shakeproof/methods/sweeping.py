@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -20,6 +20,7 @@ from shakeproof.errors import ProofError
 from shakeproof.evidence import SLACK, Comparison, Swept, Witness
 from shakeproof.exact import (
     Curve,
+    Helpers,
     Inputs,
     Least,
     Lines,
@@ -35,6 +36,7 @@ from shakeproof.exact import (
 )
 from shakeproof.inputs import InputPath
 from shakeproof.methods.edges import TIED, Edges
+from shakeproof.methods.sharing import bracketed, session
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
 from shakeproof.operators import Scale
@@ -60,6 +62,7 @@ SPOTS = 3
 # values in all. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 LARGEST = Fraction(10**300)
+NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
 EXACT_TERMS = 2 * 10**6
 # Errors that grow by less leave something proved in float64. Digits are added until what they leave out is such
@@ -213,10 +216,11 @@ class Batch:
         starts = [precise.evaluated_at(int(number), torch.zeros(1, dtype=torch.float64))[1] for number in lost]
         return precise if bool((2**0.5 * torch.cat(starts).numpy() < lead[lost]).any()) else None
 
-    def curves(self, lines: Lines, closed: Sequence[int] = ()) -> list[Curve]:
+    def curves(self, lines: Lines, closed: Sequence[int] = (), helpers: Helpers | None = None) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
         look = self.confirm if self.settings.stop_early else None
-        found = swept_curves(self.graph, lines, self.labels, self.budget, closed, self.enumerates, self.chords, look)
+        asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
+        found = swept_curves(self.graph, lines, *asked)
         for number, own in self.begun.items():
             parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
             found[number] = join(parts, self.graph.classes)
@@ -224,17 +228,20 @@ class Batch:
 
     def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
-        comparisons = self.comparisons()
-        probed = self.probe(comparisons) if self.settings.stop_early else {}
-        closed = [*self.confirmed, *self.hopeless(comparisons)]
-        curves = self.curves(self.lines, closed) if swept is None else swept
-        first = self.first(curves)
-        hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
-        timed_out = late or self.budget.is_late()
-        losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-        proved = self.proved(curves, losses)
-        wins, loses = Edges(self, curves, losses, proved).found()
-        witnesses, contradicted = self.witnesses(curves, losses), self.contradicted(curves)
+        probed = self.probe() if self.settings.stop_early else {}
+        with session(self, [*self.confirmed]) if swept is None else nullcontext() as helpers:
+            if helpers is None:
+                self.compare()  # before anything that takes time; others can begin meanwhile
+            closed = [*self.confirmed, *self.hopeless()]
+            curves = self.curves(self.lines, closed, helpers) if swept is None else swept
+            first = self.first(curves)
+            hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
+            timed_out = late or self.budget.is_late()
+            losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
+            proved = self.proved(curves, losses)
+            edges = Edges(self, curves, losses, proved)
+            (wins, loses, sunk, contradicted), shown = bracketed(edges, helpers, lambda: self.shown(curves, losses))
+        witnesses = self.witnesses(shown, [*self.sunk, *sunk])
         seconds = now() - self.started + spent
         before = [self.begun[number].curve.pieces if number in self.begun else 0 for number in range(len(curves))]
         work = np.array([curve.pieces + 1 - old for curve, old in zip(curves, before, strict=True)])
@@ -259,7 +266,7 @@ class Batch:
                 needed=1,
                 proofs=(proof,),
                 witness=witness,
-                comparison=comparisons[number],
+                comparison=self.comparisons[number],
                 start=float(margins(first[[number]], [label])[0]),
                 finite=complete or (stopped and number not in hopeless),
                 arithmetic=self.settings.arithmetic,
@@ -273,6 +280,11 @@ class Batch:
 
     # -- the reference runtime ----------------------------------------------------------------------------------------
 
+    def compare(self) -> list[Comparison]:
+        """See that the comparisons are made."""
+        return self.comparisons
+
+    @cached_property
     def comparisons(self) -> list[Comparison]:
         """Each query compared with the runtime, at strengths spread over its path."""
         count = PROBES + 1 if self.settings.stop_early else None
@@ -280,13 +292,13 @@ class Batch:
         asked = [(own, places(own) if count is None else places(own, count)) for own in obligations]
         return compared(self.network, asked, self.budget)
 
-    def probe(self, comparisons: Sequence[Comparison]) -> dict[int, float]:
+    def probe(self) -> dict[int, float]:
         """Counterexamples among the strengths that were compared, before the real work.
 
         Confirms what it finds, and returns the first strength at which the label loses.
         """
         lost = {}
-        for number, comparison in enumerate(comparisons):
+        for number, comparison in enumerate(self.comparisons):
             failing = np.flatnonzero(comparison.fails & (comparison.margin < 0))
             if len(failing) and comparison.margin[0] > 0:
                 tried = places(self.queries[number].obligations[0], PROBES + 1)
@@ -328,7 +340,7 @@ class Batch:
             return found
         return replace(found, margin=_float(there.lead), winner=least.rival, proved=True)
 
-    def witnesses(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Witness]:
+    def shown(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Witness]:
         """For each line whose label loses: where it does so most clearly, and the reference runtime shows it."""
         found = dict(self.confirmed)
         for number, (curve, loss) in enumerate(zip(curves, losses, strict=True)):
@@ -340,7 +352,12 @@ class Batch:
                         found[number] = witness
                     if witness.replayed:
                         break
-        for number, least in self.sunk:
+        return found
+
+    def witnesses(self, shown: Mapping[int, Witness], sunk: Sequence[tuple[int, Least]]) -> dict[int, Witness]:
+        """What the runtime shows, or else what is known without rounding."""
+        found = dict(shown)
+        for number, least in sunk:
             best = found.get(number)
             if best is None or not (best.replayed or best.proved):
                 witness = self.sunken(number, least)
@@ -482,9 +499,10 @@ class Batch:
 
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
-    def hopeless(self, comparisons: Sequence[Comparison]) -> list[int]:
-        """The lines whose scores are not finite even at strength 0; asked where a comparison was not finite there."""
-        begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in comparisons]
+    def hopeless(self) -> list[int]:
+        """The lines whose scores are not finite even at strength 0; asked where no comparison was finite there."""
+        known = self.comparisons if "comparisons" in vars(self) else [NOT_COMPARED] * len(self.queries)
+        begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in known]
         doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
         scores = self.scores(doubtful, np.zeros(len(doubtful)))
         return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
