@@ -19,7 +19,7 @@ from shakeproof.exact.weights import channel_weights
 from shakeproof.methods import sweeping
 from shakeproof.network import Graph, load
 from shakeproof.network.graph import Node
-from shakeproof.operators import Clip, Combine, Linear, Relu
+from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
 from shakeproof.path import Path
 
 
@@ -242,6 +242,43 @@ def test_what_goes_wrong_in_the_low_digits_is_noticed(monkeypatch):
     assert off > Fraction(float(error))
 
 
+class Fifths(nn.Module):
+    """The first score is a pixel less 0.5, and 2^60 times 1 - 5 / 5: nothing, if a fifth is not rounded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pick, self.first, self.second = nn.Linear(36, 2), nn.Linear(3, 3, False), nn.Linear(3, 2, False)
+        self.larger, self.last = nn.ModuleList(nn.Linear(2, 2, False) for _ in range(6)), nn.Linear(2, 2)
+        self.five, self.ones = (nn.Parameter(torch.tensor(x)) for x in (5.0, [[5.0, 0], [0, 1.0], [0, 5.0]]))
+        with torch.no_grad():
+            self.pick.weight.zero_()
+            self.pick.weight[0, 14] = 1.0
+            self.pick.bias.copy_(torch.tensor([0.0, 1.0]))
+            self.first.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, -4, 1]]))
+            self.second.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, -1]]))
+            for layer in self.larger:
+                layer.weight.copy_(torch.tensor([[1.0, 0], [0, 1024]]))
+            self.last.weight.copy_(torch.tensor([[1.0, 1.0], [0, 0]]))
+            self.last.bias.copy_(torch.tensor([-0.5, 0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(nn.functional.linear(torch.relu(self.pick(x.flatten(1))), self.ones / self.five))
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        for layer in self.larger:
+            x = torch.clamp(layer(x), 0, 1)
+        return self.last(x)
+
+
+def test_constants_that_were_computed_are_not_taken_for_exact():
+    """They were rounded to float64, as everybody else rounds them: with more digits, that would be magnified."""
+    network = load(Fifths().eval(), torch.zeros(1, 1, 6, 6))
+    image = np.full((1, 6, 6), 0.2)
+    image[0, 2, 2] = 0.8  # a pixel that blurring takes below 0.5
+    result = sp.profile(network, image, "box-blur:size=3", label=0)
+    assert result.status is not sp.Status.SAFE
+    assert result.certified_strength < 1
+
+
 # -- weights of channels ----------------------------------------------------------------------------------------------
 
 
@@ -279,3 +316,63 @@ def test_memory_and_time_are_kept():
     assert list(sweep(graph, lines, Budget(deadline=0.0), chords=precisely(graph, path))) == []
     with pytest.raises(sp.ShakeproofError, match="memory"):
         list(sweep(graph, lines, Budget(memory=GIB / 2**20), chords=precisely(graph, path)))
+
+
+@pytest.mark.parametrize("scale", [2.0**-12, 0.01, 1.0, 30.0])
+@pytest.mark.parametrize("first", [2, 3])
+def test_effects_of_branches_around_a_depthwise_layer(first, scale):
+    """Its weights are others than those of what is added to it."""
+    generator = torch.Generator().manual_seed(0)
+
+    def mixing(inputs: int, outputs: int, side: int) -> Conv:
+        weight = torch.randn(1, outputs, side * side * inputs, generator=generator).double()
+        return Conv(weight, torch.zeros(outputs).double(), SlidingWindow((side, side), pads=(side // 2,) * 4))
+
+    shape, flat = torch.Size((1, 4, 4, 4)), torch.Size((64,))
+    kernels = scale * torch.randn(4, 1, 9, generator=generator).double()
+    depthwise = Conv(kernels, torch.zeros(4).double(), SlidingWindow((3, 3), pads=(1,) * 4))
+    last = Linear(torch.randn(3, 64, generator=generator).double(), torch.zeros(3).double())
+    nodes = [Node(mixing(1, 4, 3), (0,), shape), Node(Relu(), (1,), shape), Node(depthwise, (2,), shape)]
+    nodes += [Node(Combine(1), (first, 5 - first), shape), Node(mixing(4, 4, 1), (4,), shape)]
+    nodes += [Node(Reshape((64,)), (5,), flat), Node(last, (6,), torch.Size((3,)))]
+    graph = Graph(torch.Size((1, 4, 4, 1)), tuple(nodes))
+    weights, effects = channel_weights(graph), precise._effects(graph)
+    x = torch.rand(1, *graph.input_shape, generator=generator, dtype=torch.float64)
+    values = [x, *graph.values(x)]
+    for value in range(2, len(nodes)):
+        moves = torch.eye(values[value].numel(), dtype=torch.float64).view(-1, *values[value].shape[1:]) * 2.0**-20
+        own = {number: known.expand(len(moves), *known.shape[1:]) for number, known in enumerate(values[:value])}
+        own[value] = values[value] + moves
+        for index in range(value, len(nodes)):
+            own[index + 1] = nodes[index].operator.apply(*(own[i] for i in nodes[index].inputs))
+        columns = (own[len(nodes)] - values[-1]).T * 2.0**20
+        gain = torch.linalg.matrix_norm(columns / weights[value].expand(values[value].shape[1:]).flatten(), 2)
+        assert float(gain) <= effects[value] * (1 + 1e-6)
+
+
+def test_what_a_sum_leaves_out_of_a_value_that_is_repeated():
+    """One number added to a thousand: each of these sums is rounded."""
+    generator = torch.Generator().manual_seed(0)
+
+    def linear(outputs: int, scale: float) -> Linear:
+        weight = torch.randn(outputs, 4, generator=generator).double() * scale
+        return Linear(weight, torch.zeros(outputs).double())
+
+    one, many, flat = torch.Size((1, 1, 1, 1)), torch.Size((1, 32, 32, 1)), torch.Size((1024,))
+    nodes = [Node(linear(1, 1.0), (0,), torch.Size((1,))), Node(Reshape(tuple(one)), (1,), one)]
+    nodes += [Node(linear(1024, 2.0**-12), (0,), flat), Node(Reshape(tuple(many)), (3,), many)]
+    nodes += [Node(Combine(1), (2, 4), many), Node(Reshape((1024,)), (5,), flat)]
+    graph = Graph(torch.Size((4,)), tuple(nodes))
+    path = path_of(graph, 0)
+    found = precisely(graph, path)
+    start = found.inputs.at(0, torch.tensor([0.3], dtype=torch.float64))
+    values, sizes = {0: start}, {0: found.size(0, start)}
+    for index in range(4):
+        found.step(index, values, sizes, None)
+    made, claimed = found.made_of(4, [values[2], values[4]], [sizes[2], sizes[4]])
+    first, second, total = (
+        [Fraction(a) + Fraction(b) for a, b in zip(x.high.flatten().tolist(), x.low.flatten().tolist(), strict=True)]
+        for x in (values[2], values[4], made)
+    )
+    off = sum((t - first[0] - b) ** 2 for t, b in zip(total, second, strict=True))
+    assert 0 < off <= Fraction(float(claimed)) ** 2

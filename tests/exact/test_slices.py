@@ -124,3 +124,22 @@ def test_slices_that_are_too_long_are_noticed(name):
     right = Sliced.of(operator, 3)
     worse = [worst(replace(right, digits=right.digits + more), operator, values(shape, 2)) for more in (3, 5)]
     assert max(worse) > 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("tiny", [2.0**-60, 2.0**-100])
+def test_a_slice_of_nothing_keeps_its_place(depth, tiny):
+    """Ones, and weights that only a later slice has: as of a network that was pruned to ternary weights."""
+    generator = torch.Generator().manual_seed(depth)
+    weight = torch.randint(-1, 2, (4, 40), generator=generator).double()
+    weight[:, ::7] = tiny * (1 + torch.rand(4, 6, generator=generator)).double()
+    operator = Linear(weight, torch.zeros(4, dtype=torch.float64))
+    assert worst(Sliced.of(operator, depth), operator, values((40,), depth)) <= 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_biases_far_above_all_weights(depth):
+    generator = torch.Generator().manual_seed(depth)
+    weight = torch.randn(4, 6, generator=generator).double() * 2.0**-70
+    operator = Linear(weight, torch.randn(4, generator=generator, dtype=torch.float64))
+    assert worst(Sliced.of(operator, depth), operator, values((6,), depth)) <= 1

@@ -31,6 +31,7 @@ from shakeproof.operators import (
     Bending,
     Clip,
     Combine,
+    Conv,
     Operator,
     PiecewiseLinear,
     Relu,
@@ -42,7 +43,7 @@ from shakeproof.rounding import LOST, OF_BENDS, OF_CHORDS, Chords, gammas
 
 # In units of SQUARE: a row put between two others, or an input between two pictures, as a share of the larger one, and
 # of the way between them; a sum, of its terms; a quotient, and a product from slices, of itself.
-OF_ROWS, OF_WAYS, OF_SUMS, OF_QUOTIENTS, OF_PRODUCTS = 8, 16, 4, 16, 5
+OF_ROWS, OF_WAYS, OF_SUMS, OF_QUOTIENTS, OF_PRODUCTS = 8, 16, 4, 24, 5
 # Slices that products are put together from, at most.
 DEEPEST = 3
 # The share of memory that a row of float64 numbers takes of what one takes here.
@@ -112,14 +113,23 @@ class PreciseWindow(NamedTuple):
 @once_for_each
 def _gains(graph: Graph) -> tuple[tuple[tuple[float, float], ...], ...]:
     """For each node and input, how much it may stretch weighted norms, and with positive coefficients."""
-    weights = channel_weights(graph)
-    return tuple(
-        stretches(weighted(graph, index, weights), [graph.shape(value) for value in node.inputs])
-        if isinstance(node.operator, Affine)
-        else ((node.operator.stretch, node.operator.stretch),)
-        for index, node in enumerate(graph.nodes)
-        if isinstance(node.operator, (Affine, PiecewiseLinear))
-    )
+    return tuple(_gains_of(graph, index) for index in range(len(graph.nodes)))
+
+
+def _gains_of(graph: Graph, index: int) -> tuple[tuple[float, float], ...]:
+    node, weights = graph.nodes[index], channel_weights(graph)
+    if isinstance(node.operator, Affine):
+        found = stretches(weighted(graph, index, weights), [graph.shape(value) for value in node.inputs])
+    else:
+        assert isinstance(node.operator, PiecewiseLinear)
+        found = ((node.operator.stretch, node.operator.stretch),)
+    if isinstance(node.operator, Conv):  # whose coefficients have the weights in them
+        return found
+    after, before = weights[index + 1], [weights[value] for value in node.inputs]
+    more = [
+        float((after / own).max() if after.shape == own.shape else after.max() / own.min()) * ABOVE for own in before
+    ]
+    return tuple((gain * by, absolute * by) for (gain, absolute), by in zip(found, more, strict=True))
 
 
 @once_for_each
@@ -240,7 +250,8 @@ class Precise(Chords, OtherArithmetic):
                 return self.normal.applied(first), self.normal.left_out(given[0])
             if isinstance(operator, Combine) and _is_twofold(operator):
                 made = added(first, others[0] if operator.sign > 0 else -others[0])
-                return made, (given[0] + given[1]) * (OF_SUMS * SQUARE)
+                sides = zip(given, _gains(self.graph)[index], strict=True)  # one may be repeated along the other
+                return made, sum(size * absolute for size, (_, absolute) in sides) * (OF_SUMS * SQUARE)
             if isinstance(operator, (Reshape, Transpose)):
                 return first.mapped(operator.apply), 0.0
             if isinstance(operator, (Relu, Clip)):

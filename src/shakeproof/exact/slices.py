@@ -29,7 +29,7 @@ PART_BYTES = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Sliced:
-    """An operator on twofold values, its weights cut into slices of so many `digits`; those that are nothing left out.
+    """An operator on twofold values, its weights cut into slices of so many `digits`, as far as there is anything.
 
     `scale` (as the bias) is a power of 2 above each output's weights. Absolute weights of an output in one slice add up
     to at most `sums` times that, less the digits of the slices before.
@@ -66,7 +66,8 @@ class Sliced:
     def share(self) -> float:
         """What an output of scale 1 is off by, for values of up to 1, beside 5 UNIT^2 of itself."""
         terms = self.slices[0].weight.shape[-1] + len(self.slices) + 8
-        return terms * UNIT * len(self.slices) * self.sums * 2.0 ** (-self.digits * self.depth)
+        sums = self.sums + 2.0**-self.digits  # what is left of a bias takes part in the last sum, too
+        return terms * UNIT * len(self.slices) * sums * 2.0 ** (-self.digits * self.depth)
 
     def above(self, x: Tensor) -> float:
         """A power of 2 above all values, and high enough for the biases to fit in with them."""
@@ -114,12 +115,15 @@ class Sliced:
 
 def _cut_weights(weight: Tensor, scale: Tensor, digits: int, depth: int) -> list[tuple[int, Tensor]]:
     """`depth` slices, and what is left; with their numbers, as far as there is anything."""
-    parts = []
+    parts = list[Tensor]()
     for number in range(depth):
         grid = scale * 2.0 ** (-digits * (number + 1))
         parts.append(torch.round(weight / grid) * grid)  # exact: the grid is a power of 2
         weight = weight - parts[-1]
-    return [(number, part) for number, part in enumerate([*parts, weight]) if number == 0 or bool(part.any())]
+    parts.append(weight)
+    while len(parts) > 1 and not bool(parts[-1].any()):  # one of nothing in between is kept: places are numbers
+        parts.pop()
+    return list(enumerate(parts))
 
 
 def _cut_values(x: Twofold, above: float, digits: int, depth: int) -> tuple[list[Tensor], list[Tensor]]:

@@ -71,7 +71,7 @@ def moved(start: Twofold, way: Twofold, share: Twofold) -> Twofold:
 
 
 def divided(x: Twofold, y: Twofold) -> Twofold:
-    """x / y, off by at most 16 UNIT^2 |x / y|."""
+    """x / y, off by at most 24 UNIT^2 |x / y|."""
     first = x.high / y.high
     rest = moved(x, -y, Twofold(first, torch.zeros_like(first)))
     return two_sum(first, (rest.high + rest.low) / y.high)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve
 from shakeproof.methods.nearest import Floats, Numbers, nearest
+from shakeproof.operators import UNIT
 from shakeproof.property import margins
 from shakeproof.replay import fails
 
@@ -99,30 +100,35 @@ class Edges:
         if not low + high:
             return []
         numbers = np.repeat([*before, *after], len(self.widths))
-        scores = self.batch.precise_scores(numbers, np.concatenate(low + high))
+        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high))
+        own = (2**0.5 * error + 4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(self.widths))
         direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(self.widths))
         scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf
         rivals = scores.argmax(1).reshape(direct.shape)
         count = len(before)
         return [
-            *(self.before(*side) for side in zip(before, low, direct[:count], strict=True)),
-            *(self.after(*side) for side in zip(after, high, direct[count:], rivals[count:], strict=True)),
+            *(self.before(*side) for side in zip(before, low, direct[:count], own[:count], strict=True)),
+            *(self.after(*side) for side in zip(after, high, direct[count:], own[count:], rivals[count:], strict=True)),
         ]
 
-    def before(self, number: int, z: Floats, direct: Floats) -> Edge:
-        """That the label wins up to a strength: on the pieces before it, and on what is left of one."""
+    def before(self, number: int, z: Floats, direct: Floats, own: Floats) -> Edge:
+        """That the label wins up to a strength: on the pieces before it, and on what is left of one.
+
+        `own` is what direct evaluation may be off by itself, where the curve is known better than that.
+        """
         curve, lower = self.curves[number], self.proved[number]
         piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
         margin = np.minimum(direct, curve.margin(self.label(number))[piece])
         margin = np.where(piece <= np.flatnonzero(~(lower > 0))[0], margin, -np.inf)
         # the chord is within one error of the margin at either end, and so is the margin of the chord in between
-        sure = margin > (0.0 if self.nominal else 3 * self.off(curve, piece))
+        sure = margin > (0.0 if self.nominal else 3 * np.maximum(self.off(curve, piece), own))
         return Edge(number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
 
-    def after(self, number: int, z: Floats, direct: Floats, rivals: Numbers) -> Edge:
+    def after(self, number: int, z: Floats, direct: Floats, own: Floats, rivals: Numbers) -> Edge:
         """That the label loses at a strength, or ties."""
         curve = self.curves[number]
-        sure = direct <= 0 if self.nominal else direct < -self.off(curve, np.searchsorted(curve.z, z) - 1)
+        off = np.maximum(self.off(curve, np.searchsorted(curve.z, z) - 1), own)
+        sure = direct <= 0 if self.nominal else direct < -off
         return Edge(number, z, z, rivals, np.where(direct == 0, TIED, -direct), sure)
 
     def off(self, curve: Curve, piece: NDArray[Any]) -> Floats:

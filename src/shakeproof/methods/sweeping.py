@@ -199,6 +199,8 @@ class Batch:
         """
         known = [isinstance(query.perturbation, Perturbation) and query.image is not None for query in self.queries]
         is_usual = self.settings.arithmetic == "real" and self.lines.start.device.type == "cpu" and all(known)
+        if not self.graph.is_exact:  # constants that were computed are rounded, and nobody has noted by how much
+            return None
         if not is_usual or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
             return None
         everyone = np.arange(len(self.queries))
@@ -535,13 +537,21 @@ class Batch:
             found.append(self.graph.run(rows).cpu().numpy())
         return np.concatenate(found)
 
-    def precise_scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
-        """The same, as precisely as the curves are known."""
-        if not isinstance(self.chords, Precise):
-            return self.scores(numbers, z)
-        strengths = torch.as_tensor(z, dtype=torch.float64).unsqueeze(1)
-        rows = [self.chords.evaluated_at(int(number), own)[0] for number, own in zip(numbers, strengths, strict=True)]
-        return torch.cat(rows).numpy()
+    def evaluated(self, numbers: NDArray[Any], z: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same, as precisely as can be; and how far each may be off, in norm, if that may be more than a curve is:
+        one that was swept before, or elsewhere, may have more digits.
+        """
+        if isinstance(self.chords, Precise):
+            strengths = torch.as_tensor(z, dtype=torch.float64).unsqueeze(1)
+            rows = [self.chords.evaluated_at(int(n), own) for n, own in zip(numbers, strengths, strict=True)]
+            scores, error = (torch.cat(column).numpy() for column in zip(*rows, strict=True))
+            return scores, error
+        if self.chords is None or self.graph.jumping_operators or max(self.chords.effects) < GREAT_EFFECT:
+            return self.scores(numbers, z), np.zeros(len(z))
+        off = norm(self.lines.paths.error)
+        parts = [slice(start, start + self.at_once) for start in range(0, len(z), self.at_once)]
+        errors = [self.chords.evaluated(self.inputs(numbers[some], z[some]), off[numbers[some]]) for some in parts]
+        return self.scores(numbers, z), torch.cat(errors).cpu().numpy()
 
 
 def _leader_and_led(label: NDArray[Any], rival: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
