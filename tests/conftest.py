@@ -42,4 +42,4 @@ def _repeatable() -> None:
 def float64_only(monkeypatch):
     """No exact arithmetic, however small a network is, and no more digits, however deep."""
     monkeypatch.setattr("shakeproof.exact.rational.MOST_TERMS", -1)
-    monkeypatch.setattr("shakeproof.methods.sweeping.GREAT_EFFECT", float("inf"))
+    monkeypatch.setattr("shakeproof.methods.evaluation.GREAT_EFFECT", float("inf"))

@@ -16,7 +16,7 @@ from shakeproof.exact import Inputs, Lines, Precise, assemble, precise, slices, 
 from shakeproof.exact.precise_rows import breaks, put_in, rows_at
 from shakeproof.exact.twofold import Twofold
 from shakeproof.exact.weights import channel_weights
-from shakeproof.methods import sweeping
+from shakeproof.methods import evaluation, sweeping
 from shakeproof.network import Graph, load
 from shakeproof.network.graph import Node
 from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
@@ -181,7 +181,7 @@ def test_what_float64_cannot_enclose_is_proved_and_the_same(seed, monkeypatch):
         assert high >= plain.critical_strength[0]
     margin = float(large.evidence.start)
     assert large.evidence.proofs[0].curve.off.max() < margin
-    monkeypatch.setattr(sweeping, "GREAT_EFFECT", float("inf"))  # a network so small is then proved without rounding
+    monkeypatch.setattr(evaluation, "GREAT_EFFECT", float("inf"))  # a network so small is then proved without rounding
     in_float64 = sp.profile(cancelling(5), picture(seed), "sharpen:size=3")
     assert in_float64.evidence.proofs[0].curve.off.min() > 1e3 * margin
 

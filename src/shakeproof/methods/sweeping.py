@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import Budget, nobody, now
@@ -21,32 +20,25 @@ from shakeproof.evidence import SLACK, Comparison, Swept, Witness
 from shakeproof.exact import (
     Curve,
     Helpers,
-    Inputs,
     Least,
     Lines,
-    Normal,
     Piece,
     Precise,
     RationalNetwork,
     join,
-    longest_window,
     pieces_left,
     swept_curves,
     threads_for,
 )
-from shakeproof.inputs import InputPath
 from shakeproof.methods.edges import TIED, Edges
+from shakeproof.methods.evaluation import Evaluation
 from shakeproof.methods.sharing import bracketed, session
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
-from shakeproof.operators import Scale
-from shakeproof.path import Path
-from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
 from shakeproof.replay import compared, places, witnessed
 from shakeproof.result import Result
-from shakeproof.rounding import Chords, norm
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
@@ -65,9 +57,6 @@ LARGEST = Fraction(10**300)
 NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
 EXACT_TERMS = 2 * 10**6
-# Errors that grow by less leave something proved in float64. Digits are added until what they leave out is such
-# a share of the label's lead.
-GREAT_EFFECT, SMALL_SHARE = 1e10, 2.0**-6
 # Planes for so many rivals are pulled back for a piece at once.
 CLOSE_ROWS = 8
 
@@ -127,30 +116,17 @@ def _batch(
         yield Batch(network, queries, settings, Budget.starting(settings.timeout, settings.memory, progress, cores))
 
 
-class Batch:
+class Batch(Evaluation):
     """Queries that share a sweep: one line each."""
 
     def __init__(self, network: Network, queries: Sequence[Query], settings: Settings, budget: Budget) -> None:
-        self.network, self.queries, self.settings, self.budget = network, queries, settings, budget
+        super().__init__(network, queries, settings, budget)
         self.started = now()
-        device = torch.device(settings.device)
-        paths = [self.path(number) for number in range(len(queries))]
-        self.graph = paths[0].within(network.graph).to(device)
-        # the network that proofs are about
-        self.meant = self.graph.in_float32() if settings.arithmetic == "float32" else self.graph
-        self.lines = Lines(
-            paths=Path.stacked([path.path for path in paths]).to(device),
-            start=torch.zeros(len(paths), dtype=torch.float64, device=device),
-            end=torch.tensor([path.end[0] for path in paths], dtype=torch.float64, device=device),
-            path=torch.arange(len(paths), device=device),
-        )
-        self.labels = np.array([query.label for query in queries], dtype=np.int64)
         # What was swept before, from 0; lines start where it ends.
         self.begun: dict[int, SweptWindow] = {}
         # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
         self.confirmed: dict[int, Witness] = {}
-        # Lines without rounding, as far as they were needed, and where on them the label turned out to lose.
-        self.known_exactly: dict[int, tuple[list[Fraction], list[Fraction]]] = {}
+        # Where labels turned out to lose on lines without rounding.
         self.sunk: list[tuple[int, Least]] = []
         self.exact_terms = np.full(len(queries), EXACT_TERMS)
 
@@ -167,56 +143,9 @@ class Batch:
         self.lines = replace(self.lines, start=start)
 
     @property
-    def normal(self) -> Normal | None:
-        """The node that normalises, behind one that clips, if there is one; with the numbers that were given for it."""
-        if self.network.normalisation is None:
-            return None
-        node = 0 if self.path(0).path.clip is None else 1
-        assert isinstance(self.graph.nodes[node].operator, Scale)
-        return Normal(node, *self.network.normalisation.as_inputs(self.network.picture()))
-
-    def path(self, number: int) -> InputPath:
-        path = self.queries[number].path
-        assert path is not None
-        return path
-
-    @property
     def enumerates(self) -> bool:
         """Whether every piece is wanted: bounds that spare some are about real numbers, and of float64's precision."""
         return self.settings.whole_curve or self.settings.arithmetic != "real" or isinstance(self.chords, Precise)
-
-    @cached_property
-    def chords(self) -> Chords | None:
-        """What rounding may do, if that is asked: in float64, or with more digits where these alone prove anything."""
-        if self.settings.rounding == "nominal":
-            return None
-        chords = Chords(self.graph)
-        return self.precise(chords) or chords
-
-    def precise(self, chords: Chords) -> Precise | None:
-        """Arithmetic with more digits, if the label's lead at the start is more than it leaves out, and less than what
-        float64 does.
-        """
-        known = [isinstance(query.perturbation, Perturbation) and query.image is not None for query in self.queries]
-        is_usual = self.settings.arithmetic == "real" and self.lines.start.device.type == "cpu" and all(known)
-        if not self.graph.is_exact:  # constants that were computed are rounded, and nobody has noted by how much
-            return None
-        if not is_usual or self.graph.jumping_operators or max(chords.effects) < GREAT_EFFECT:
-            return None
-        everyone = np.arange(len(self.queries))
-        lead = margins(self.scores(everyone, np.zeros(len(everyone))), self.labels)
-        wins = np.flatnonzero(lead > 0)
-        if not len(wins):
-            return None
-        off = chords.evaluated(self.inputs(wins, np.zeros(len(wins))), norm(self.lines.paths.error[wins])).numpy()
-        lost = wins[2**0.5 * off >= lead[wins]]
-        if not len(lost):
-            return None
-        paths = [self.exactly(number) for number in range(len(self.queries))]
-        tolerance = SMALL_SHARE * float(lead[lost].min())
-        precise = Precise.of(self.graph, Inputs.of(paths, self.graph.input_shape), tolerance, self.normal)
-        starts = [precise.evaluated_at(int(number), torch.zeros(1, dtype=torch.float64))[1] for number in lost]
-        return precise if bool((2**0.5 * torch.cat(starts).numpy() < lead[lost]).any()) else None
 
     def curves(self, lines: Lines, closed: Sequence[int] = (), helpers: Helpers | None = None) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
@@ -460,18 +389,6 @@ class Batch:
     def rational(self) -> RationalNetwork:
         return RationalNetwork(self.graph)
 
-    def exactly(self, number: int) -> tuple[list[Fraction], list[Fraction]]:
-        """A line's slope and base, in the network's order of inputs, before any rounding."""
-        if number not in self.known_exactly:
-            query, layout = self.queries[number], self.path(number).layout
-            assert isinstance(query.perturbation, Perturbation)
-            assert query.image is not None
-            path = query.perturbation.exactly(*as_whole(query.image.pixels))
-            order = layout.to_input(torch.arange(path.base.size).view(layout.image_shape)).flatten().numpy()
-            slope, base = ([Fraction(n, path.unit) for n in w.ravel()[order]] for w in (path.slopes[0], path.base))
-            self.known_exactly[number] = slope, base
-        return self.known_exactly[number]
-
     def contradicted(self, curves: Sequence[Curve]) -> set[int]:
         """The lines on which direct evaluation, in the middle of some pieces, is farther from the curve than both may
         be off: a bug, on which nothing may rest.
@@ -517,41 +434,6 @@ class Batch:
         for number in np.flatnonzero(has_row).tolist():
             found[number] = curves[number].scores[0]
         return found
-
-    def inputs(self, numbers: Sequence[int] | NDArray[Any], z: Sequence[float] | NDArray[Any]) -> Tensor:
-        """What the graph takes on given lines at given strengths, (n, *input_shape)."""
-        device = self.lines.start.device
-        line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
-        return self.lines.at(line, torch.as_tensor(z, dtype=torch.float64, device=device))
-
-    @cached_property
-    def at_once(self) -> int:
-        return longest_window(self.graph, self.budget)
-
-    def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
-        """Class scores on given lines at given strengths, evaluated directly."""
-        found = [np.empty((0, self.graph.classes))]
-        for start in range(0, len(z), self.at_once):
-            some = slice(start, start + self.at_once)
-            rows = self.inputs(numbers[some], z[some])
-            found.append(self.graph.run(rows).cpu().numpy())
-        return np.concatenate(found)
-
-    def evaluated(self, numbers: NDArray[Any], z: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The same, as precisely as can be; and how far each may be off, in norm, if that may be more than a curve is:
-        one that was swept before, or elsewhere, may have more digits.
-        """
-        if isinstance(self.chords, Precise):
-            strengths = torch.as_tensor(z, dtype=torch.float64).unsqueeze(1)
-            rows = [self.chords.evaluated_at(int(n), own) for n, own in zip(numbers, strengths, strict=True)]
-            scores, error = (torch.cat(column).numpy() for column in zip(*rows, strict=True))
-            return scores, error
-        if self.chords is None or self.graph.jumping_operators or max(self.chords.effects) < GREAT_EFFECT:
-            return self.scores(numbers, z), np.zeros(len(z))
-        off = norm(self.lines.paths.error)
-        parts = [slice(start, start + self.at_once) for start in range(0, len(z), self.at_once)]
-        errors = [self.chords.evaluated(self.inputs(numbers[some], z[some]), off[numbers[some]]) for some in parts]
-        return self.scores(numbers, z), torch.cat(errors).cpu().numpy()
 
 
 def _leader_and_led(label: NDArray[Any], rival: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
