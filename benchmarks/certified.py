@@ -88,7 +88,7 @@ def main(
         "lost below",
         "first loss",
         "pieces",
-        "error",
+        "rounding",
         "MiB",
         "status",
     ):

@@ -280,3 +280,34 @@ def test_of_a_tensor_no_more_is_sent_than_it_shows():
     part = pickle.loads(packed({"part": whole[10:20].view(2, 5).T}))["part"]
     assert torch.equal(part, whole[10:20].view(2, 5).T)
     assert len(packed(whole[10:20])) < 1000
+
+
+def test_results_of_a_shift_that_was_interrupted_are_nobody_elses(monkeypatch):
+    """Just after its members were told, and by somebody who asks again."""
+    tell, network = crews.Shift.tell, Network()
+
+    def interrupted(made, message):
+        tell(made, message)
+        raise KeyboardInterrupt
+
+    def asked(factor: int) -> list[int]:
+        with crew_for(network, 1, multiplying, 1.0, 0.0) as crew, shift(crew, 6, packed(factor)) as made:
+            return [found for found, _ in made.results(lambda number: (factor * number, 0), FOREVER)]
+
+    assert asked(3) == [3 * number for number in range(6)]
+    monkeypatch.setattr(crews.Shift, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asked(5)
+    monkeypatch.setattr(crews.Shift, "tell", tell)
+    for factor in (7, 11):
+        assert asked(factor) == [factor * number for number in range(6)]
+
+
+def test_results_of_another_shift_are_not_taken(crew):
+    """Were one left open and forgotten, its number would tell."""
+    left = crews.Shift(crew, 6, packed(5))
+    time.sleep(0.3)
+    with shift(crew, 6, packed(7)) as made:
+        assert [found for found, _ in made.results(own, FOREVER)] == [7 * number for number in range(6)]
+    assert crew.is_over
+    assert left.number != made.number

@@ -19,12 +19,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from itertools import count
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -45,6 +46,8 @@ MOST_JOBS = 4096 // NUMBER.size - 128
 PATIENCE = 10.0
 # So often a member looks whether its parent is there, in seconds, and a parent whether the time is up.
 WATCH = 2.0
+# A member that takes longer for a job than so many times the longest that was done here, and so many seconds, hangs.
+MUCH_LONGER, LONG = 20.0, 60.0
 # So many crews of one network may break; there is no further one. And so many are kept, those that were asked last.
 MOST_BROKEN, MOST_KEPT = 3, 2
 
@@ -54,7 +57,7 @@ class Packer(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
-            return torch.from_numpy, (np.ascontiguousarray(obj.numpy()),)
+            return torch.from_numpy, (np.array(obj.numpy(), order="C"),)
         return NotImplemented
 
 
@@ -76,7 +79,8 @@ class Crew:
     """Members that are there for one shift at a time."""
 
     def __init__(self, size: int, begin: Begin) -> None:
-        self.owner, self.busy, self.is_over = os.getpid(), Lock(), False
+        self.owner, self.busy, self.is_over, self.is_at_work = os.getpid(), Lock(), False, False
+        self.shifts = 0
         self.members: list[Member] = []
         self.claims, self.offers = os.pipe()
         _try_to_compute()  # what libraries set up at first is set up, and no other thread is at it
@@ -113,21 +117,32 @@ class Shift(Generic[Done]):
         self.crew, self.count, self.working, self.is_broken = crew, count, list(crew.members), False
         self.done: dict[int, Done] = {}
         self.left = True  # whether some jobs may not have been begun
+        self.longest = 0.0  # of the jobs that were done here, in seconds
+        crew.is_at_work = True
+        crew.shifts += 1
+        self.number = crew.shifts
         numbers = [*range(count), *[NO_MORE] * (1 + len(crew.members))]
         os.write(crew.offers, b"".join(map(NUMBER.pack, numbers)))
-        self.tell(given)
+        self.tell(NUMBER.pack(self.number) + given)
 
     def results(self, own: Callable[[int], Done], deadline: float) -> Iterator[Done]:
         """What becomes of each job, in their order. What a member leaves undone, or does not give back soon after the
         deadline, is done here.
         """
         for number in range(self.count):
+            began = now()
             while not self.has(number):
                 if (claimed := self.claimed()) is not None:
+                    began = now()
                     self.done[claimed] = own(claimed)
-                elif self.working and now() < deadline + PATIENCE:
+                    self.longest = max(self.longest, now() - began)
+                    began = now()
+                elif self.working and now() < min(deadline, began + MUCH_LONGER * self.longest + LONG) + PATIENCE:
                     self.listen(min(WATCH, deadline + PATIENCE - now()))
                 else:
+                    if now() < deadline:  # a member hangs; what it would give up now would be less than was asked for
+                        for member in list(self.working):
+                            self.lose(member)
                     self.stop()
                     if number not in self.done:
                         self.done[number] = own(number)
@@ -160,7 +175,9 @@ class Shift(Generic[Done]):
             try:
                 while member in self.working and member.connection.poll():
                     if message := member.connection.recv_bytes():
-                        number, found = pickle.loads(message)
+                        shift_number, number, found = pickle.loads(message)
+                        if shift_number != self.number:  # of a shift that nobody has brought to its end
+                            raise EOFError
                         self.done[number] = found
                     else:
                         self.working.remove(member)
@@ -184,6 +201,8 @@ class Shift(Generic[Done]):
 
     def close(self) -> None:
         """Leave the crew as it was, or without any that is broken."""
+        if self.crew.is_over:  # its pipes may be another's by now
+            return
         if self.working:
             self.stop()
         if self.is_broken:
@@ -191,6 +210,7 @@ class Shift(Generic[Done]):
             return
         while select.select([self.crew.claims], [], [], 0)[0]:  # of members that have failed, and do not take more
             os.read(self.crew.claims, 4096)
+        self.crew.is_at_work = False
 
 
 @dataclass
@@ -234,8 +254,10 @@ def crew_for(what: Any, size: int, begin: Begin, work: float, worth: float) -> I
         kept = _kept.setdefault(what, Kept())
         kept.work, kept.last = kept.work + work, next(_times)
         crew = kept.crew
-        if crew is not None and (crew.is_over or len(crew.members) != size):
-            kept.broken += crew.is_over
+        if crew is not None and crew.is_over:
+            kept.broken += 1
+            crew = kept.crew = None
+        elif crew is not None and len(crew.members) != size and crew.busy.acquire(blocking=False):  # not one at work
             crew.end()
             crew = kept.crew = None
         if crew is None and kept.work >= worth and kept.broken < MOST_BROKEN and can_fork():
@@ -245,12 +267,16 @@ def crew_for(what: Any, size: int, begin: Begin, work: float, worth: float) -> I
                 finalize(what, crew.end)
             except OSError:
                 kept.broken = MOST_BROKEN
-    if crew is None or not crew.busy.acquire(blocking=False):
+    if crew is None or len(crew.members) != size or not crew.busy.acquire(blocking=False):
         yield None
         return
     try:
         yield crew
     finally:
+        if (
+            crew.is_at_work
+        ):  # a shift was left, and is kept by a traceback: its results would be taken for the next one's
+            crew.end()
         crew.busy.release()
 
 
@@ -302,6 +328,9 @@ def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoR
     no lock matters that another thread may have held, and never returns to what its parent was doing.
     """
     try:
+        for own in gc.get_objects():  # until Python 3.12 one lock for all instances, which another thread may have held
+            if type(own) is cached_property and hasattr(own, "lock"):
+                own.lock = RLock()
         gc.freeze()  # what was garbage before is its parent's to clear away
         _keep_quiet({connection.fileno(), claims})
         torch.set_num_threads(1)
@@ -316,9 +345,10 @@ def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoR
             given = told.get()
             stopped.clear()
             with suppress(Exception):  # whoever fails leaves it, and the rest, to the others
-                do = begin(given, stopped.is_set)
+                (shift_number,) = NUMBER.unpack(given[: NUMBER.size])
+                do = begin(given[NUMBER.size :], stopped.is_set)
                 while (number := NUMBER.unpack(os.read(claims, NUMBER.size))[0]) != NO_MORE:
-                    said.put(packed((number, do(number))))
+                    said.put(packed((shift_number, number, do(number))))
             said.put(b"")
     finally:
         os._exit(1)

@@ -59,11 +59,19 @@ def _behind(graph: Graph, start: int) -> Behind:
     one = Entries(
         torch.zeros(1, 1, dtype=torch.int64, device=device), torch.ones(1, 1, dtype=torch.float64, device=device)
     )
-    entries, multiplications = {start + 1: one}, 0
+    entries, roundings, multiplications = {start + 1: one}, {start + 1: 0}, 0
     for index in range(start + 1, len(graph.nodes)):
+        node = graph.nodes[index]
         if not carry(graph, index, entries):
             return Behind(index, multiplications)
-        node = graph.nodes[index]
+        if index + 1 in entries:
+            before = max(roundings[value] for value in node.inputs if value in entries)
+            own = (
+                node.operator.roundings + 1 if isinstance(node.operator, Affine) and not node.operator.only_moves else 0
+            )
+            roundings[index + 1] = before + own
+            if before + own > OF_COEFFICIENTS + 1:  # products of products
+                return Behind(index, multiplications)
         if index + 1 in entries and isinstance(node.operator, Affine) and not node.operator.only_moves:
             multiplications += node.shape.numel() * node.operator.terms(*(graph.shape(i) for i in node.inputs))
     return Behind(len(graph.nodes), multiplications)

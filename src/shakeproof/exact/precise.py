@@ -20,7 +20,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.exact.precise_rows import SQUARE, Places, Rows, bent, breaks, high_part, of_segments, put_in, rows_at
 from shakeproof.exact.slices import Products, Sliced
-from shakeproof.exact.sweep import Lines, OtherArithmetic, Piece, longest_window
+from shakeproof.exact.sweep import SHORTEST_WINDOW, Lines, OtherArithmetic, Piece, longest_window
 from shakeproof.exact.twofold import Twofold, added, divided, moved
 from shakeproof.exact.weights import channel_weights, weighted
 from shakeproof.network import Graph, once_for_each
@@ -46,7 +46,7 @@ from shakeproof.rounding import LOST, OF_BENDS, OF_CHORDS, Chords, gammas
 OF_ROWS, OF_WAYS, OF_SUMS, OF_QUOTIENTS, OF_PRODUCTS = 8, 16, 4, 24, 5
 # Slices that products are put together from, at most.
 DEEPEST = 3
-# The share of memory that a row of float64 numbers takes of what one takes here.
+# A window has such a share of the rows that one of float64 numbers would have.
 MEMORY = 0.4
 
 
@@ -289,7 +289,7 @@ class Precise(Chords, OtherArithmetic):
     # -- the sweep --------------------------------------------------------------------------------------------------
 
     def sweep(self, lines: Lines, budget: Budget, is_open: Callable[[], Tensor] | None) -> Iterator[Piece]:
-        longest = longest_window(self.graph, replace(budget, memory=budget.memory * MEMORY))
+        longest = max(SHORTEST_WINDOW, int(MEMORY * longest_window(self.graph, budget)))
         for number in range(len(lines)):
             stack = [self._line(lines, number)]
             while stack and (is_open is None or bool(is_open()[number])):

@@ -95,8 +95,8 @@ class SweepJob:
 
     def do(self, bench: Bench, budget: Budget, is_open: Callable[[], Tensor] | None = None) -> list[Piece]:
         lines = Lines(bench.lines.paths, self.start, self.end, self.path)
-        pieces = list(sweep(bench.graph, lines, budget, is_open, bench.chords))
-        return [Piece(*map(torch.cat, zip(*pieces, strict=True)))] if pieces else []
+        # as they are: that neighbours share a row is checked where curves are made of them
+        return list(sweep(bench.graph, lines, budget, is_open, bench.chords))
 
 
 def sweep_by(
