@@ -236,7 +236,8 @@ def test_a_kept_part_that_was_changed_is_refused(tmp_path, slow):
     late(tmp_path / "r.jsonl", words, whole["seconds"] / 3)
     (part,) = (tmp_path / "r.jsonl.parts").iterdir()
     kept, written = part.read_bytes(), (tmp_path / "r.jsonl").read_bytes()
-    for data in (kept[:-100], kept[:5000] + bytes([kept[5000] ^ 1]) + kept[5001:], b""):
+    middle = len(kept) // 2
+    for data in (kept[:-100], kept[:middle] + bytes([kept[middle] ^ 1]) + kept[middle + 1 :], b""):
         part.write_bytes(data)
         assert f"{part}: is not what was kept" in complaint(
             *words, "--output", str(tmp_path / "r.jsonl"), "--resume", "--timeout", "60"
