@@ -287,10 +287,11 @@ def test_many_queries_are_answered_in_order(demo_network):
     kernels = [sp.box_blur(5), sp.sharpen(3, clip=(0.0, 1.0)), sp.motion_blur(5, 30, clip=(0.0, 0.8))]
     by_kernel = [sp.perturbed(demo_network, images, kernel, 3) for kernel in kernels]
     queries = [query for of_image in zip(*by_kernel, strict=True) for query in of_image]
-    together = sp.analyse(demo_network, queries, sp.Settings())
+    every_piece = sp.Settings(whole_curve=True)
+    together = sp.analyse(demo_network, queries, every_piece)
     for query, result in zip(queries, together, strict=True):
         assert result.query is query
-        alone = sp.analyse(demo_network, [query], sp.Settings())[0]
+        alone = sp.analyse(demo_network, [query], every_piece)[0]
         assert alone.pieces == result.pieces
         assert alone.profile[-1].winner == result.profile[-1].winner
         assert result.min_margin == pytest.approx(alone.min_margin, abs=1e-9)

@@ -6,7 +6,7 @@ from shakeproof.exact.lines import swept_curves
 from shakeproof.exact.precise import Inputs, Normal, Precise
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
-from shakeproof.exact.sharing import WORTH_SHARING, Helpers, Work, counted, job_cost
+from shakeproof.exact.sharing import WORTH_SHARING, Helpers, Work, counted, job_cost, lines_by_work
 from shakeproof.exact.side_by_side import cores_for, threads_for
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
@@ -29,6 +29,7 @@ __all__ = [
     "find_bridges",
     "job_cost",
     "join",
+    "lines_by_work",
     "longest_window",
     "pieces_left",
     "sweep",

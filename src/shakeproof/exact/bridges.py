@@ -22,7 +22,7 @@ from shakeproof.budget import Budget, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sharing import Bench, Helpers
 from shakeproof.exact.sweep import Lines, count_breaks
-from shakeproof.network import Graph, bending_neurons
+from shakeproof.network import Graph, bending_values, values_of
 from shakeproof.property import margins
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
@@ -35,7 +35,7 @@ STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
 GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
-# Before anything is known of a line: breaks for each neuron that can bend.
+# Before anything is known of a line: breaks for each value that may make a neuron bend.
 USUAL_BREAKS = 0.1
 
 
@@ -111,9 +111,8 @@ def find_bridges(
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
     found: list[list[Bridge]] = [[] for _ in range(len(lines))]
-    entries = graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
-    round_cost = ENTRIES_A_NODE * len(graph.nodes) / entries / max(len(wanted), 1)
-    usual = USUAL_BREAKS * sum(bending_neurons(graph).values())
+    round_cost = ENTRIES_A_NODE * len(graph.nodes) / values_of(graph) / max(len(wanted), 1)
+    usual = USUAL_BREAKS * bending_values(graph)
     if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
         return found
     began = now()

@@ -19,7 +19,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.crew import MOST_JOBS
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, sweep
-from shakeproof.network import Graph, bending_neurons
+from shakeproof.network import Graph, bending_values, values_of
 from shakeproof.rounding import Chords
 
 Floats = NDArray[np.float64]
@@ -36,6 +36,8 @@ SMALLER, EVEN = 0.5, 0.05
 # neuron would still be little work.
 PARTS, MOST_PARTS, MANY_BREAKS = 8, 8, 0.5
 TINY = 1e-300
+# Lines that are swept together share rounds of bets, and more: a job should have so many, if each core has one then.
+LINES_A_JOB = 4
 # A cut is moved to the end of a line that is closer than such a share of a job.
 CLOSE = 0.15
 
@@ -152,21 +154,16 @@ def job_cost(graph: Graph) -> float:
     return ENTRIES_A_NODE * len(graph.nodes)
 
 
-def entries(graph: Graph) -> int:
-    """How many values a row has, in all layers."""
-    return graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
-
-
 def counted(graph: Graph, lines: Lines, most: int) -> Work:
     """How much work lines are, by how often neurons bend on parts of them; so many rows are evaluated at once.
 
     Nothing, if it is little work for sure. Of many lines, some are counted; and one more than is seen is taken for
     granted on each part.
     """
-    device, values = lines.start.device, entries(graph)
+    device, values = lines.start.device, values_of(graph)
     start, end = (ends.cpu().numpy() for ends in (lines.start, lines.end))
     length = end - start
-    if MANY_BREAKS * sum(bending_neurons(graph).values()) * values * length.sum() < WORTH_SHARING * job_cost(graph):
+    if MANY_BREAKS * bending_values(graph) * values * length.sum() < WORTH_SHARING * job_cost(graph):
         return Work(start, end, np.zeros((len(lines), 1)))
     parts = max(1, min(PARTS, MOST_PARTS // len(lines)))
     some = torch.arange(0, len(lines), max(1, -(-len(lines) // MOST_PARTS)), device=device)
@@ -183,6 +180,14 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
     return Work(start, end, breaks * values)
 
 
+def lines_by_work(graph: Graph, work: Work, lines: Sequence[int], cores: int) -> list[Sequence[int]]:
+    """Jobs of about the same work, of whole lines: their numbers."""
+    each = work.entries[list(lines)].sum(1, keepdims=True)
+    cuts = _cuts(each, *_jobs(graph, float(each.sum()), cores, max(cores, len(lines) // LINES_A_JOB)))
+    edges = sorted({0, len(lines), *map(round, cuts)})
+    return [lines[low:high] for low, high in pairwise(edges)]
+
+
 def cut_by_work(
     graph: Graph, work: Work, lines: Lines, cores: int, is_timed: bool
 ) -> list[list[tuple[int, float, float]]]:
@@ -192,11 +197,8 @@ def cut_by_work(
     stretches = list(zip(lines.path.tolist(), lines.start.tolist(), lines.end.tolist(), strict=True))
     each = np.array([work.on(*stretch) for stretch in stretches])
     total, cost = float(each.sum()), job_cost(graph)
-    several = min(max(round(total / (SEVERAL * cost)), 1), JOBS_A_CORE)
-    most = max(MOST_BEFORE_A_DEADLINE, SEVERAL * cost) if is_timed else MOST_WORK
-    count = min(cores * max(several, math.ceil(total / most / cores)), MOST_JOBS)
-    taper = EVEN if count == cores else SMALLER if count <= JOBS_A_CORE * cores else 0.0
-    cuts = _cuts(each, count, taper) if total >= WORTH_SHARING * cost else []
+    longest = max(MOST_BEFORE_A_DEADLINE, SEVERAL * cost) if is_timed else MOST_WORK
+    cuts = _cuts(each, *_jobs(graph, total, cores, MOST_JOBS, longest)) if total >= WORTH_SHARING * cost else []
     found, parts = [], work.entries.shape[1]
     for number, (_, low, high) in enumerate(stretches):
         before = sum(cut <= number * parts for cut in cuts)
@@ -206,6 +208,15 @@ def cut_by_work(
             edges = [low, high]
         found.append([(before + step, *stretch) for step, stretch in enumerate(pairwise(edges))])
     return found
+
+
+def _jobs(graph: Graph, total: float, cores: int, most: int, longest: float = math.inf) -> tuple[int, float]:
+    """Into how many jobs so much work should be cut, none of them longer than that; and by how much the first ones
+    should be larger.
+    """
+    several = min(max(round(total / (SEVERAL * job_cost(graph))), 1), JOBS_A_CORE)
+    count = min(cores * max(several, math.ceil(total / longest / cores)), most)
+    return count, EVEN if count <= cores else SMALLER if count <= JOBS_A_CORE * cores else 0.0
 
 
 def _cuts(work: Floats, count: int, taper: float) -> list[float]:

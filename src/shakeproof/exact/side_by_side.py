@@ -17,7 +17,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
-from shakeproof.network import Graph, bending_neurons
+from shakeproof.network import Graph, bending_values, values_of
 from shakeproof.rounding import Chords
 
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
@@ -35,7 +35,7 @@ SMALL_ROW = 10**5
 def threads_for(graph: Graph, cores: int) -> Iterator[None]:
     """As many threads for torch's products as they are worth: all cores for large networks, one for small ones."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores if _values(graph) >= SMALL_ROW else 1)
+    torch.set_num_threads(cores if values_of(graph) >= SMALL_ROW else 1)
     try:
         yield
     finally:
@@ -57,9 +57,9 @@ def cores_for(graph: Graph, lines: Lines, budget: Budget) -> int:
 
 def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     """Into how many groups lines should be cut; counted on some of them, not timed."""
-    values = _values(graph)
+    values = values_of(graph)
     length = float((lines.end - lines.start).sum())
-    if cores == 1 or MANY_BREAKS * sum(bending_neurons(graph).values()) * values * length < 2 * LEAST_WORK:
+    if cores == 1 or MANY_BREAKS * bending_values(graph) * values * length < 2 * LEAST_WORK:
         return 1
     some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
     ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
@@ -123,8 +123,3 @@ def sweep_side_by_side(
                 stopped = True  # whoever asked may have heard enough
     finally:  # when no thread is left that has set its own
         torch.set_num_threads(threads)
-
-
-def _values(graph: Graph) -> int:
-    """How many values a row has, in all layers."""
-    return graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)

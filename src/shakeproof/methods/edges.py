@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
 HALF_WIDTHS = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4])
 Side = Literal["before", "after"]
+SIDES: tuple[Side, ...] = ("before", "after")
 # A lead of nothing is enough for a rival.
 TIED = 2.0**-1074
 
@@ -52,7 +53,7 @@ class Edges:
         curves: Sequence[Curve],
         losses: Sequence[float | None],
         proved: Sequence[Floats],
-        sides: Sequence[Side] = ("before", "after"),
+        sides: Sequence[Side] = SIDES,
     ) -> None:
         self.batch, self.curves, self.losses, self.proved, self.sides = batch, curves, losses, proved, sides
         self.nominal = batch.settings.rounding == "nominal"

@@ -6,11 +6,11 @@ The runtime is asked by one process only: the one that answers.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from shakeproof.budget import Budget
 from shakeproof.crew import Crew, crew_for, packed, shift
 from shakeproof.errors import ProofError
-from shakeproof.exact import WORTH_SHARING, Curve, Least, Work, cores_for, counted, job_cost
-from shakeproof.methods.edges import Edges, Side
+from shakeproof.evidence import Witness
+from shakeproof.exact import WORTH_SHARING, Curve, Least, Precise, Work, cores_for, counted, job_cost, lines_by_work
+from shakeproof.methods.edges import SIDES, Side
 from shakeproof.network import Network
 from shakeproof.query import Query
 from shakeproof.settings import Settings
@@ -30,38 +31,12 @@ if TYPE_CHECKING:
 
 # Beginning a process, and what both copy of their memory from then on, takes as long as so many entries of a sweep.
 WORTH_A_PROCESS = 8e7
-# Whoever asks has something else to do, and takes such a share of what would be his among equals.
-OWN_SHARE = 0.8
+# So many lines for each core are shared out as wholes; how much work is on one is only known when it is done.
+LINES_A_CORE = 2
 
 Floats = NDArray[np.float64]
-Meanwhile = TypeVar("Meanwhile")
 
 _numbers = count()
-
-
-@dataclass(frozen=True, eq=False)
-class EdgesJob:
-    """Some lines of a batch, by their numbers, whose brackets are to be found, or one side of them."""
-
-    curves: Mapping[int, Curve]
-    losses: Mapping[int, float | None]
-    proved: Mapping[int, Floats]
-    sides: Sequence[Side]
-
-    def do(self, batch: Batch, budget: Budget) -> Brackets | None:
-        """None if it takes a runtime, and there is none."""
-        nothing, lines = Curve(np.empty(0), np.empty((0, batch.graph.classes))), range(len(batch.queries))
-        curves = [self.curves.get(number, nothing) for number in lines]
-        losses = [self.losses.get(number) for number in lines]
-        proved = [self.proved.get(number, np.empty(0)) for number in lines]
-        before, batch.sunk = batch.sunk, []
-        try:
-            wins, loses = Edges(batch, curves, losses, proved, self.sides).found()
-            return Brackets(wins, loses, batch.sunk, batch.contradicted(curves) if "before" in self.sides else set())
-        except NoRuntimeError:  # a tie, which is for the runtime to break
-            return None
-        finally:
-            batch.sunk = before
 
 
 class Brackets(NamedTuple):
@@ -73,6 +48,57 @@ class Brackets(NamedTuple):
     loses: dict[int, float]
     sunk: list[tuple[int, Least]]
     contradicted: set[int]
+
+    def add(self, found: Brackets, numbers: Sequence[int]) -> None:
+        """What was found of other lines, which have these numbers here."""
+        self.wins.update((numbers[n], z) for n, z in found.wins.items())
+        self.loses.update((numbers[n], z) for n, z in found.loses.items())
+        self.sunk.extend((numbers[n], least) for n, least in found.sunk)
+        self.contradicted.update(numbers[n] for n in found.contradicted)
+
+
+class LinesFound(NamedTuple):
+    """What is found on lines, one after another: curves, and whether the time was up before they were complete; where
+    labels first lose, and lower bounds of their margins between rows.
+    """
+
+    curves: list[Curve]
+    late: list[bool]
+    losses: list[float | None]
+    proved: list[Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class LinesJob:
+    """Some lines of a batch, by their numbers, to be swept, and their brackets to be found."""
+
+    numbers: Sequence[int]
+
+    def do(self, batch: Batch, budget: Budget) -> tuple[LinesFound, Brackets] | None:
+        """None if it takes a runtime, and there is none."""
+        part = type(batch)(batch.network, [batch.queries[n] for n in self.numbers], batch.settings, budget)
+        found = part.found(part.hopeless())
+        try:
+            brackets = part.brackets(found)
+        except NoRuntimeError:  # a tie, which is for the runtime to break
+            return None
+        brackets.sunk.extend(part.sunk)
+        return found, brackets
+
+
+@dataclass(frozen=True, eq=False)
+class SideJob:
+    """The only line of a batch, of whose bracket one side is to be found."""
+
+    found: LinesFound
+    side: Side
+
+    def do(self, batch: Batch, budget: Budget) -> Brackets | None:
+        """None if it takes a runtime, and there is none."""
+        try:
+            return batch.brackets(self.found, [self.side])
+        except NoRuntimeError:
+            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +137,15 @@ class Session:
         self.budget = batch.budget.shared(cores)
         self.number = next(_numbers)
         self.opening = packed(Opening(batch.queries, batch.settings, self.budget.deadline, self.budget.memory))
+
+    @property
+    def takes_lines(self) -> bool:
+        """Whether lines should be shared out as wholes: nobody else can see to it that one is closed early, goes on
+        where it was, or would work out again what its digits take.
+        """
+        batch = self.batch
+        are_many = len(batch.queries) >= LINES_A_CORE * self.cores
+        return are_many and not (batch.settings.stop_early or batch.begun or isinstance(batch.chords, Precise))
 
     def results(
         self,
@@ -166,43 +201,51 @@ class Colleague:
         return do
 
 
-def bracketed(edges: Edges, session: Session | None, meanwhile: Callable[[], Meanwhile]) -> tuple[Brackets, Meanwhile]:
-    """What is found of some lines here and of others elsewhere, or one side of the only one; and something else that is
-    done meanwhile.
+def found_by_lines(session: Session, closed: Sequence[int]) -> tuple[LinesFound, Brackets, dict[int, Witness]]:
+    """What is found of a batch whose lines are shared out; and where the runtime shows that labels lose."""
+    batch = session.batch
+    nothing, count = Curve(np.empty(0), np.empty((0, batch.graph.classes))), len(batch.queries)
+    found = LinesFound([nothing] * count, [False] * count, [None] * count, [np.empty(0)] * count)
+    brackets, shown = Brackets({}, {}, [], set()), dict(batch.confirmed)
+    opened = [number for number in range(count) if number not in set(closed)]
+    jobs = [LinesJob(numbers) for numbers in lines_by_work(batch.graph, session.work, opened, session.cores)]
+    done: set[int] = set()
+
+    def here(job: LinesJob, budget: Budget) -> tuple[LinesFound, Brackets] | None:
+        before = len(done)
+        done.update(job.numbers)
+        told = batch.budget.part(before / len(opened), len(done) / len(opened))
+        return job.do(batch, replace(budget, progress=told.progress))
+
+    for job, given in zip(jobs, session.results(jobs, here, batch.compare), strict=True):
+        given = given or job.do(batch, session.budget)
+        assert given is not None  # here is a runtime
+        part, bracket = given
+        for i, number in enumerate(job.numbers):
+            found.curves[number], found.late[number] = part.curves[i], part.late[i]
+            found.losses[number], found.proved[number] = part.losses[i], part.proved[i]
+        brackets.add(bracket, job.numbers)
+        shown |= batch.shown(found, job.numbers)
+        done.update(job.numbers)
+        batch.budget.progress(len(done) / len(opened))
+    return found, brackets, shown
+
+
+def bracketed(batch: Batch, found: LinesFound, session: Session | None) -> tuple[Brackets, dict[int, Witness]]:
+    """The brackets of a batch, and meanwhile where the runtime shows that labels lose. The sides of an only one are
+    found side by side.
     """
-    batch, lines, cores = edges.batch, len(edges.curves), 1 if session is None else session.cores
-    both: tuple[Side, ...] = ("before", "after")
-    shares = [(range(lines), both)]
-    if cores > 1 and lines > 1:
-        others = lines - round(OWN_SHARE * lines / cores)
-        cuts = [*(others * k // (cores - 1) for k in range(cores)), lines]
-        shares = [(range(a, b), both) for a, b in pairwise(cuts) if a < b]
-    elif cores > 1 and edges.wanted:
-        shares = [(range(1), both[:1]), (range(1), both[1:])]
-    jobs = [
-        EdgesJob(
-            {n: edges.curves[n] for n in own},
-            {n: edges.losses[n] for n in own},
-            {n: edges.proved[n] for n in own},
-            sides,
-        )
-        for own, sides in shares
-    ]
-    if session is None:
-        results: Iterable[Brackets | None] = [None]
-        done = [meanwhile()]
-    else:
-        done = []
-        results = session.results(jobs, meanwhile=lambda: done.append(meanwhile()))
-    all_found = Brackets({}, {}, [], set())
+    everyone = range(len(batch.queries))
+    if session is None or len(everyone) > 1 or (found.proved[0] > 0).all():
+        return batch.brackets(found), batch.shown(found, everyone)
+    jobs, shown = [SideJob(found, side) for side in SIDES], dict(batch.confirmed)
+    results = session.results(jobs, meanwhile=lambda: shown.update(batch.shown(found, everyone)))
+    both = Brackets({}, {}, [], set())
     for job, given in zip(jobs, results, strict=True):
-        found = given or job.do(batch, batch.budget)
-        assert found is not None  # here is a runtime
-        all_found.wins.update(found.wins)
-        all_found.loses.update(found.loses)
-        all_found.sunk.extend(found.sunk)
-        all_found.contradicted.update(found.contradicted)
-    return all_found, done[0]
+        side = given or job.do(batch, batch.budget)
+        assert side is not None  # here is a runtime
+        both.add(side, everyone)
+    return both, shown
 
 
 @contextmanager

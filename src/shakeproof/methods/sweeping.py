@@ -30,11 +30,11 @@ from shakeproof.exact import (
     swept_curves,
     threads_for,
 )
-from shakeproof.methods.edges import TIED, Edges
+from shakeproof.methods.edges import SIDES, TIED, Edges, Side
 from shakeproof.methods.evaluation import Evaluation
-from shakeproof.methods.sharing import bracketed, session
+from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
-from shakeproof.network import Network
+from shakeproof.network import Network, values_of
 from shakeproof.property import margins
 from shakeproof.query import Query
 from shakeproof.replay import compared, places, witnessed
@@ -64,8 +64,7 @@ CLOSE_ROWS = 8
 def lines_at_once(network: Network) -> int:
     """How many queries should share a sweep; counted, not timed, so that the same queries give the same pieces."""
     inputs = network.graph.input_shape.numel()
-    values = inputs + sum(node.shape.numel() for node in network.graph.nodes)
-    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * inputs), VALUES_AT_ONCE // values))
+    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * inputs), VALUES_AT_ONCE // values_of(network.graph)))
 
 
 def answer_by_sweep(
@@ -161,37 +160,37 @@ class Batch(Evaluation):
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
         probed = self.probe() if self.settings.stop_early else {}
         with session(self, [*self.confirmed]) if swept is None else nullcontext() as helpers:
-            if helpers is None:
-                self.compare()  # before anything that takes time; others can begin meanwhile
-            closed = [*self.confirmed, *self.hopeless()]
-            curves = self.curves(self.lines, closed, helpers) if swept is None else swept
-            first = self.first(curves)
-            hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
-            timed_out = late or self.budget.is_late()
-            losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-            proved = self.proved(curves, losses)
-            edges = Edges(self, curves, losses, proved)
-            (wins, loses, sunk, contradicted), shown = bracketed(edges, helpers, lambda: self.shown(curves, losses))
-        witnesses = self.witnesses(shown, [*self.sunk, *sunk])
+            if helpers is not None and helpers.takes_lines:
+                found, brackets, shown = found_by_lines(helpers, [*self.confirmed])
+            else:
+                if helpers is None:
+                    self.compare()  # before anything that takes time; others can begin meanwhile
+                found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
+                brackets, shown = bracketed(self, found, helpers)
+        curves = found.curves
+        first = self.first(curves)
+        hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
+        witnesses = self.witnesses(shown, [*self.sunk, *brackets.sunk])
         seconds = now() - self.started + spent
         before = [self.begun[number].curve.pieces if number in self.begun else 0 for number in range(len(curves))]
         work = np.array([curve.pieces + 1 - old for curve, old in zip(curves, before, strict=True)])
-        found = []
+        results = []
         for number, curve in enumerate(curves):
             end = self.path(number).end[0]
             complete = curve.covers(0.0, end)
             label = int(self.labels[number])
-            lower = np.empty(0) if number in contradicted else proved[number]
+            lower = np.empty(0) if number in brackets.contradicted else found.proved[number]
             nominal = self.settings.rounding == "nominal"
-            lost = loses.get(number, probed.get(number))
+            lost = brackets.loses.get(number, probed.get(number))
             witness = witnesses.get(number)
             if lost is None and witness is not None and witness.proved and witness.strengths is not None:
                 (lost,) = witness.strengths
             elif lost is None and witness is not None and witness.replayed:
                 lost = end  # what the runtime shows need not be lost in real numbers just there
+            timed_out = found.late[number]
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
             left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
-            proof = Swept(curve, label, end, lower, wins.get(number, 0.0), lost, timed_out, nominal, left)
+            proof = Swept(curve, label, end, lower, brackets.wins.get(number, 0.0), lost, timed_out, nominal, left)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,
@@ -206,8 +205,31 @@ class Batch(Evaluation):
             share = seconds * float(work[number] / work.sum())
             share += self.begun[number].seconds if number in self.begun else 0.0
             query = self.queries[number]
-            found.append(Result(self.network.name, self.network.identity, query, evidence, predicted, share))
-        return found
+            results.append(Result(self.network.name, self.network.identity, query, evidence, predicted, share))
+        return results
+
+    def found(
+        self,
+        closed: Sequence[int],
+        helpers: Helpers | None = None,
+        swept: Sequence[Curve] | None = None,
+        late: bool = False,
+    ) -> LinesFound:
+        """Sweep the lines, unless they were before, and work out where labels win."""
+        curves = self.curves(self.lines, closed, helpers) if swept is None else [*swept]
+        timed_out = late or self.budget.is_late()
+        losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
+        return LinesFound(curves, [timed_out] * len(curves), losses, self.proved(curves, losses))
+
+    def brackets(self, found: LinesFound, sides: Sequence[Side] = SIDES) -> Brackets:
+        """Where labels stop winning, or one side of that."""
+        known, self.sunk = self.sunk, []
+        try:
+            wins, loses = Edges(self, found.curves, found.losses, found.proved, sides).found()
+            contradicted = self.contradicted(found.curves) if "before" in sides else set()
+            return Brackets(wins, loses, self.sunk, contradicted)
+        finally:
+            self.sunk = known
 
     # -- the reference runtime ----------------------------------------------------------------------------------------
 
@@ -271,19 +293,20 @@ class Batch(Evaluation):
             return found
         return replace(found, margin=_float(there.lead), winner=least.rival, proved=True)
 
-    def shown(self, curves: Sequence[Curve], losses: Sequence[float | None]) -> dict[int, Witness]:
-        """For each line whose label loses: where it does so most clearly, and the reference runtime shows it."""
-        found = dict(self.confirmed)
-        for number, (curve, loss) in enumerate(zip(curves, losses, strict=True)):
-            if loss is not None:
+    def shown(self, found: LinesFound, numbers: Sequence[int]) -> dict[int, Witness]:
+        """Of some lines, those whose label loses: where it does so most clearly, and the reference runtime shows it."""
+        shown = dict(self.confirmed)
+        for number in numbers:
+            curve = found.curves[number]
+            if found.losses[number] is not None:
                 for row in deepest(curve.margin(int(self.labels[number]))):
                     witness = self.witness(number, float(curve.z[row]))
-                    best = found.get(number)
+                    best = shown.get(number)
                     if best is None or witness.replayed or (witness.proved and not best.proved):
-                        found[number] = witness
+                        shown[number] = witness
                     if witness.replayed:
                         break
-        return found
+        return shown
 
     def witnesses(self, shown: Mapping[int, Witness], sunk: Sequence[tuple[int, Least]]) -> dict[int, Witness]:
         """What the runtime shows, or else what is known without rounding."""

@@ -211,3 +211,15 @@ def bending_neurons(graph: Graph) -> Mapping[str, int]:
             kind = type(node.operator).__name__
             counts[kind] = counts.get(kind, 0) + node.shape.numel()
     return counts
+
+
+@once_for_each
+def values_of(graph: Graph) -> int:
+    """How many values a row has, in all layers."""
+    return graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
+
+
+@once_for_each
+def bending_values(graph: Graph) -> int:
+    """How many values are looked at by operators that may bend; a pool bends more often than it has outputs."""
+    return sum(graph.shape(node.inputs[0]).numel() for node in graph.nodes if not isinstance(node.operator, Affine))
