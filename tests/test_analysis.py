@@ -297,6 +297,15 @@ def test_many_queries_are_answered_in_order(demo_network):
         assert result.min_margin == pytest.approx(alone.min_margin, abs=1e-9)
 
 
+def test_a_probe_that_finds_a_loss_is_all_the_work(demo_network, monkeypatch):
+    """What rounding may do is worked out for a sweep: of a deep network, that takes long."""
+    path, label = demo.images()[0]
+    lost = sp.profile(demo_network, path, "motion-blur:size=9,angle=45", label=label).critical_strength
+    assert lost is not None
+    monkeypatch.setattr("shakeproof.methods.evaluation.Chords", lambda graph: pytest.fail("a sweep was prepared"))
+    assert sp.verify(demo_network, path, "motion-blur:size=9,angle=45", 1.0, label=label).status == "unsafe"
+
+
 def test_clipping_is_part_of_the_path(demo_network):
     """At every strength, the curve is the network's score of the clipped image."""
     path, label = demo.images()[0]

@@ -259,6 +259,7 @@ def session(batch: Batch, closed: Sequence[int]) -> Iterator[Session | None]:
     if work.total < WORTH_SHARING * job_cost(batch.graph):
         yield None
         return
+    _ = batch.chords  # some of it is about the network: what is known before others begin, they know as well
     begin = Colleague(type(batch), batch.network).begin
     with crew_for(batch.network.graph, cores - 1, begin, work.total, WORTH_A_PROCESS) as crew:
         try:

@@ -131,9 +131,9 @@ class Batch(Evaluation):
 
     def go_on(self, begun: Sequence[SweptWindow | None]) -> None:
         """Let lines start where those that were begun before have ended."""
-        if self.enumerates:
-            begun = [own and own.enumerated() for own in begun]
         self.begun = {number: own for number, own in enumerate(begun) if own is not None}
+        if self.begun and self.enumerates:
+            self.begun = {number: own.enumerated() for number, own in self.begun.items()}
         start = self.lines.start.clone()
         for number, own in self.begun.items():
             if not own.curve.covers(0.0, own.end) or not own.end <= float(self.lines.end[number]):
@@ -148,9 +148,11 @@ class Batch(Evaluation):
 
     def curves(self, lines: Lines, closed: Sequence[int] = (), helpers: Helpers | None = None) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
-        look = self.confirm if self.settings.stop_early else None
-        asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
-        found = swept_curves(self.graph, lines, *asked)
+        found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
+        if len(set(closed)) < len(lines):  # or it need not be known which digits a sweep takes, which may take long
+            look = self.confirm if self.settings.stop_early else None
+            asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
+            found = swept_curves(self.graph, lines, *asked)
         for number, own in self.begun.items():
             parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
             found[number] = join(parts, self.graph.classes)
