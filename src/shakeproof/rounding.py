@@ -191,8 +191,7 @@ class Chords:
     @cached_property
     def measured(self) -> frozenset[int]:
         """The nodes whose outputs' norms matter: what the large sums are of, and the scores."""
-        read = {v - 1 for n in self.graph.nodes if isinstance(n.operator, (Linear, Conv, Unrolled)) for v in n.inputs}
-        return frozenset(read) | {len(self.graph.nodes) - 1}
+        return _measured(self.graph)
 
     @cached_property
     def coefficients(self) -> tuple[Coefficients, ...]:
@@ -202,6 +201,12 @@ class Chords:
     def effects(self) -> tuple[float, ...]:
         """For each value, by how much the norm of what is off there may grow until it is at the scores."""
         return _effects(self.graph)
+
+
+@once_for_each
+def _measured(graph: Graph) -> frozenset[int]:
+    read = {value - 1 for n in graph.nodes if isinstance(n.operator, (Linear, Conv, Unrolled)) for value in n.inputs}
+    return frozenset(read) | {len(graph.nodes) - 1}
 
 
 @once_for_each

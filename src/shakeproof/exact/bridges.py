@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from shakeproof.budget import Budget, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sharing import Bench, Helpers
 from shakeproof.exact.sweep import Lines, count_breaks
-from shakeproof.network import Graph, bending_values, values_of
+from shakeproof.network import Graph, bending_values
 from shakeproof.property import margins
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
@@ -111,9 +112,8 @@ def find_bridges(
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
     found: list[list[Bridge]] = [[] for _ in range(len(lines))]
-    round_cost = ENTRIES_A_NODE * len(graph.nodes) / values_of(graph) / max(len(wanted), 1)
-    usual = USUAL_BREAKS * bending_values(graph)
-    if not wanted or not Bettor(0, 0.0, 1.0, int(usual), round_cost).bet():
+    round_cost = ENTRIES_A_NODE * len(graph.nodes) / graph.entries / max(len(wanted), 1)
+    if not wanted or not _is_worth_a_bet(int(USUAL_BREAKS * bending_values(graph)), round_cost):
         return found
     began = now()
     breaks, lowest = _ends(graph, lines, wanted, labels, budget)
@@ -147,6 +147,12 @@ def find_bridges(
     for (cell, leader), at_ends in zip(stretches, scores.reshape(-1, 2, graph.classes), strict=True):
         found[cell.line].append(Bridge(cell.low, cell.high, leader, at_ends))
     return found
+
+
+@lru_cache
+def _is_worth_a_bet(breaks: int, round_cost: float) -> bool:
+    """Whether a line with so many breaks would bet at all."""
+    return bool(Bettor(0, 0.0, 1.0, breaks, round_cost).bet())
 
 
 def _ends(

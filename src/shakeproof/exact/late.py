@@ -132,13 +132,12 @@ class Late:
 
     def completed(self, values: Mapping[int, Tensor], entries: Mapping[int, Entries]) -> dict[int, Tensor]:
         """All rows of values (by number), from their early ones, with kinks along entries."""
-        return {number: self._completed(rows, entries.get(number)) for number, rows in values.items()}
+        made = make_rows(self.rest, values)
+        for number in made.keys() & entries.keys():
+            self._add_kinks(made[number].view(len(self.rest.z), -1), entries[number])
+        return made
 
-    def _completed(self, rows: Tensor, entries: Entries | None) -> Tensor:
-        made = make_rows(self.rest, rows)
-        if entries is None:
-            return made
-        flat = made.view(len(made), -1)
+    def _add_kinks(self, flat: Tensor, entries: Entries) -> None:
         kinks, at, amounts = self._pairs
         step = max(1, BLOCK_BYTES // (8 * entries.value.shape[1]))
         for kink, row, amount in zip(kinks.split(step), at.split(step), amounts.split(step), strict=True):
@@ -148,7 +147,6 @@ class Late:
             else:
                 index = entries.at.index_select(0, kink).add_((number * flat.shape[1]).unsqueeze(1))
                 flat.view(-1).scatter_add_(0, index.view(-1), value.view(-1))
-        return made
 
     def sized(
         self, sizes: Mapping[int, Tensor], error: Tensor, entries: Mapping[int, Entries], chords: Chords | None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from shakeproof.operators import Breaks
 
 FEW_ROWS = 12
-# Rows are put between others in blocks of so many bytes, which stay in the cache.
-BETWEEN_BYTES = 2**18
 
 
 class Plan(NamedTuple):
@@ -115,24 +116,41 @@ def _add_gaps(made: Plan, new: Tensor, fresh: Tensor, breaks: Breaks, inside: Te
     made.neuron[row] = -1
 
 
-def make_rows(plan: Plan, rows: Tensor) -> Tensor:
-    """The planned rows of one value: copies of its rows, and points on the chords between them."""
-    flat = rows.reshape(rows.shape[0], -1)
-    new = plan.fraction.nonzero().squeeze(1)
+def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The planned rows of values (by number): rows of theirs, and points on the chords between them.
+
+    Where these are all of their rows and no others, they are what was given.
+    """
+    is_new = plan.fraction > 0
+    new = is_new.nonzero().squeeze(1)
+    count = plan.source.shape[0]
     if not new.shape[0]:
-        return flat.index_select(0, plan.source).view(-1, *rows.shape[1:])
-    first, last = int(plan.source[0]), min(int(plan.source[-1]) + 1, rows.shape[0] - 1)
+        return {
+            number: rows if count == rows.shape[0] else rows.index_select(0, plan.source)
+            for number, rows in values.items()
+        }
+    first, last = int(plan.source[0]), int(plan.source[-1]) + 1
     if last - first < FEW_ROWS:
         # Many points on few segments: a product with two weights a row writes each entry once.
-        weights = rows.new_zeros(plan.z.shape[0], last - first + 1)
+        weights = plan.fraction.new_zeros(count, last - first + 1)
         weights.scatter_(1, (plan.source - first).unsqueeze(1), (1 - plan.fraction).unsqueeze(1))
         weights[new, plan.source[new] + 1 - first] = plan.fraction[new]
-        made = weights @ flat[first : last + 1]
-    else:
-        made = flat.index_select(0, plan.source)
-        source, fraction = plan.source[new], plan.fraction[new].unsqueeze(1)
-        step = max(1, BETWEEN_BYTES // (8 * flat.shape[1]))
-        for place, number, share in zip(new.split(step), source.split(step), fraction.split(step), strict=True):
-            start, end = flat.index_select(0, number), flat.index_select(0, number + 1)
-            made.index_copy_(0, place, end.sub_(start).mul_(share).add_(start))
-    return made.view(-1, *rows.shape[1:])
+        few = slice(first, last + 1)
+        return {number: _like(rows, weights[:, : len(rows[few])] @ _flat(rows[few])) for number, rows in values.items()}
+    # Otherwise, a row of theirs has one part, and a point between two of them has two.
+    parts = is_new + 1
+    ends = parts.cumsum(0)
+    second = ends[new] - 1
+    index, share = plan.source.repeat_interleave(parts), (1 - plan.fraction).repeat_interleave(parts)
+    index[second] += 1
+    share[second] = plan.fraction[new]
+    added = partial(functional.embedding_bag, index, offsets=ends - parts, mode="sum", per_sample_weights=share)
+    return {number: _like(rows, added(weight=_flat(rows))) for number, rows in values.items()}
+
+
+def _flat(rows: Tensor) -> Tensor:
+    return rows.reshape(rows.shape[0], -1)
+
+
+def _like(rows: Tensor, flat: Tensor) -> Tensor:
+    return flat.view(-1, *rows.shape[1:])

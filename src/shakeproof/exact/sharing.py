@@ -19,7 +19,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.crew import MOST_JOBS
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, sweep
-from shakeproof.network import Graph, bending_values, values_of
+from shakeproof.network import Graph, bending_values
 from shakeproof.rounding import Chords
 
 Floats = NDArray[np.float64]
@@ -160,7 +160,7 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
     Nothing, if it is little work for sure. Of many lines, some are counted; and one more than is seen is taken for
     granted on each part.
     """
-    device, values = lines.start.device, values_of(graph)
+    device, values = lines.start.device, graph.entries
     start, end = (ends.cpu().numpy() for ends in (lines.start, lines.end))
     length = end - start
     if MANY_BREAKS * bending_values(graph) * values * length.sum() < WORTH_SHARING * job_cost(graph):

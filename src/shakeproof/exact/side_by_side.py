@@ -17,7 +17,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
-from shakeproof.network import Graph, bending_values, values_of
+from shakeproof.network import Graph, bending_values
 from shakeproof.rounding import Chords
 
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
@@ -35,7 +35,7 @@ SMALL_ROW = 10**5
 def threads_for(graph: Graph, cores: int) -> Iterator[None]:
     """As many threads for torch's products as they are worth: all cores for large networks, one for small ones."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores if values_of(graph) >= SMALL_ROW else 1)
+    torch.set_num_threads(cores if graph.entries >= SMALL_ROW else 1)
     try:
         yield
     finally:
@@ -57,22 +57,23 @@ def cores_for(graph: Graph, lines: Lines, budget: Budget) -> int:
 
 def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     """Into how many groups lines should be cut; counted on some of them, not timed."""
-    values = values_of(graph)
+    if cores == 1:
+        return 1
     length = float((lines.end - lines.start).sum())
-    if cores == 1 or MANY_BREAKS * bending_values(graph) * values * length < 2 * LEAST_WORK:
+    if MANY_BREAKS * bending_values(graph) * graph.entries * length < 2 * LEAST_WORK:
         return 1
     some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
     ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
     breaks = count_breaks(graph, lines.at(some.repeat_interleave(2), ends))[1].sum()
     counted = float((ends[1::2] - ends[::2]).sum())
-    work = float(breaks) * values * length / counted if counted else 0.0
+    work = float(breaks) * graph.entries * length / counted if counted else 0.0
     return max(1, int(min(work / LEAST_WORK, max(GROUPS_A_CORE * cores, work / MOST_WORK))))
 
 
 def grouped(lines: Lines, count: int) -> list[slice]:
     """Neighbouring lines in at most so many groups of about the same length."""
-    if not len(lines):
-        return []
+    if count == 1 or not len(lines):
+        return [slice(0, len(lines))] if len(lines) else []
     done = (lines.end - lines.start).cumsum(0)
     edges = torch.linspace(0, float(done[-1]), count + 1, dtype=done.dtype, device=done.device)[1:-1]
     cuts = sorted({0, len(lines), *(torch.searchsorted(done, edges * (1 - 1e-9)) + 1).clamp(max=len(lines)).tolist()})

@@ -161,7 +161,7 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     plan = window.plan
     late = late_rows(graph, window.node, plan)
     rows = plan if late is None else late.early
-    values = {number: make_rows(rows, value) for number, value in window.values.items()}
+    values = make_rows(rows, window.values)
     sizes = {number: size[rows.source] for number, size in window.sizes.items()}
     error = window.error[rows.source]
     if chords is not None:

@@ -34,7 +34,7 @@ from shakeproof.methods.edges import SIDES, TIED, Edges, Side
 from shakeproof.methods.evaluation import Evaluation
 from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
-from shakeproof.network import Network, values_of
+from shakeproof.network import Network
 from shakeproof.property import margins
 from shakeproof.query import Query
 from shakeproof.replay import compared, places, witnessed
@@ -63,8 +63,8 @@ CLOSE_ROWS = 8
 
 def lines_at_once(network: Network) -> int:
     """How many queries should share a sweep; counted, not timed, so that the same queries give the same pieces."""
-    inputs = network.graph.input_shape.numel()
-    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * inputs), VALUES_AT_ONCE // values_of(network.graph)))
+    graph = network.graph
+    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * graph.input_shape.numel()), VALUES_AT_ONCE // graph.entries))
 
 
 def answer_by_sweep(
@@ -422,9 +422,9 @@ class Batch(Evaluation):
         if not spots:
             return set()
         owner, piece = np.array(spots).T
-        z = np.array([curves[number].z[place : place + 2].mean() for number, place in spots])
+        z = np.array([(curves[number].z[place] + curves[number].z[place + 1]) / 2 for number, place in spots])
         direct, found = self.scores(owner, z), set()
-        for number in np.unique(owner).tolist():
+        for number in dict.fromkeys(owner.tolist()):
             curve, mine = curves[number], owner == number
             off = 2 * np.nan_to_num(curve.error[piece[mine]]) + NOMINAL * np.abs(curve.scores).max()
             if not (np.abs(direct[mine] - curve.at(z[mine])).max(1) <= off).all():
@@ -438,7 +438,7 @@ class Batch(Evaluation):
             return []
         lowest = int(curve.margin(int(self.labels[number]))[pieces].argmin())
         widest = int(np.diff(curve.z)[pieces].argmax())
-        spread = np.linspace(0, len(pieces) - 1, SPOTS).astype(int)
+        spread = ((len(pieces) - 1) * part // (SPOTS - 1) for part in range(SPOTS))
         return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})
 
     # -- direct evaluation --------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.deployment import Deployment
-from shakeproof.network.graph import Graph, Node, bending_neurons, bending_values, once_for_each, values_of
+from shakeproof.network.graph import Graph, Node, bending_neurons, bending_values, once_for_each
 from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.loading import load, load_deployed, model_files, read, read_onnx
 from shakeproof.network.network import Deployed, Network, Normalisation
@@ -32,7 +32,6 @@ __all__ = [
     "once_for_each",
     "read",
     "read_onnx",
-    "values_of",
     "with_claims",
     "without_max_pools",
 ]

@@ -144,6 +144,11 @@ class Graph:
             sizes.append(sizes[-1] + node.shape.numel() - sum(self.shape(value).numel() for value in dead))
         return tuple(sizes[:-1])
 
+    @cached_property
+    def entries(self) -> int:
+        """How many numbers a row has, in all values."""
+        return self.input_shape.numel() + sum(node.shape.numel() for node in self.nodes)
+
     @property
     def classes(self) -> int:
         return self.shape(len(self.nodes)).numel()
@@ -211,12 +216,6 @@ def bending_neurons(graph: Graph) -> Mapping[str, int]:
             kind = type(node.operator).__name__
             counts[kind] = counts.get(kind, 0) + node.shape.numel()
     return counts
-
-
-@once_for_each
-def values_of(graph: Graph) -> int:
-    """How many values a row has, in all layers."""
-    return graph.input_shape.numel() + sum(node.shape.numel() for node in graph.nodes)
 
 
 @once_for_each
