@@ -22,7 +22,9 @@ sliding_windows = st.builds(SlidingWindow, pairs, pairs, pairs, st.tuples(*[st.i
     lambda window: min(window.output_size(HEIGHT, WIDTH)) > 0
 )
 # Groups, channels in and out of each: plain, depthwise, with a multiplier, thin, and wide enough for products.
-channels = st.sampled_from([(1, 3, 4), (1, 12, 5), (6, 1, 1), (4, 1, 3), (3, 2, 2), (2, 4, 3), (2, 5, 4), (3, 11, 2)])
+channels = st.sampled_from(
+    [(1, 3, 4), (1, 12, 4), (1, 12, 5), (6, 1, 1), (4, 1, 3), (3, 2, 2), (2, 4, 3), (2, 5, 4), (3, 11, 2)]
+)
 block_sizes = st.sampled_from([1, 1000, 3000, 10_000, 2**21])
 
 
@@ -40,7 +42,12 @@ def drawn(window: SlidingWindow, sizes: tuple[int, int, int], seed: int, rows: i
 
 
 def in_blocks(size: int):
-    return patch.multiple(windows, BLOCK_BYTES=size), patch.multiple(convolution, BLOCK_BYTES=size, SHORT_LINE=4)
+    """By lines, and by columns with as many outputs as 5."""
+    by_columns = {"MANY_OUTPUTS": 5, "LONG_LINE": 12, "MANY_PICTURES": 2}
+    return (
+        patch.multiple(windows, BLOCK_BYTES=size),
+        patch.multiple(convolution, BLOCK_BYTES=size, SHORT_LINE=4, **by_columns),
+    )
 
 
 def plain(conv: Conv, x: torch.Tensor) -> torch.Tensor:

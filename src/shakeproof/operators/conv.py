@@ -22,6 +22,9 @@ THIN_GROUP = 4
 SHORT_LINE = 32
 # With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
 FEW_OUTPUTS = 16
+# With so many outputs and entries of a line, of so many pictures at least, columns of positions are worth products of
+# their own.
+MANY_OUTPUTS, LONG_LINE, MANY_PICTURES = 64, 96, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,8 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
+        elif self._has_long_columns(pictures, out):
+            self._multiply_columns(pictures, out)
         elif self._has_few_outputs and size[1] % 2 == 0:
             self._doubled._multiply_lines(pictures, out.view(*out.shape[:2], size[1] // 2, 2 * out.shape[3]))
         else:
@@ -155,6 +160,47 @@ class Conv(Affine):
         pixel_bytes = (pixels.shape[1] + target.shape[1]) * out.element_size()
         for some, _ in blocks(len(pixels), 1, pixel_bytes):
             torch.addmm(self.bias, pixels[some], self.weight[0].t(), out=target[some])
+
+    def _has_long_columns(self, pictures: Tensor, out: Tensor) -> bool:
+        groups, outputs, depth = self.weight.shape
+        is_deep = groups == 1 and outputs >= MANY_OUTPUTS and depth >= LONG_LINE * self.window.kernel[0]
+        fitting = BLOCK_BYTES // (max(prod(pictures.shape[1:]), prod(out.shape[1:])) * out.element_size())
+        return is_deep and self.window.dilations[1] == 1 and min(len(pictures), fitting) >= MANY_PICTURES
+
+    def _multiply_columns(self, pictures: Tensor, out: Tensor) -> None:
+        """One column of positions after another: what a line of the kernel sees there lies side by side in the picture,
+        so that nothing is put together for it, and nothing is multiplied with the border.
+        """
+        (_, height, width, channels), (_, tall, across, outputs) = pictures.shape, out.shape
+        (lines, wide), (stride, step), left = self.window.kernel, self.window.strides, self.window.pads[1]
+        seen = self.window.lines_seen(height, tall)
+        many_first = sorted(range(lines), key=lambda line: seen[line][0].start - seen[line][0].stop)
+        some = BLOCK_BYTES // (2 * max(height * width * channels, tall * across * outputs) * out.element_size())
+        for part, target in zip(pictures.split(some), out.split(some), strict=True):
+            count = len(part)
+            strips = [part[:, phase::stride].transpose(0, 1).flatten(2).flatten(0, 1) for phase in range(stride)]
+            product = part.new_empty(across, outputs, tall * count)
+            for column, made in enumerate(product):
+                first, last = max(left - column * step, 0), min(wide, width + left - column * step)
+                start = (column * step - left) * channels
+                begun = first < last and seen[many_first[0]][0] == slice(0, tall)
+                if not begun:
+                    made.zero_()
+                for line in many_first if first < last else ():
+                    at, on = seen[line]
+                    above, phase = divmod(on.start, stride)
+                    rows = slice(above * count, (above + at.stop - at.start) * count)
+                    matrix = strips[phase][rows, start + first * channels : start + last * channels]
+                    weight = self._line_weights[line][:, first * channels : last * channels]
+                    fresh = begun and line == many_first[0]
+                    made[:, at.start * count : at.stop * count].addmm_(weight, matrix.t(), beta=0 if fresh else 1)
+            by_channel = product.view(across, outputs, tall, count)
+            torch.add(by_channel.permute(3, 2, 0, 1), self.bias, out=target)
+
+    @cached_property
+    def _line_weights(self) -> tuple[Tensor, ...]:
+        """Of a kernel without groups, the weights (outputs, entries) of each line."""
+        return self.weight[0].unflatten(1, (self.window.kernel[0], -1)).unbind(1)
 
     def _multiply_lines(self, pictures: Tensor, out: Tensor) -> None:
         """One line of the kernel after another: what it sees at every position is a matrix, times its weights.

@@ -97,6 +97,13 @@ class SlidingWindow:
         begin = max(first, 0)
         return slice(begin, max(begin, min(last, height))), begin - first
 
+    def lines_seen(self, height: int, count: int) -> list[tuple[slice, slice]]:
+        """For each line of the kernel: the lines of positions, of `count`, at which it is on a picture, and the lines
+        of the picture that it is on there.
+        """
+        starts = (number * self.dilations[0] - self.pads[0] for number in range(self.kernel[0]))
+        return [_overlap(start, self.strides[0], height, count) for start in starts]
+
     def lines_on_picture(self, lines: slice, height: int, parts: int) -> list[slice]:
         """For each line of the kernel, or for all of them as one part: the lines of positions, counted from the first,
         at which it is on a picture, and not only on its border.
