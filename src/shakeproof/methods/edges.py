@@ -17,7 +17,7 @@ from shakeproof.property import margins
 from shakeproof.replay import fails
 
 if TYPE_CHECKING:
-    from shakeproof.methods.sweeping import Batch
+    from shakeproof.methods.proving import Proving
 
 # Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
 HALF_WIDTHS = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4])
@@ -49,7 +49,7 @@ class Edges:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: Proving,
         curves: Sequence[Curve],
         losses: Sequence[float | None],
         proved: Sequence[Floats],

@@ -200,7 +200,8 @@ class Conv(Affine):
     @cached_property
     def _line_weights(self) -> tuple[Tensor, ...]:
         """Of a kernel without groups, the weights (outputs, entries) of each line."""
-        return self.weight[0].unflatten(1, (self.window.kernel[0], -1)).unbind(1)
+        lines: tuple[Tensor, ...] = self.weight[0].unflatten(1, (self.window.kernel[0], -1)).unbind(1)
+        return lines
 
     def _multiply_lines(self, pictures: Tensor, out: Tensor) -> None:
         """One line of the kernel after another: what it sees at every position is a matrix, times its weights.
