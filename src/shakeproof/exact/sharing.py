@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 # for each node. Work is shared if it is so many times that; several jobs for each core if it is so many times that for
 # each; and as many as it takes if each would take long. Before a deadline, some tenths of a second are long: what there
 # is time for should be from the left.
-ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 1.0, 10.0, 1e9, 1e8
+ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 4.0, 10.0, 1e9, 1e8
 JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
 # same time, whatever was predicted. Of one for each, the first is a little larger: its core has nothing else to do.
