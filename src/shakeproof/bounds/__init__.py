@@ -3,7 +3,7 @@
 from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Parts
 from shakeproof.bounds.crown import Planes, gradients_at, planes_below, pulled_back
 from shakeproof.bounds.domain import Boxes, Domain, Hulls
-from shakeproof.bounds.forward import Enclosed, Enclosure, cells_within, enclose, extent_of, step
+from shakeproof.bounds.forward import Enclosed, Enclosure, cells_within, enclose, step
 from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within
 from shakeproof.bounds.leads import leads_below, lowest_leads, usual_shortfall
 from shakeproof.bounds.optimise import ascend
@@ -22,7 +22,6 @@ __all__ = [
     "cells_within",
     "enclose",
     "enclose_box",
-    "extent_of",
     "gradients_at",
     "leads_below",
     "lowest_leads",

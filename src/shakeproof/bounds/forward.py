@@ -40,13 +40,11 @@ class Enclosure:
     """A value on each cell: affine with values `points` (m + 1, cells, *shape), give or take `radius` (cells, *shape),
     all of whose entries together, as a vector, are no longer than `norm` (cells), where that is known.
 
-    The affine functions are no larger than `extent` (cells, *shape) anywhere. What the value lies between follows from
-    that and from `image`, and is worked out when somebody asks.
+    What it lies between follows from that and from `image`, and is worked out when somebody asks.
     """
 
     domain: Domain
     points: Tensor
-    extent: Tensor
     radius: Tensor
     image: Callable[[], Range | None] = field(default=lambda: None)
     norm: Tensor | None = None
@@ -55,7 +53,13 @@ class Enclosure:
         """With a bound (cells) on the norm: no entry is longer than all, and all are no longer than each together."""
         length = torch.fmin(length, norm(self.radius))
         radius = torch.fmin(self.radius, length.view(-1, *(1,) * (self.radius.dim() - 1)))
-        return replace(self, radius=radius, norm=length)
+        return self.within(radius, length)
+
+    def within(self, radius: Tensor, length: Tensor | None = None) -> Enclosure:
+        """The same affine functions, give or take another radius."""
+        made = replace(self, radius=radius, norm=length)
+        vars(made)["extent"] = self.extent  # that of the same points
+        return made
 
     @cached_property
     def range(self) -> Range:
@@ -63,6 +67,16 @@ class Enclosure:
         if limits is None:
             return found
         return Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
+
+    @cached_property
+    def extent(self) -> Tensor:
+        """|centre| + sum |step| at most, of the affine functions: they are no larger anywhere on the cell."""
+        if len(self.points) == 2:
+            return self.points.abs().sum(0).mul_(2)
+        extent = self.points[0].abs()
+        for point in self.points[1:]:
+            extent += point.abs()
+        return extent.mul_(len(self.points))
 
     @cached_property
     def size(self) -> Tensor:
@@ -96,9 +110,9 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
     The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. They are
     off by at most `error` (cells, *input_shape).
     """
-    extent = extent_of(inputs)
-    read = (graph.unit - UNIT) * extent  # by a network that takes no float64
-    start = Enclosure(domain, inputs, extent, error + read + graph.tiny)
+    start = Enclosure(domain, inputs, error)
+    read = (graph.unit - UNIT) * start.extent  # by a network that takes no float64
+    start = start.within(error + read + graph.tiny)
     values = {0: start.tightened(norm(start.radius)) if graph.is_deep else start}
     largest = {0: values[0].largest}
     off = values[0].radius.flatten(1).amax(1)
@@ -142,12 +156,11 @@ def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -
         radius = relaxation.spread(*errors)
         terms = operator.steepest * within + constant if isinstance(operator, PiecewiseLinear) else within
     points = relaxation.points(*(value.points for value in given))
-    extent = extent_of(points)
+    made = Enclosure(given[0].domain, points, radius, _image(graph, index, relaxation, given))
     if not isinstance(operator, (Affine, Jumping)) or index + 1 == len(graph.nodes):
-        radius = torch.add(radius, extent, alpha=share + 4 * UNIT).add_(graph.tiny)
+        made = made.within(torch.add(made.radius, made.extent, alpha=share + 4 * UNIT).add_(graph.tiny))
     if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
-        radius = radius + share * given[0].size  # parts of a smooth function may cancel
-    made = Enclosure(given[0].domain, points, extent, radius, _image(graph, index, relaxation, given))
+        made = made.within(made.radius + share * given[0].size)  # parts of a smooth function may cancel
     if graph.is_deep:
         made = made.tightened(_length(graph, index, relaxation, given, made))
     if not isinstance(operator, (Affine, PiecewiseLinear)):
@@ -194,16 +207,6 @@ def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
         return tuple((2 * points - 1) * share * constant + off + tiny for share, constant, off in known)
 
     return found
-
-
-def extent_of(points: Tensor) -> Tensor:
-    """|centre| + sum |step| at most, from an affine function's values at the points (m + 1, cells, *shape)."""
-    if len(points) == 2:
-        return points.abs().sum(0).mul_(2)
-    extent = points[0].abs()
-    for point in points[1:]:
-        extent += point.abs()
-    return extent.mul_(len(points))
 
 
 def _image(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:

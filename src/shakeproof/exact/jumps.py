@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import Domain, Enclosure, extent_of, step
+from shakeproof.bounds import Domain, Enclosure, step
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact.curve import Curve, Floats
@@ -144,7 +144,7 @@ class Stretches(NamedTuple):
 
 def _enclosure(points: Tensor, radius: Tensor, length: Tensor | None) -> Enclosure:
     cells = points.new_zeros(points.shape[1], 1)  # where they are is not asked
-    return Enclosure(Ends(cells, cells), points, extent_of(points), radius, norm=length)
+    return Enclosure(Ends(cells, cells), points, radius, norm=length)
 
 
 def _taken(value: Enclosure, source: Tensor) -> Enclosure:
