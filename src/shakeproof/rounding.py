@@ -83,22 +83,22 @@ def planes_share(shape: torch.Size, nodes: int = 0, roundings: int = 0) -> float
 
 
 @once_for_each
-def _noises(graph: Graph) -> tuple[tuple[float, float], ...]:
-    """What a plane is off by at each node, as a share of its sums' terms, and beyond that."""
+def _noises(graph: Graph) -> Tensor:
+    """What a plane is off by at each node, as a share of its sums' terms, and beyond that: (2, nodes, 1)."""
     found = []
     for node, share, off in zip(graph.nodes, gammas(graph), graph.offs, strict=True):
         roundings = node.operator.roundings if isinstance(node.operator, Affine) else 0
         planes = planes_share(node.shape, len(graph.nodes), roundings)
         found.append((2 * planes + share, float(off.max()) + graph.tiny))
-    return tuple(found)
+    return torch.tensor(found, dtype=torch.float64, device=graph.device).t().unsqueeze(2)
 
 
-def noise_of(graph: Graph, index: int, terms: Tensor) -> Tensor:
-    """What a plane is off by for each unit of the coefficients that it had at a node, whose sums' terms are so large
-    together.
+def noises_of(graph: Graph, terms: Tensor, first: int = 0) -> Tensor:
+    """What a plane is off by (nodes, cells) for each unit of the coefficients that it had at some nodes, from the first
+    on, whose sums' terms (nodes, cells) are so large together.
     """
-    share, off = _noises(graph)[index]
-    noise = share * terms + off
+    share, off = _noises(graph)[:, first : first + len(terms)]
+    noise = torch.addcmul(off, share, terms)
     return noise if graph.largest == torch.inf else torch.where(terms < graph.largest, noise, torch.inf)
 
 
@@ -126,8 +126,7 @@ def widened(graph: Graph, index: int, image: Range, relaxation: Relaxation, size
 
 def norm(x: Tensor) -> Tensor:
     """No less than the Euclidean norm of each row of `x` (rows, *shape)."""
-    flat = x.flatten(1)
-    found: Tensor = torch.linalg.vector_norm(flat, dim=1) * ABOVE + LOST
+    found: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1).mul_(ABOVE).add_(LOST)
     return found  # squares of what is tiny may have been lost
 
 
@@ -162,30 +161,30 @@ class Chords:
         return reduce(torch.add, parts) * ABOVE
 
     def after(
-        self, index: int, given: Sequence[Tensor], y: Tensor, gaps: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The size of a node's output, given those of its inputs, and what it does to the scores that it was computed.
-
-        `gaps` (rows) says what bends that have no row may add.
+        self, index: int, given: Sequence[Tensor], y: Tensor, error: Tensor, gaps: Tensor | None = None
+    ) -> Tensor:
+        """The size of a node's output, given those of its inputs. What it does to the scores that it was computed is
+        added to the `error` (rows); `gaps` (rows) says what bends that have no row may add.
         """
         known, effect = self.coefficients[index], self.effects[index + 1] * ABOVE
-        pairs = list(zip(given, known.gains, strict=True))
-        made = reduce(torch.add, [size * (known.share * absolute * effect) for size, (_, absolute) in pairs])
-        made = made + (known.share * known.constant + known.off) * effect
+        for size, (_, absolute) in zip(given, known.gains, strict=True):
+            error.add_(size, alpha=known.share * absolute * effect)
+        error.add_((known.share * known.constant + known.off) * effect)
         if gaps is not None:
-            made = made + gaps * effect
+            error.add_(gaps, alpha=effect)
         if index in self.measured:
-            return _of_segments(norm(y)), made
-        return (reduce(torch.add, [size * absolute for size, (_, absolute) in pairs]) + known.constant) * ABOVE, made
+            return _of_segments(norm(y))
+        made = torch.full_like(error, known.constant * ABOVE)
+        for size, (_, absolute) in zip(given, known.gains, strict=True):
+            made.add_(size, alpha=absolute * ABOVE)
+        return made
 
     def evaluated(self, rows: Tensor, off: Tensor) -> Tensor:
         """How far scores may be off that are evaluated directly, of inputs that are off by so much (rows), in norm."""
         size, error = self.start(rows, off)
         sizes = [size]
         for index, y in enumerate(self.graph.values(rows)):
-            size, made = self.after(index, [sizes[value] for value in self.graph.nodes[index].inputs], y)
-            sizes.append(size)
-            error = error + made
+            sizes.append(self.after(index, [sizes[value] for value in self.graph.nodes[index].inputs], y, error))
         return error
 
     @cached_property

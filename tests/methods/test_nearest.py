@@ -15,8 +15,8 @@ SURE = arrays(np.bool_, SHAPE, elements=st.sampled_from([False, False, False, Tr
 
 
 @settings(deadline=None)
-@given(NUMBERS, NUMBERS, SURE)
-def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure):
+@given(NUMBERS, NUMBERS, SURE, st.floats(0, 2))
+def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure, guess):
     asked = set()
 
     def bound(rows, places):
@@ -24,7 +24,7 @@ def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure):
         asked.update(zip(rows, places, strict=True))
         return bounds[rows, places]
 
-    for row, place in enumerate(nearest(margins, sure, bound)):
+    for row, place in enumerate(nearest(margins, sure, bound, guess)):
         if place < SHAPE[1]:
             assert sure[row, place] or ((row, place) in asked and bounds[row, place] > 0)
         else:
@@ -34,9 +34,11 @@ def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure):
 
 @settings(deadline=None)
 @given(
-    arrays(np.float64, SHAPE, elements=st.floats(-1, 1)), arrays(np.float64, (SHAPE[0], 1), elements=st.floats(0, 1))
+    arrays(np.float64, SHAPE, elements=st.floats(-1, 1)),
+    arrays(np.float64, (SHAPE[0], 1), elements=st.floats(0, 1)),
+    st.floats(0, 1),
 )
-def test_where_bounds_fall_short_by_the_same_everywhere_two_trials_find_the_first(margins, short):
+def test_where_bounds_fall_short_by_the_same_everywhere_two_trials_find_the_first(margins, short, guess):
     margins, trials = np.sort(margins, 1), np.zeros(SHAPE[0], int)
     bounds = margins - short
 
@@ -44,7 +46,7 @@ def test_where_bounds_fall_short_by_the_same_everywhere_two_trials_find_the_firs
         trials[rows] += 1
         return bounds[rows, places]
 
-    found = nearest(margins, np.zeros(SHAPE, bool), bound)
+    found = nearest(margins, np.zeros(SHAPE, bool), bound, guess)
     proved = (margins > 0) & (bounds > 0)
     rounding = 1e-15
     for row, place in enumerate(found):
@@ -58,3 +60,21 @@ def test_a_bound_that_says_nothing_does_not_end_the_search():
     margins, sure = np.ones_like(bounds), np.zeros(bounds.shape, bool)
     assert nearest(margins, sure, lambda rows, places: bounds[rows, places]).tolist() == [3]
     assert nearest(margins, sure, lambda rows, places: np.full(len(rows), np.nan)).tolist() == [4]
+
+
+def test_a_good_guess_spares_a_trial_and_a_bad_one_costs_no_place():
+    margins, sure = np.array([[1e-3, 1e-2, 0.1, 1.0, 10.0]]), np.zeros((1, 5), bool)
+    for short, guess, expected in ((0.05, 0.05, [2]), (0.05, 0.5, [3, 2]), (0.05, 1e-3, [1, 2]), (0.05, 99.0, [0, 2])):
+        tried = []
+
+        def bound(rows, places, short=short, tried=tried):
+            tried.extend(places.tolist())
+            return margins[rows, places] - short
+
+        assert nearest(margins, sure, bound, guess).tolist() == [2]
+        assert tried == expected
+
+
+def test_a_guess_is_given_up_where_the_bound_says_nothing():
+    margins, bounds = np.array([[0.1, 1.0, 10.0]]), np.array([[0.05, -np.inf, 1.0]])
+    assert nearest(margins, np.zeros((1, 3), bool), lambda rows, places: bounds[rows, places], 0.5).tolist() == [0]

@@ -42,12 +42,9 @@ def drawn(window: SlidingWindow, sizes: tuple[int, int, int], seed: int, rows: i
 
 
 def in_blocks(size: int):
-    """By lines, and by columns with as many outputs as 5."""
-    by_columns = {"MANY_OUTPUTS": 5, "LONG_LINE": 12, "MANY_PICTURES": 2}
-    return (
-        patch.multiple(windows, BLOCK_BYTES=size),
-        patch.multiple(convolution, BLOCK_BYTES=size, SHORT_LINE=4, **by_columns),
-    )
+    """By lines, or by columns where five pictures fit into a block, and there are so many; two with few outputs."""
+    of_products = {"SHORT_LINE": 4, "FEW_OUTPUTS": 5, "MANY_PICTURES": 5}
+    return patch.multiple(windows, BLOCK_BYTES=size), patch.multiple(convolution, BLOCK_BYTES=size, **of_products)
 
 
 def plain(conv: Conv, x: torch.Tensor) -> torch.Tensor:

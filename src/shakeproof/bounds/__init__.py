@@ -5,7 +5,7 @@ from shakeproof.bounds.crown import Planes, gradients_at, planes_below, pulled_b
 from shakeproof.bounds.domain import Boxes, Domain, Hulls
 from shakeproof.bounds.forward import Enclosed, Enclosure, cells_within, enclose, step
 from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within
-from shakeproof.bounds.leads import leads_below, lowest_leads
+from shakeproof.bounds.leads import leads_below, lowest_leads, usual_shortfall
 from shakeproof.bounds.optimise import ascend
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "pulled_back",
     "rows_within",
     "step",
+    "usual_shortfall",
 ]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, reduce
 
 import torch
 from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
 from shakeproof.budget import Budget
-from shakeproof.network import Graph
+from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import (
     ABOVE,
     UNIT,
@@ -30,7 +30,7 @@ from shakeproof.operators import (
     Relaxation,
     stretches,
 )
-from shakeproof.rounding import carried, gammas, noise_of, norm, planes_share, widened
+from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened
 
 FLOAT_BYTES = 8
 
@@ -53,7 +53,13 @@ class Enclosure:
         """With a bound (cells) on the norm: no entry is longer than all, and all are no longer than each together."""
         length = torch.fmin(length, norm(self.radius))
         radius = torch.fmin(self.radius, length.view(-1, *(1,) * (self.radius.dim() - 1)))
-        return replace(self, radius=radius, norm=length)
+        return self.within(radius, length)
+
+    def within(self, radius: Tensor, length: Tensor | None = None) -> Enclosure:
+        """The same affine functions, give or take another radius."""
+        made = replace(self, radius=radius, norm=length)
+        vars(made)["extent"] = self.extent  # that of the same points
+        return made
 
     @cached_property
     def range(self) -> Range:
@@ -63,9 +69,19 @@ class Enclosure:
         return Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
 
     @cached_property
+    def extent(self) -> Tensor:
+        """|centre| + sum |step| at most, of the affine functions: they are no larger anywhere on the cell."""
+        if len(self.points) == 2:
+            return self.points.abs().sum(0).mul_(2)
+        extent = self.points[0].abs()
+        for point in self.points[1:]:
+            extent += point.abs()
+        return extent.mul_(len(self.points))
+
+    @cached_property
     def size(self) -> Tensor:
         """No less than the value's absolute value anywhere on the cell."""
-        return _size(self.points).add_(self.radius)
+        return self.extent + self.radius
 
     @cached_property
     def largest(self) -> Tensor:
@@ -94,22 +110,24 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
     The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. They are
     off by at most `error` (cells, *input_shape).
     """
-    read = (graph.unit - UNIT) * _size(inputs)  # by a network that takes no float64
-    start = Enclosure(domain, inputs, error + read + graph.tiny)
+    start = Enclosure(domain, inputs, error)
+    read = (graph.unit - UNIT) * start.extent  # by a network that takes no float64
+    start = start.within(error + read + graph.tiny)
     values = {0: start.tightened(norm(start.radius)) if graph.is_deep else start}
     largest = {0: values[0].largest}
     off = values[0].radius.flatten(1).amax(1)
-    noise = [off + 4 * planes_share(graph.input_shape, len(graph.nodes)) * largest[0]]
+    noise = (off + 4 * planes_share(graph.input_shape, len(graph.nodes)) * largest[0]).unsqueeze(0)
     relaxations: list[Relaxation] = []
+    all_terms: list[Tensor] = []
     for index, node in enumerate(graph.nodes):
-        given, within = [values[i] for i in node.inputs], torch.stack([largest[i] for i in node.inputs]).amax(0)
+        given, within = [values[i] for i in node.inputs], reduce(torch.maximum, [largest[i] for i in node.inputs])
         made, relaxation, terms = step(graph, index, given, within)
         values[index + 1], largest[index + 1] = made, terms
-        noise.append(noise_of(graph, index, terms))
+        all_terms.append(terms)
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
             del values[dead]
-    scores, noises = values[len(graph.nodes)], torch.stack(noise)
+    scores, noises = values[len(graph.nodes)], torch.cat([noise, noises_of(graph, torch.stack(all_terms))])
     if graph.largest < torch.inf:  # what overflows on its way is not enclosed
         overflows = noises.isinf().any(0).unsqueeze(1)
         scores = replace(scores, radius=torch.where(overflows, torch.nan, scores.radius))
@@ -122,28 +140,27 @@ def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -
     No entry of its inputs is larger than `within` (cells). What a piecewise-linear function is rounded by is left to
     whoever reads it, whose share allows for it.
     """
-    node, share = graph.nodes[index], gammas(graph)[index]
-    operator, constant = node.operator, graph.constants[index]
+    node, share, constant = graph.nodes[index], gammas(graph)[index], graph.largest_constants[index]
+    operator = node.operator
     if isinstance(operator, Affine) and operator.only_moves:
         relaxation: Relaxation = operator.itself([graph.shape(i) for i in node.inputs])
-        radius, terms = relaxation.spread(*(value.radius for value in given)), within + constant.max()
+        radius, terms = relaxation.spread(*(value.radius for value in given)), within + constant
     elif isinstance(operator, Affine):
         relaxation = operator.itself([graph.shape(i) for i in node.inputs])
         radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in given))
-        corners = 2 * len(given[0].points) - 1  # a corner is extrapolated from the points, and so is their rounding
-        radius = radius + (corners * share * constant + graph.offs[index] + graph.tiny)
-        terms = graph.row_sums[index] * torch.stack([value.largest for value in given]).amax(0) + constant.max()
+        radius = radius + _made(graph)(len(given[0].points))[index]
+        terms = graph.row_sums[index] * reduce(torch.maximum, [value.largest for value in given]) + constant
     else:
         relaxation = operator.relaxed(*(value.range for value in given))
         errors = carried(operator, share, [v.radius for v in given], [v.size for v in given])
         radius = relaxation.spread(*errors)
-        terms = operator.steepest * within + constant.max() if isinstance(operator, PiecewiseLinear) else within
+        terms = operator.steepest * within + constant if isinstance(operator, PiecewiseLinear) else within
     points = relaxation.points(*(value.points for value in given))
-    if not isinstance(operator, (Affine, Jumping)) or index + 1 == len(graph.nodes):
-        radius = radius + ((share + 4 * UNIT) * _size(points) + graph.tiny)
-    if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
-        radius = radius + share * given[0].size  # parts of a smooth function may cancel
     made = Enclosure(given[0].domain, points, radius, _image(graph, index, relaxation, given))
+    if not isinstance(operator, (Affine, Jumping)) or index + 1 == len(graph.nodes):
+        made = made.within(torch.add(made.radius, made.extent, alpha=share + 4 * UNIT).add_(graph.tiny))
+    if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
+        made = made.within(made.radius + share * given[0].size)  # parts of a smooth function may cancel
     if graph.is_deep:
         made = made.tightened(_length(graph, index, relaxation, given, made))
     if not isinstance(operator, (Affine, PiecewiseLinear)):
@@ -154,28 +171,42 @@ def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -
 def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure], made: Enclosure) -> Tensor:
     """A bound (cells) on the norm of all that is beside a node's affine functions; infinite if there is none."""
     node, lengths = graph.nodes[index], [value.norm for value in given if value.norm is not None]
-    local = norm(
-        ((0 if isinstance(node.operator, Affine) else gammas(graph)[index]) + 4 * UNIT) * _size(made.points)
-    ) + graph.tiny * float(node.shape.numel())
+    share = gammas(graph)[index]
+    local = norm(made.extent) * ((0 if isinstance(node.operator, Affine) else share) + 4 * UNIT)
     if isinstance(node.operator, Affine):
-        share = gammas(graph)[index]
         gains = stretches(node.operator, [graph.shape(i) for i in node.inputs])
-        local = local + float(share * norm(graph.constants[index]) + norm(graph.offs[index]))
+        local = local + _lengths_made(graph)[index]
         for value, length, (gain, absolute) in zip(given, lengths, gains, strict=True):
             local = local + gain * length + share * absolute * norm(value.size)
         return ABOVE * local
+    local = local + graph.tiny * node.shape.numel()
     if isinstance(node.operator, PiecewiseLinear):
         reach = relaxation.spread(*(torch.zeros_like(value.radius) for value in given))
         return ABOVE * (local + node.operator.stretch * lengths[0] + norm(reach))
     return torch.full_like(local, torch.inf)
 
 
-def _size(points: Tensor) -> Tensor:
-    """|centre| + sum |step| at most, from an affine function's values at the points (m + 1, cells, *shape)."""
-    size = points[0].abs()
-    for point in points[1:]:
-        size += point.abs()
-    return size.mul_(len(points))
+@once_for_each
+def _lengths_made(graph: Graph) -> tuple[float, ...]:
+    """What each node's constant adds to the norm of what is beside an affine one's functions."""
+    return tuple(
+        float(share * norm(constant) + norm(off)) + graph.tiny * node.shape.numel()
+        for node, share, constant, off in zip(graph.nodes, gammas(graph), graph.constants, graph.offs, strict=True)
+    )
+
+
+@once_for_each
+def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
+    """What each node's constant adds to the radius of an affine one, by the number of a cell's points: a corner is
+    extrapolated from the points, and so is their rounding.
+    """
+    tiny, known = graph.tiny, list(zip(gammas(graph), graph.constants, graph.offs, strict=True))
+
+    @cache
+    def found(points: int) -> tuple[Tensor, ...]:
+        return tuple((2 * points - 1) * share * constant + off + tiny for share, constant, off in known)
+
+    return found
 
 
 def _image(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:

@@ -14,7 +14,7 @@ from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
 from shakeproof.network import Graph
 from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
-from shakeproof.rounding import carried, gammas, noise_of, planes_share, widened
+from shakeproof.rounding import carried, gammas, noises_of, planes_share, widened
 
 # How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
@@ -73,7 +73,7 @@ class _Walk:
             self.values[index + 1] = _interval(self.graph, index, relaxation, given)
             terms = relaxation.spread(*map(_size, given)).max() + _size(self.values[index + 1]).max()
             terms = terms + torch.stack([_size(r).max() for r in given]).max()
-            self.noise.append(noise_of(self.graph, index, terms.view(1)))
+            self.noise.append(noises_of(self.graph, terms.view(1, 1), index)[0])
             for dead in self.graph.last_uses[index]:
                 del self.values[dead]
         proving = self.crown(len(self.graph.nodes))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
 from shakeproof.bounds.crown import planes_below
-from shakeproof.bounds.forward import Enclosed
-from shakeproof.network import Graph
+from shakeproof.bounds.domain import Boxes
+from shakeproof.bounds.forward import Enclosed, enclose
+from shakeproof.network import Graph, once_for_each
+
+# Networks have larger values for pictures than for what is grey all over.
+THAN_GREY = 4
 
 
 def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
@@ -42,3 +48,24 @@ def lowest_leads(graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor
         least[cell, other] = torch.fmax(least[cell, other], lowest)
     found = least.amin(1)
     return torch.where(found.isnan(), -torch.inf, found)
+
+
+@once_for_each
+def usual_shortfall(graph: Graph) -> float:
+    """About how much a lower bound of a lead is below it by rounding alone; 0 if nobody knows.
+
+    It is what it falls short by, of the winner's over the second, where all inputs are a half, times a little.
+    """
+    if graph.classes < 2:
+        return 0.0
+    grey = torch.full((2, 1, *graph.input_shape), 0.5, dtype=torch.float64, device=graph.device)
+    here = grey.new_zeros(1, 1)
+    enclosed = enclose(graph, grey, Boxes(here, here), torch.zeros_like(grey[0]))
+    scores = enclosed.scores.points[0]
+    winner, second = scores.argsort(1, descending=True)[0, :2]
+    coefficients = torch.zeros_like(scores)
+    coefficients[0, winner], coefficients[0, second] = 1.0, -1.0
+    backward = planes_below(graph, enclosed, coefficients, winner.new_zeros(1)).lowest(here, here)
+    forward = leads_below(enclosed, winner.view(1))[0, second]
+    short = float(scores[0, winner] - scores[0, second] - torch.fmax(forward, backward))
+    return THAN_GREY * short if isfinite(short) else 0.0

@@ -32,7 +32,7 @@ from shakeproof.rounding import OF_CHORDS, Chords, norm
 # in the sum, and some in its coefficients.
 TOGETHER, OF_COEFFICIENTS, OF_LATE = 8, 16, OF_CHORDS + 32
 # Fewer multiplications than this are not worth the trouble.
-LEAST_SPARED = 1e7
+LEAST_SPARED = 5e6
 
 
 class Behind(NamedTuple):

@@ -66,12 +66,13 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     start, end = z.index_select(0, breaks.segment), z.index_select(0, breaks.segment + 1)
     at = torch.addcmul(start, breaks.fraction, end - start).clamp_(start, end)
     inside = (at > start) & (at < end)
-    order = at.argsort()
-    order = order[breaks.segment[order].argsort(stable=True)]
-    at, inside, neuron = at[order], inside[order], neuron[order]
-    segment, fraction, height = (column[order] for column in breaks[:3])
+    order = at.argsort(stable=True)
+    if plan.line[0] != plan.line[-1]:  # or they increase from segment to segment
+        order = order[breaks.segment[order].argsort(stable=True)]
+    at, inside, neuron = (column.index_select(0, order) for column in (at, inside, neuron))
+    segment, fraction, height = (column.index_select(0, order) for column in breaks[:3])
     fresh = inside.clone()
-    fresh[1:] &= (at.diff() != 0) | (segment.diff() != 0)
+    fresh[1:] &= (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
     all_fresh = bool(fresh.all())
 
     kept = segment if all_fresh else segment[fresh]
@@ -84,8 +85,8 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
         return of_old.masked_scatter_(new, of_new if all_fresh else of_new[fresh])
 
     made = Plan(
-        line=plan.line[source],
-        z=merged(z[source], at),
+        line=plan.line.index_select(0, source),
+        z=merged(z.index_select(0, source), at),
         source=source,
         fraction=merged(nothing[0], fraction),
         gap=nothing[1],

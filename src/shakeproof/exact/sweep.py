@@ -195,8 +195,7 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
             carry(graph, index, entries)
         if chords is not None:
             gaps = rows.gap if index == window.node else None
-            sizes[index + 1], made = chords.after(index, given, values[index + 1], gaps)
-            error = error + made
+            sizes[index + 1] = chords.after(index, given, values[index + 1], error, gaps)
     return Piece(plan.line, plan.z, values[len(graph.nodes)], error)
 
 
@@ -208,6 +207,9 @@ def cut_into_windows(window: Window, longest: int) -> Iterator[Window]:
     plan = window.plan
     end = len(plan.z)
     count = max(1, -(-(end - 1) // (longest - 1)))
+    if count == 1:
+        yield window
+        return
     starts = [end * k // count for k in range(count)]
     for start in reversed(starts):
         shares = start > 0 and bool(plan.line[start - 1] == plan.line[start])

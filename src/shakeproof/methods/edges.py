@@ -144,7 +144,12 @@ class Edges:
         if not edges:
             return np.empty(0, dtype=np.int64)
         margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
-        found = nearest(margin, sure, lambda rows, places: self.bounds([edges[row] for row in rows], places, False))
+        found = nearest(
+            margin,
+            sure,
+            lambda rows, places: self.bounds([edges[row] for row in rows], places, False),
+            self.guessed(margin, sure),
+        )
         left = np.flatnonzero(found == len(self.widths))
         if len(left) and self.batch.computes_exactly:  # that takes its time: only where nothing else will do
             found[left] = nearest(
@@ -153,6 +158,14 @@ class Edges:
                 lambda rows, places: self.bounds([edges[left[row]] for row in rows], places, True),
             )
         return found
+
+    def guessed(self, margin: Floats, sure: NDArray[np.bool_]) -> Floats | float:
+        """What bounds will fall short of margins by; nothing of ties, which are the runtime's to break, and where it is
+        the first place or none.
+        """
+        if len(self.widths) == 1 or not ((margin > 0) & ~sure)[:, 0].any():
+            return 0.0
+        return np.where((margin == TIED).any(1), 0.0, self.batch.usual_shortfall)
 
     def bounds(self, edges: Sequence[Edge], places: Numbers, exact: bool) -> Floats:
         """Lower bounds of the margins of edges, at a place each; ties in float64 are lost if the runtime has them."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
+from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads, usual_shortfall
 from shakeproof.budget import Budget
 from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve, Least, RationalNetwork
@@ -113,6 +113,12 @@ class Proving(Evaluation):
                 if least is not None:
                     found[i] = as_float(least.lead) if is_label or least.lead else TIED
         return found
+
+    @property
+    def usual_shortfall(self) -> float:
+        """By how much such bounds are too low, about."""
+        cells_within(self.graph, self.budget, 1)  # or an error
+        return usual_shortfall(self.meant)
 
     def least(self, number: int, cell: tuple[float, float], leader: int, rival: int) -> Least | None:
         """The leader's least lead over a rival, or over any (-1), without any rounding."""

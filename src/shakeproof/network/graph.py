@@ -114,6 +114,11 @@ class Graph:
         )
 
     @cached_property
+    def largest_constants(self) -> tuple[float, ...]:
+        """The largest entry of each of these."""
+        return tuple(float(constant.max()) for constant in self.constants)
+
+    @cached_property
     def offs(self) -> tuple[Tensor, ...]:
         """For each node, what its constant (1, *shape) is off by, beyond the rounding that its sums allow for."""
         return tuple(

@@ -22,9 +22,8 @@ THIN_GROUP = 4
 SHORT_LINE = 32
 # With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
 FEW_OUTPUTS = 16
-# With so many outputs and entries of a line, of so many pictures at least, columns of positions are worth products of
-# their own.
-MANY_OUTPUTS, LONG_LINE, MANY_PICTURES = 64, 96, 32
+# Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
+MANY_PICTURES = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +46,13 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
-        elif self._has_long_columns(pictures, out):
-            self._multiply_columns(pictures, out)
-        elif self._has_few_outputs and size[1] % 2 == 0:
-            self._doubled._multiply_lines(pictures, out.view(*out.shape[:2], size[1] // 2, 2 * out.shape[3]))
         else:
-            self._multiply_lines(pictures, out)
+            has_columns = self._has_long_columns(pictures, out)
+            few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
+            is_doubled = few and size[1] % 2 == 0
+            conv = self._doubled if is_doubled else self
+            multiply = conv._multiply_columns if has_columns else conv._multiply_lines
+            multiply(pictures, out.view(*out.shape[:2], size[1] // (1 + is_doubled), conv.bias.numel()))
         return out.view(*inputs[0].shape[:2], *out.shape[1:])
 
     def terms(self, *inputs: torch.Size) -> int:
@@ -115,11 +115,11 @@ class Conv(Affine):
 
     @cached_property
     def _doubled(self) -> Conv:
-        """The same for two neighbouring positions at once: a kernel one wider, with twice as many outputs."""
-        tall, wide = self.window.kernel
+        """The same for two neighbouring positions at once: a kernel one step wider, with twice as many outputs."""
+        (tall, wide), (down, step) = self.window.kernel, self.window.strides
         by_entry = self.weight.unflatten(2, (tall, wide, -1))
-        both = [functional.pad(by_entry, (0, 0, place, 1 - place)).flatten(2) for place in (0, 1)]
-        window = replace(self.window, kernel=(tall, wide + 1), strides=(self.window.strides[0], 2))
+        both = [functional.pad(by_entry, (0, 0, place * step, (1 - place) * step)).flatten(2) for place in (0, 1)]
+        window = replace(self.window, kernel=(tall, wide + step), strides=(down, 2 * step))
         return Conv(torch.cat(both, 1), self.bias.repeat(2), window)
 
     def _entry_weights(self) -> Tensor:
@@ -162,10 +162,9 @@ class Conv(Affine):
             torch.addmm(self.bias, pixels[some], self.weight[0].t(), out=target[some])
 
     def _has_long_columns(self, pictures: Tensor, out: Tensor) -> bool:
-        groups, outputs, depth = self.weight.shape
-        is_deep = groups == 1 and outputs >= MANY_OUTPUTS and depth >= LONG_LINE * self.window.kernel[0]
         fitting = BLOCK_BYTES // (max(prod(pictures.shape[1:]), prod(out.shape[1:])) * out.element_size())
-        return is_deep and self.window.dilations[1] == 1 and min(len(pictures), fitting) >= MANY_PICTURES
+        is_whole = len(self.weight) == 1 and self.window.dilations[1] == 1
+        return is_whole and min(len(pictures), fitting) >= MANY_PICTURES
 
     def _multiply_columns(self, pictures: Tensor, out: Tensor) -> None:
         """One column of positions after another: what a line of the kernel sees there lies side by side in the picture,
@@ -175,7 +174,8 @@ class Conv(Affine):
         (lines, wide), (stride, step), left = self.window.kernel, self.window.strides, self.window.pads[1]
         seen = self.window.lines_seen(height, tall)
         many_first = sorted(range(lines), key=lambda line: seen[line][0].start - seen[line][0].stop)
-        some = BLOCK_BYTES // (2 * max(height * width * channels, tall * across * outputs) * out.element_size())
+        fitting = BLOCK_BYTES // (max(height * width * channels, tall * across * outputs) * out.element_size())
+        some = (fitting - 1) | 1  # odd, or all outputs of a position would be in the same few lines of the cache
         for part, target in zip(pictures.split(some), out.split(some), strict=True):
             count = len(part)
             strips = [part[:, phase::stride].transpose(0, 1).flatten(2).flatten(0, 1) for phase in range(stride)]
