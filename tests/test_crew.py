@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,9 @@ def test_a_crew_is_begun_when_it_is_worth_it_and_not_for_ever():
     for _ in range(crews.MOST_BROKEN):
         with crew_for(network, 1, multiplying, 0.6, 1.0) as made:
             assert made is not None
-            made.end()
+            os.kill(made.members[0].process, signal.SIGKILL)
+            with shift(made, 4, packed(7)) as jobs:
+                assert len(list(jobs.results(own, FOREVER))) == 4
     with crew_for(network, 1, multiplying, 1.0, 1.0) as made:
         assert made is None
 
@@ -311,3 +314,50 @@ def test_results_of_another_shift_are_not_taken(crew):
         assert [found for found, _ in made.results(own, FOREVER)] == [7 * number for number in range(6)]
     assert crew.is_over
     assert left.number != made.number
+
+
+def test_a_member_that_is_stopped_is_not_waited_for(monkeypatch):
+    """Not in the middle of a message either, which does not fit into any buffer."""
+    monkeypatch.setattr(crews, "PATIENCE", 0.5)
+    monkeypatch.setattr(crews, "LONG", 0.5)
+    crew = Crew(1, multiplying)
+    os.kill(crew.members[0].process, signal.SIGSTOP)
+    began = time.monotonic()
+    with shift(crew, 4, packed(7) + bytes(10**7)) as made:
+        assert [found for found, _ in made.results(own, FOREVER)] == [0, 7, 14, 21]
+    assert time.monotonic() - began < 20
+    assert crew.is_over
+    assert not is_running(crew.members[0].process)
+
+
+def test_a_member_at_work_is_waited_for(monkeypatch):
+    monkeypatch.setattr(crews, "LONG", 0.5)
+
+    def computing(given, stopped):
+        def do(number):
+            until = time.process_time() + 2
+            while time.process_time() < until:
+                pass
+            return number, os.getpid()
+
+        return do
+
+    crew = Crew(1, computing)
+    try:
+        with shift(crew, 2, b"") as made:
+            time.sleep(0.2)  # so that the other has begun
+            found = list(made.results(lambda number: (number, 0), FOREVER))
+        assert found == [(0, crew.members[0].process), (1, 0)]
+        assert not crew.is_over
+    finally:
+        crew.end()
+
+
+def test_what_was_called_off_is_not_broken():
+    network = Network()
+    for _ in range(2 * crews.MOST_BROKEN):
+        with crew_for(network, 1, multiplying, 1.0, 0.0) as crew:
+            assert crew is not None
+            with suppress(KeyError), shift(crew, 4, packed(7)):
+                raise KeyError
+            assert crew.is_over

@@ -137,7 +137,7 @@ def witness(replayed: bool) -> Witness:
 
 @st.composite
 def comparisons(draw) -> tuple[Comparison | None, bool]:
-    """And whether it is one, somewhere, and runtime and graph agree in all of its places."""
+    """And whether it is one, somewhere, and in all of its places runtime and graph agree, and the property holds."""
     if draw(st.integers(0, 5)) == 0:
         return None, False
     good = draw(st.booleans())
@@ -148,7 +148,7 @@ def comparisons(draw) -> tuple[Comparison | None, bool]:
         for _ in range(draw(st.integers(0, 3)))
     ]
     margin, fails, apart = (list(column) for column in zip(*places, strict=True)) if places else ([], [], [])
-    agrees = all(d <= 1 and not (f and not m <= 0) for m, f, d in places)
+    agrees = all(d <= 1 and m > 0 and not f for m, f, d in places)
     return Comparison(np.array(margin), np.array(fails, dtype=bool), np.array(apart)), bool(places) and agrees
 
 

@@ -46,8 +46,8 @@ MOST_JOBS = 4096 // NUMBER.size - 128
 PATIENCE = 10.0
 # So often a member looks whether its parent is there, in seconds, and a parent whether the time is up.
 WATCH = 2.0
-# A member that takes longer for a job than so many times the longest that was done here, and so many seconds, hangs.
-MUCH_LONGER, LONG = 20.0, 60.0
+# If no member has computed anything for so many seconds, they hang.
+LONG = 60.0
 # So many crews of one network may break; there is no further one. And so many are kept, those that were asked last.
 MOST_BROKEN, MOST_KEPT = 3, 2
 
@@ -80,34 +80,38 @@ class Crew:
 
     def __init__(self, size: int, begin: Begin) -> None:
         self.owner, self.busy, self.is_over, self.is_at_work = os.getpid(), Lock(), False, False
-        self.shifts = 0
+        self.is_broken, self.shifts = False, 0
         self.members: list[Member] = []
-        self.claims, self.offers = os.pipe()
         _try_to_compute()  # what libraries set up at first is set up, and no other thread is at it
+        self.claims, self.offers = os.pipe()
         try:
             for _ in range(size):
-                self.members.append(_forked(self.claims, begin))
+                _fork(self.members, self.claims, begin)
             for member in self.members:
                 if not member.connection.poll(PATIENCE) or member.connection.recv_bytes():
                     raise OSError("a process was begun that cannot compute")
         except (OSError, EOFError) as error:
             self.end()
             raise OSError("no process can be begun to work beside this one") from error
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         """Leave no member behind; in a process that has only inherited the crew, no more than let go of it."""
         if self.is_over:
             return
-        self.is_over = True
-        for member in self.members:
-            member.connection.close()
-            if self.owner == os.getpid():
-                with suppress(ProcessLookupError):
-                    os.kill(member.process, signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(member.process, 0)
-        os.close(self.claims)
-        os.close(self.offers)
+        with _uninterrupted():
+            self.is_over = True
+            for member in self.members:
+                member.connection.close()
+                if self.owner == os.getpid():
+                    with suppress(ProcessLookupError):
+                        os.kill(member.process, signal.SIGKILL)
+                    with suppress(ChildProcessError):
+                        os.waitpid(member.process, 0)
+            os.close(self.claims)
+            os.close(self.offers)
 
 
 class Shift(Generic[Done]):
@@ -117,7 +121,7 @@ class Shift(Generic[Done]):
         self.crew, self.count, self.working, self.is_broken = crew, count, list(crew.members), False
         self.done: dict[int, Done] = {}
         self.left = True  # whether some jobs may not have been begun
-        self.longest = 0.0  # of the jobs that were done here, in seconds
+        self.spent, self.seen_at_work = 0.0, now()  # by members, in seconds of the processor, and when that was more
         crew.is_at_work = True
         crew.shifts += 1
         self.number = crew.shifts
@@ -130,14 +134,10 @@ class Shift(Generic[Done]):
         deadline, is done here.
         """
         for number in range(self.count):
-            began = now()
             while not self.has(number):
                 if (claimed := self.claimed()) is not None:
-                    began = now()
                     self.done[claimed] = own(claimed)
-                    self.longest = max(self.longest, now() - began)
-                    began = now()
-                elif self.working and now() < min(deadline, began + MUCH_LONGER * self.longest + LONG) + PATIENCE:
+                elif self.is_going_on() and now() < deadline + PATIENCE:
                     self.listen(min(WATCH, deadline + PATIENCE - now()))
                 else:
                     if now() < deadline:  # a member hangs; what it would give up now would be less than was asked for
@@ -147,6 +147,13 @@ class Shift(Generic[Done]):
                     if number not in self.done:
                         self.done[number] = own(number)
             yield self.done.pop(number)
+
+    def is_going_on(self) -> bool:
+        """Whether members are at work, and some of them has computed something not long ago."""
+        spent = sum(_processor_seconds(member.process) for member in self.working)
+        if spent > self.spent:
+            self.spent, self.seen_at_work = spent, now()
+        return bool(self.working) and now() < self.seen_at_work + LONG
 
     def has(self, number: int) -> bool:
         """Whether a job is done, as far as one hears."""
@@ -206,6 +213,7 @@ class Shift(Generic[Done]):
         if self.working:
             self.stop()
         if self.is_broken:
+            self.crew.is_broken = True
             self.crew.end()
             return
         while select.select([self.crew.claims], [], [], 0)[0]:  # of members that have failed, and do not take more
@@ -255,7 +263,7 @@ def crew_for(what: Any, size: int, begin: Begin, work: float, worth: float) -> I
         kept.work, kept.last = kept.work + work, next(_times)
         crew = kept.crew
         if crew is not None and crew.is_over:
-            kept.broken += 1
+            kept.broken += crew.is_broken
             crew = kept.crew = None
         elif crew is not None and len(crew.members) != size and crew.busy.acquire(blocking=False):  # not one at work
             crew.end()
@@ -273,9 +281,8 @@ def crew_for(what: Any, size: int, begin: Begin, work: float, worth: float) -> I
     try:
         yield crew
     finally:
-        if (
-            crew.is_at_work
-        ):  # a shift was left, and is kept by a traceback: its results would be taken for the next one's
+        # a shift that was left, and is kept by a traceback: its results would be taken for the next one's
+        if crew.is_at_work:
             crew.end()
         crew.busy.release()
 
@@ -310,17 +317,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
 
 
-def _forked(claims: int, begin: Begin) -> Member:
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals wait until this is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _fork(members: list[Member], claims: int, begin: Begin) -> None:
+    """One more member."""
     parent = os.getpid()
     ours, theirs = socket.socketpair()
-    with warnings.catch_warnings():
+    for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # a member that is stopped in the middle of a message is lost
+        ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", *divmod(int(PATIENCE * 10**6), 10**6)))
+    with _uninterrupted(), warnings.catch_warnings():
         # Python warns of threads whose locks nobody will open in the child; see `_live` for what that touches.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
-    if process == 0:
-        _live(Connection(theirs.detach()), claims, begin, parent)
+        if process == 0:
+            _live(Connection(theirs.detach()), claims, begin, parent)
+        members.append(Member(process, Connection(ours.detach())))
     theirs.close()
-    return Member(process, Connection(ours.detach()))
+
+
+def _processor_seconds(process: int) -> float:
+    """What a process has computed so far; 0 if it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as stat:
+            user, system = stat.read().rsplit(b")", 1)[1].split()[11:13]
+    except OSError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoReturn:
@@ -333,6 +363,7 @@ def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoR
                 own.lock = RLock()
         gc.freeze()  # what was garbage before is its parent's to clear away
         _keep_quiet({connection.fileno(), claims})
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         torch.set_num_threads(1)
         _try_to_compute()
         told: SimpleQueue[bytes] = SimpleQueue()

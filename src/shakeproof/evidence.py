@@ -111,6 +111,11 @@ class Comparison:
         return bool((self.disagreement <= 1).all())
 
     @property
+    def holds(self) -> bool:
+        """Whether the property holds of the graph in every place."""
+        return bool((self.margin > 0).all())
+
+    @property
     def agrees(self) -> bool:
         """Whether their outputs do, and the runtime fails nowhere where the graph does not."""
         return self.outputs_agree and not bool((self.fails & ~(self.margin <= 0)).any())

@@ -62,8 +62,9 @@ class Evidence:
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
-        compared = self.comparison is not None and len(self.comparison.margin) > 0 and self.comparison.agrees
-        agreed = compared or (self.comparison is None and all(proof.is_deployed for proof in self.proofs))
+        compared = self.comparison
+        agreed = compared is not None and len(compared.margin) > 0 and compared.agrees and compared.holds
+        agreed = agreed or (compared is None and all(proof.is_deployed for proof in self.proofs))
         return complete and agreed and self.finite and self.witness is None and not self.is_misclassified
 
     @property
@@ -94,4 +95,6 @@ def _missing(evidence: Evidence) -> Reason:
         return Reason.TIMEOUT
     if evidence.arithmetic == "float32":
         return Reason.FLOAT32
-    return Reason.ROUNDING if any(proof.is_doubtful for proof in evidence.proofs) else Reason.BOUNDS
+    # where all is proved, the property does not hold of a picture on the path whose pixels were rounded
+    doubtful = any(proof.is_doubtful for proof in evidence.proofs) or all(proof.holds for proof in evidence.proofs)
+    return Reason.ROUNDING if doubtful else Reason.BOUNDS

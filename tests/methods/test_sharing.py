@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,11 @@ from models import random_module
 import shakeproof as sp
 from shakeproof import crew as crews
 from shakeproof import demo
-from shakeproof.budget import Budget
+from shakeproof.bounds import cells_within
+from shakeproof.budget import GIB, Budget
 from shakeproof.crew import Crew
 from shakeproof.errors import ProofError
-from shakeproof.exact import Lines, counted, swept_curves
+from shakeproof.exact import Lines, counted, longest_window, swept_curves
 from shakeproof.exact import lines as of_lines
 from shakeproof.exact import sharing as of_sweeps
 from shakeproof.methods import sharing
@@ -41,6 +42,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(of_sweeps, "ENTRIES_A_NODE", 10.0)
     monkeypatch.setattr(sharing, "WORTH_A_PROCESS", 0.0)
     monkeypatch.setattr(of_sweeps, "MANY_BREAKS", 1e9)
+    monkeypatch.setattr(sharing, "WORTH_SHARING", 1.0)
 
 
 @pytest.fixture
@@ -113,6 +115,7 @@ def test_answers_are_those_of_one_core(demo_network, eager, shifts, cores, count
 )
 def test_answers_about_real_networks_are_those_of_one_core(shared, shifts, monkeypatch, network, images, perturbation):
     monkeypatch.setattr(sharing, "WORTH_A_PROCESS", 0.0)
+    monkeypatch.setattr(sharing, "WORTH_SHARING", 1.0)
     loaded, (archive, numbers) = sp.load(shared(network)), images.split("@")
     first, last = map(int, numbers.split(":"))
     pictures = [f"{shared(archive)}@{number}" for number in range(first, last)]
@@ -282,6 +285,65 @@ def test_jobs_of_another_session_are_refused(demo_network):
     colleague = sharing.Colleague(object, demo_network)
     with pytest.raises(ProofError, match="another session"):
         colleague.begin(sharing.packed((3, b"", [])), bool)
+
+
+def test_curves_of_another_network_prove_nothing(demo_network, eager, shifts, monkeypatch):
+    """Whoever has swept a curve, it is compared with what is evaluated here."""
+    one = on(1, sp.profile, demo_network, PICTURES, "box-blur:size=3")
+    swept = Batch.curves
+
+    def better(self, *args):
+        curves = swept(self, *args)
+        for curve, label in zip(curves, self.labels.tolist(), strict=True):
+            curve.scores[:, label] += 100
+        return curves
+
+    monkeypatch.setattr(Batch, "curves", better)
+    two = on(2, sp.profile, demo_network, PICTURES, "box-blur:size=3")
+    assert shifts
+    assert any(result.status == "safe" for result in one)
+    assert not any(result.status == "safe" or result.certified_strength for result in two)
+
+
+def test_weights_that_change_later_are_not_the_networks(eager, shifts):
+    module = random_module(1).double()
+    network = sp.load(module, torch.zeros(1, 1, 8, 8, dtype=torch.float64))
+    pictures = list(torch.rand(5, 1, 8, 8, dtype=torch.float64))
+    before = on(2, sp.profile, network, pictures, "box-blur:size=3")
+    assert any(result.status == "safe" for result in before)
+    with torch.no_grad():
+        for weights in module.parameters():
+            weights.neg_()
+    for cores in (1, 2):
+        after = on(cores, sp.profile, network, pictures, "box-blur:size=3")
+        assert {result.reason for result in after if result.status != "unsafe"} <= {Reason.RUNTIME_DISAGREES}
+    assert shifts
+
+
+def least_memory(enough) -> float:
+    """How many bytes something takes, about."""
+    needed = 2.0**20
+    while True:
+        try:
+            enough(Budget(memory=needed))
+        except sp.ShakeproofError:
+            needed *= 1.02
+        else:
+            return needed
+
+
+@pytest.mark.parametrize("options", [{}, {"arithmetic": "float32"}])
+def test_memory_for_bounds_is_asked_for_before_lines_are_shared(eager, options):
+    torch.manual_seed(0)
+    layers = [(torch.nn.Conv2d(width, 4, 3, padding=1), torch.nn.ReLU()) for width in (1, 4, 4, 4, 4, 4)]
+    flat = torch.nn.Flatten(), torch.nn.Linear(4 * 56 * 56, 3)
+    network = sp.load(torch.nn.Sequential(*chain(*layers), *flat), torch.zeros(1, 1, 56, 56))
+    window = least_memory(lambda budget: longest_window(network.graph, budget))
+    cell = least_memory(lambda budget: cells_within(network.graph, budget, 1))
+    assert window < cell < 2 * window  # enough for two sweeps is not enough for two cells
+    asked = sp.profile, network, list(torch.rand(4, 1, 56, 56, dtype=torch.float64)), "box-blur:size=3", None, 0.01
+    memory = 2.02 * window / GIB
+    assert_same(on(1, *asked, memory=memory, **options), on(2, *asked, memory=memory, **options))
 
 
 class Vanishing(torch.nn.Module):

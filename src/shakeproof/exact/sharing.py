@@ -180,12 +180,11 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
     return Work(start, end, breaks * values)
 
 
-def lines_by_work(graph: Graph, work: Work, lines: Sequence[int], cores: int) -> list[Sequence[int]]:
+def lines_by_work(graph: Graph, work: Work, cores: int) -> list[range]:
     """Jobs of about the same work, of whole lines: their numbers."""
-    each = work.entries[list(lines)].sum(1, keepdims=True)
-    cuts = _cuts(each, *_jobs(graph, float(each.sum()), cores, max(cores, len(lines) // LINES_A_JOB)))
-    edges = sorted({0, len(lines), *map(round, cuts)})
-    return [lines[low:high] for low, high in pairwise(edges)]
+    each = work.entries.sum(1, keepdims=True)
+    cuts = _cuts(each, *_jobs(graph, work.total, cores, max(cores, len(each) // LINES_A_JOB)))
+    return [range(low, high) for low, high in pairwise(sorted({0, len(each), *map(round, cuts)}))]
 
 
 def cut_by_work(

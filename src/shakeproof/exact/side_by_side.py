@@ -14,6 +14,7 @@ from queue import SimpleQueue
 import torch
 from torch import Tensor
 
+from shakeproof.bounds import cells_within
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
@@ -43,11 +44,12 @@ def threads_for(graph: Graph, cores: int) -> Iterator[None]:
 
 
 def cores_for(graph: Graph, lines: Lines, budget: Budget) -> int:
-    """How many groups of lines may be swept at once, as far as memory goes."""
+    """How many groups of lines may be swept at once, and bounded, as far as memory goes."""
     cores = budget.cores if lines.start.device.type == "cpu" else 1
     while cores > 1:
         try:
             longest_window(graph, budget.shared(cores))
+            cells_within(graph, budget.shared(cores), 1)
         except MemoryBudgetError:
             cores -= 1
         else:

@@ -41,20 +41,18 @@ _numbers = count()
 
 class Brackets(NamedTuple):
     """Up to where labels provably win, where they lose, and where they do without rounding though float64 does not show
-    it, by lines; and the lines that direct evaluation contradicts.
+    it, by lines.
     """
 
     wins: dict[int, float]
     loses: dict[int, float]
     sunk: list[tuple[int, Least]]
-    contradicted: set[int]
 
     def add(self, found: Brackets, numbers: Sequence[int]) -> None:
         """What was found of other lines, which have these numbers here."""
         self.wins.update((numbers[n], z) for n, z in found.wins.items())
         self.loses.update((numbers[n], z) for n, z in found.loses.items())
         self.sunk.extend((numbers[n], least) for n, least in found.sunk)
-        self.contradicted.update(numbers[n] for n in found.contradicted)
 
 
 class LinesFound(NamedTuple):
@@ -201,24 +199,22 @@ class Colleague:
         return do
 
 
-def found_by_lines(session: Session, closed: Sequence[int]) -> tuple[LinesFound, Brackets, dict[int, Witness]]:
+def found_by_lines(session: Session) -> tuple[LinesFound, Brackets, dict[int, Witness]]:
     """What is found of a batch whose lines are shared out; and where the runtime shows that labels lose."""
-    batch = session.batch
-    nothing, count = Curve(np.empty(0), np.empty((0, batch.graph.classes))), len(batch.queries)
+    batch, count = session.batch, len(session.batch.queries)
+    nothing = Curve(np.empty(0), np.empty((0, batch.graph.classes)))
     found = LinesFound([nothing] * count, [False] * count, [None] * count, [np.empty(0)] * count)
-    brackets, shown = Brackets({}, {}, [], set()), dict(batch.confirmed)
-    opened = [number for number in range(count) if number not in set(closed)]
-    jobs = [LinesJob(numbers) for numbers in lines_by_work(batch.graph, session.work, opened, session.cores)]
-    done: set[int] = set()
+    brackets, shown, done = Brackets({}, {}, []), dict[int, Witness](), set[int]()
+    jobs = [LinesJob(numbers) for numbers in lines_by_work(batch.graph, session.work, session.cores)]
 
     def here(job: LinesJob, budget: Budget) -> tuple[LinesFound, Brackets] | None:
         before = len(done)
         done.update(job.numbers)
-        told = batch.budget.part(before / len(opened), len(done) / len(opened))
+        told = batch.budget.part(before / count, len(done) / count)
         return job.do(batch, replace(budget, progress=told.progress))
 
     for job, given in zip(jobs, session.results(jobs, here, batch.compare), strict=True):
-        given = given or job.do(batch, session.budget)
+        given = given or here(job, session.budget)
         assert given is not None  # here is a runtime
         part, bracket = given
         for i, number in enumerate(job.numbers):
@@ -227,7 +223,7 @@ def found_by_lines(session: Session, closed: Sequence[int]) -> tuple[LinesFound,
         brackets.add(bracket, job.numbers)
         shown |= batch.shown(found, job.numbers)
         done.update(job.numbers)
-        batch.budget.progress(len(done) / len(opened))
+        batch.budget.progress(len(done) / count)
     return found, brackets, shown
 
 
@@ -240,7 +236,7 @@ def bracketed(batch: Batch, found: LinesFound, session: Session | None) -> tuple
         return batch.brackets(found), batch.shown(found, everyone)
     jobs, shown = [SideJob(found, side) for side in SIDES], dict(batch.confirmed)
     results = session.results(jobs, meanwhile=lambda: shown.update(batch.shown(found, everyone)))
-    both = Brackets({}, {}, [], set())
+    both = Brackets({}, {}, [])
     for job, given in zip(jobs, results, strict=True):
         side = given or job.do(batch, batch.budget)
         assert side is not None  # here is a runtime

@@ -147,14 +147,14 @@ class Batch(Proving):
         probed = self.probe() if self.settings.stop_early else {}
         with session(self, [*self.confirmed]) if swept is None else nullcontext() as helpers:
             if helpers is not None and helpers.takes_lines:
-                found, brackets, shown = found_by_lines(helpers, [*self.confirmed])
+                found, brackets, shown = found_by_lines(helpers)
             else:
                 if helpers is None:
                     self.compare()  # before anything that takes time; others can begin meanwhile
                 found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
         curves = found.curves
-        first = self.first(curves)
+        first, contradicted = self.first(curves), self.contradicted(curves)  # whoever has swept them
         hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
         witnesses = self.witnesses(shown, [*self.sunk, *brackets.sunk])
         seconds = now() - self.started + spent
@@ -165,7 +165,7 @@ class Batch(Proving):
             end = self.path(number).end[0]
             complete = curve.covers(0.0, end)
             label = int(self.labels[number])
-            lower = np.empty(0) if number in brackets.contradicted else found.proved[number]
+            lower = np.empty(0) if number in contradicted else found.proved[number]
             nominal = self.settings.rounding == "nominal"
             lost = brackets.loses.get(number, probed.get(number))
             witness = witnesses.get(number)
@@ -205,15 +205,16 @@ class Batch(Proving):
         curves = self.curves(self.lines, closed, helpers) if swept is None else [*swept]
         timed_out = late or self.budget.is_late()
         losses = [curve.first_loss(int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-        return LinesFound(curves, [timed_out] * len(curves), losses, self.proved(curves, losses))
+        proved = self.proved(curves, losses)
+        is_late = self.budget.is_late()  # for what takes bounds to be proved
+        return LinesFound(curves, [timed_out or (is_late and not (p > 0).all()) for p in proved], losses, proved)
 
     def brackets(self, found: LinesFound, sides: Sequence[Side] = SIDES) -> Brackets:
         """Where labels stop winning, or one side of that."""
         known, self.sunk = self.sunk, []
         try:
             wins, loses = Edges(self, found.curves, found.losses, found.proved, sides).found()
-            contradicted = self.contradicted(found.curves) if "before" in sides else set()
-            return Brackets(wins, loses, self.sunk, contradicted)
+            return Brackets(wins, loses, self.sunk)
         finally:
             self.sunk = known
 

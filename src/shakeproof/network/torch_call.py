@@ -24,5 +24,7 @@ def operand(x: Any) -> Operand:
 
 
 def widened(x: Any) -> Any:
-    """A constant as it is, but floats in float64."""
-    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+    """A constant as it is, but floats in float64; and a copy, or whoever goes on training would change the graph."""
+    if not isinstance(x, Tensor):
+        return x
+    return x.to(torch.float64 if x.is_floating_point() else x.dtype, copy=True)
