@@ -181,7 +181,7 @@ class Curve:
 
     def at(self, z: Floats) -> Floats:
         """Scores at any z in range, by interpolation; within a jump, those of the nearer row."""
-        segment = np.clip(np.searchsorted(self.z, z, side="right") - 1, 0, max(len(self.z) - 2, 0))
+        segment = (np.searchsorted(self.z, z, side="right") - 1).clip(0, max(len(self.z) - 2, 0))
         after = np.minimum(segment + 1, len(self.z) - 1)
         length = np.where(after > segment, self.z[after] - self.z[segment], 1.0)
         fraction = (z - self.z[segment]) / length

@@ -150,7 +150,8 @@ class Proving(Evaluation):
         direct, found = self.scores(owner, z), set()
         for number in dict.fromkeys(owner.tolist()):
             curve, mine = curves[number], owner == number
-            off = 2 * np.nan_to_num(curve.error[piece[mine]]) + NOMINAL * np.abs(curve.scores).max()
+            error = curve.error[piece[mine]]
+            off = 2 * np.where(np.isnan(error), 0.0, error) + NOMINAL * np.abs(curve.scores).max()
             if not (np.abs(direct[mine] - curve.at(z[mine])).max(1) <= off).all():
                 found.add(number)
         return found

@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
@@ -27,9 +28,7 @@ class Linear(Affine):
     bias: Tensor
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        rows = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight.t())
-        return rows.view(*x.shape[:-1], self.weight.shape[0])
+        return functional.linear(inputs[0], self.weight, self.bias)
 
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[1] + 1
