@@ -517,3 +517,12 @@ def test_what_dir_shows():
 def test_the_package_is_the_command():
     done = subprocess.run([sys.executable, "-m", "shakeproof", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"shakeproof, version {sp.__version__}"
+
+
+def test_a_network_behind_a_clip_is_made_once(demo_network):
+    first, again, other = (
+        sp.perturbed(demo_network, [demo.images()[0][0]], f"sharpen:size=3,clip=0..{end}")[0].path
+        for end in (1, 1, 0.9)
+    )
+    assert first.within(demo_network.graph) is again.within(demo_network.graph)
+    assert other.within(demo_network.graph) is not first.within(demo_network.graph)

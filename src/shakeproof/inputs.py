@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.network import Graph, ImageLayout
+from shakeproof.network import Graph, ImageLayout, once_for_each
 from shakeproof.operators import Clip, Range
-from shakeproof.path import Path
+from shakeproof.path import ClipRange, Path
 
 Array32 = NDArray[np.float32]
 
@@ -41,7 +41,12 @@ class InputPath:
 
     def within(self, graph: Graph) -> Graph:
         """The network that takes x(z) as it is before clipping."""
-        return graph if self.path.clip is None else graph.after(Clip(*self.path.clip))
+        clip = self.path.clip
+        if clip is None:
+            return graph
+        if clip not in (known := _behind_clips(graph)):
+            known[clip] = graph.after(Clip(*clip))
+        return known[clip]
 
     def given(self, z: Tensor) -> Array32:
         """What the deployed network is given at z (n, m): float32, clipped if the path is."""
@@ -49,6 +54,12 @@ class InputPath:
 
     def __contains__(self, z: Sequence[float]) -> bool:
         return len(z) == len(self.end) and all(0 <= place <= end for place, end in zip(z, self.end, strict=True))
+
+
+@once_for_each
+def _behind_clips(graph: Graph) -> dict[ClipRange, Graph]:
+    """The network behind clips, as they were asked for: so what is worked out once for a network is, there too."""
+    return {}
 
 
 @dataclass(frozen=True, eq=False)

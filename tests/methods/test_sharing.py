@@ -218,6 +218,8 @@ def test_a_member_that_is_killed_changes_no_answer(demo_network, eager, killed, 
 
 
 ASKING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored by what a shell runs in the background
 import torch
 import shakeproof as sp
 from shakeproof import demo
@@ -248,7 +250,10 @@ def test_nobody_is_left_when_whoever_asks_is_killed(how):
         time.sleep(0.01)
     time.sleep(0.2)  # in the middle of a query
     os.killpg(asking.pid, how) if how == signal.SIGINT else asking.send_signal(how)
-    asking.wait(30)
+    try:
+        asking.wait(30)
+    finally:
+        asking.kill()
     while any(map(is_running, members)) and time.monotonic() < until:
         time.sleep(0.05)
     assert len(members) == 2
