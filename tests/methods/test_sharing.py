@@ -41,7 +41,7 @@ def eager(monkeypatch):
     crews._let_go()  # of those that other tests have had
     monkeypatch.setattr(of_sweeps, "ENTRIES_A_NODE", 10.0)
     monkeypatch.setattr(sharing, "WORTH_A_PROCESS", 0.0)
-    monkeypatch.setattr(of_sweeps, "MANY_BREAKS", 1e9)
+    monkeypatch.setattr(of_sweeps, "USUAL_BREAKS", 1e9)
     monkeypatch.setattr(sharing, "WORTH_SHARING", 1.0)
 
 
@@ -116,6 +116,7 @@ def test_answers_are_those_of_one_core(demo_network, eager, shifts, cores, count
 def test_answers_about_real_networks_are_those_of_one_core(shared, shifts, monkeypatch, network, images, perturbation):
     monkeypatch.setattr(sharing, "WORTH_A_PROCESS", 0.0)
     monkeypatch.setattr(sharing, "WORTH_SHARING", 1.0)
+    monkeypatch.setattr(of_sweeps, "USUAL_BREAKS", 1.0)
     loaded, (archive, numbers) = sp.load(shared(network)), images.split("@")
     first, last = map(int, numbers.split(":"))
     pictures = [f"{shared(archive)}@{number}" for number in range(first, last)]

@@ -32,9 +32,9 @@ JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
 # same time, whatever was predicted. Of one for each, the first is a little larger: its core has nothing else to do.
 SMALLER, EVEN = 0.5, 0.05
-# Breaks are counted on so many parts of a line, on so many parts of all lines; and not at all where so many for each
-# neuron would still be little work.
-PARTS, MOST_PARTS, MANY_BREAKS = 8, 8, 0.5
+# Breaks are counted on so many parts of a line, on so many parts of all lines; and not at all where the usual number of
+# them for each value that may make a neuron bend would be little work.
+PARTS, MOST_PARTS, USUAL_BREAKS = 8, 8, 0.1
 TINY = 1e-300
 # Lines that are swept together share rounds of bets, and more: a job should have so many, if each core has one then.
 LINES_A_JOB = 4
@@ -163,7 +163,7 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
     device, values = lines.start.device, graph.entries
     start, end = (ends.cpu().numpy() for ends in (lines.start, lines.end))
     length = end - start
-    if MANY_BREAKS * bending_values(graph) * values * length.sum() < WORTH_SHARING * job_cost(graph):
+    if USUAL_BREAKS * bending_values(graph) * values * length.sum() < WORTH_SHARING * job_cost(graph):
         return Work(start, end, np.zeros((len(lines), 1)))
     parts = max(1, min(PARTS, MOST_PARTS // len(lines)))
     some = torch.arange(0, len(lines), max(1, -(-len(lines) // MOST_PARTS)), device=device)

@@ -24,8 +24,8 @@ from shakeproof.rounding import Chords
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
 # with many more, what there is time for would not be from the left. In between, so many groups for each core.
 LEAST_WORK, MOST_WORK, GROUPS_A_CORE = 2e7, 1e9, 4
-# Breaks are counted on so many of the lines, and not at all where so many for each neuron would still be little work.
-COUNTED, MANY_BREAKS = 8, 1.0
+# Breaks are counted on so many of the lines, and not at all where the usual number for each value would be little work.
+COUNTED, USUAL_BREAKS = 8, 0.1
 
 
 # Rows with fewer values than this are too small for torch's own threads: one is faster than two.
@@ -62,7 +62,7 @@ def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     if cores == 1:
         return 1
     length = float((lines.end - lines.start).sum())
-    if MANY_BREAKS * bending_values(graph) * graph.entries * length < 2 * LEAST_WORK:
+    if USUAL_BREAKS * bending_values(graph) * graph.entries * length < 2 * LEAST_WORK:
         return 1
     some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
     ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
