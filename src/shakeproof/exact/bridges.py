@@ -28,7 +28,7 @@ from shakeproof.property import margins
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
 # many entries for each node would.
-CELL_COST, PIECE_COST, ENTRIES_A_NODE = 6.0, 0.6, 3e4
+CELL_COST, PIECE_COST, ENTRIES_A_NODE = 12.0, 0.6, 6e4
 # A cell may cost so much on a large network with other functions than ReLU, and has to be done before a deadline.
 WORST_COST = 100.0
 # Of what a line's sweep is predicted to cost, so much may be lost in vain.
