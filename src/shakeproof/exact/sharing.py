@@ -27,17 +27,18 @@ Floats = NDArray[np.float64]
 # for each node. Work is shared if it is so many times that; several jobs for each core if it is so many times that for
 # each; and as many as it takes if each would take long. Before a deadline, some tenths of a second are long: what there
 # is time for should be from the left.
-ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 4.0, 10.0, 1e9, 1e8
+ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 2.0, 10.0, 1e9, 1e8
 JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
-# same time, whatever was predicted. Of one for each, the first is a little larger: its core has nothing else to do.
-SMALLER, EVEN = 0.5, 0.05
+# same time, whatever was predicted. Of one for each, the last is smaller: whoever asks has the runtime to ask as well,
+# which takes as long as sweeping so many rows of each line does. But it is no smaller than such a share of the others.
+SMALLER, ROWS_ASKED, SMALLEST = 0.75, 30, 0.2
 # Breaks are counted on so many parts of a line, on so many parts of all lines; and not at all where the usual number of
 # them for each value that may make a neuron bend would be little work.
 PARTS, MOST_PARTS, USUAL_BREAKS = 8, 8, 0.1
 TINY = 1e-300
-# Lines that are swept together share rounds of bets, and more: a job should have so many, if each core has one then.
-LINES_A_JOB = 4
+# Lines that are swept together share what a job costs beside: it should have so many, or be so many times that.
+LINES_A_JOB, LONG_JOB = 4, 16
 # A cut is moved to the end of a line that is closer than such a share of a job.
 CLOSE = 0.15
 
@@ -183,7 +184,8 @@ def counted(graph: Graph, lines: Lines, most: int) -> Work:
 def lines_by_work(graph: Graph, work: Work, cores: int) -> list[range]:
     """Jobs of about the same work, of whole lines: their numbers."""
     each = work.entries.sum(1, keepdims=True)
-    cuts = _cuts(each, *_jobs(graph, work.total, cores, max(cores, len(each) // LINES_A_JOB)))
+    most = max(len(each) // LINES_A_JOB, min(len(each), int(work.total / (LONG_JOB * job_cost(graph)))))
+    cuts = _cuts(each, _jobs(graph, work.total, len(each), cores, max(cores, most)))
     return [range(low, high) for low, high in pairwise(sorted({0, len(each), *map(round, cuts)}))]
 
 
@@ -197,7 +199,9 @@ def cut_by_work(
     each = np.array([work.on(*stretch) for stretch in stretches])
     total, cost = float(each.sum()), job_cost(graph)
     longest = max(MOST_BEFORE_A_DEADLINE, SEVERAL * cost) if is_timed else MOST_WORK
-    cuts = _cuts(each, *_jobs(graph, total, cores, MOST_JOBS, longest)) if total >= WORTH_SHARING * cost else []
+    asked = len(set(lines.path.tolist()))
+    is_cut = total >= WORTH_SHARING * cost
+    cuts = _cuts(each, _jobs(graph, total, asked, cores, MOST_JOBS, longest)) if is_cut else []
     found, parts = [], work.entries.shape[1]
     for number, (_, low, high) in enumerate(stretches):
         before = sum(cut <= number * parts for cut in cuts)
@@ -209,21 +213,24 @@ def cut_by_work(
     return found
 
 
-def _jobs(graph: Graph, total: float, cores: int, most: int, longest: float = math.inf) -> tuple[int, float]:
-    """Into how many jobs so much work should be cut, none of them longer than that; and by how much the first ones
-    should be larger.
-    """
+def _jobs(graph: Graph, total: float, lines: int, cores: int, most: int, longest: float = math.inf) -> Floats:
+    """Into how many jobs so much work on some lines should be cut, none of them longer than that; their sizes."""
     several = min(max(round(total / (SEVERAL * job_cost(graph))), 1), JOBS_A_CORE)
     count = min(cores * max(several, math.ceil(total / longest / cores)), most)
-    return count, EVEN if count <= cores else SMALLER if count <= JOBS_A_CORE * cores else 0.0
+    if count > cores:
+        taper = SMALLER if count <= JOBS_A_CORE * cores else 0.0
+        return np.linspace(1 + taper, 1 - taper, count)
+    asking = ROWS_ASKED * lines * graph.entries
+    sizes = np.full(count, (total + asking) / count)
+    sizes[-1] = max(sizes[-1] - asking, SMALLEST * sizes[-1])
+    return sizes
 
 
-def _cuts(work: Floats, count: int, taper: float) -> list[float]:
-    """Where to cut lines with so much work on their parts, (lines, parts), into so many jobs, the first of which are
-    larger by such a share: in parts from the first one's start. At the end of a line, if one is close.
+def _cuts(work: Floats, jobs: Floats) -> list[float]:
+    """Where to cut lines with so much work on their parts, (lines, parts), into jobs of such sizes: in parts from the
+    first one's start. At the end of a line, if one is close.
     """
-    done = np.concatenate([[0.0], work.cumsum()])
-    sizes = np.linspace(1 + taper, 1 - taper, count).cumsum()
+    done, sizes, count = np.concatenate([[0.0], work.cumsum()]), jobs.cumsum(), len(jobs)
     wanted = done[-1] * sizes[:-1] / sizes[-1]
     cuts = np.interp(wanted, done, np.arange(len(done)))
     ends = np.arange(0, len(done), work.shape[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -138,11 +138,11 @@ class Proving(Evaluation):
     def rational(self) -> RationalNetwork:
         return RationalNetwork(self.graph)
 
-    def contradicted(self, curves: Sequence[Curve]) -> set[int]:
+    def contradicted(self, curves: Mapping[int, Curve]) -> set[int]:
         """The lines on which direct evaluation, in the middle of some pieces, is farther from the curve than both may
         be off: a bug, on which nothing may rest.
         """
-        spots = [(number, piece) for number, curve in enumerate(curves) for piece in self.spots(number, curve)]
+        spots = [(number, piece) for number, curve in curves.items() for piece in self.spots(number, curve)]
         if not spots:
             return set()
         owner, piece = np.array(spots).T

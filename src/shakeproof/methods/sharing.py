@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -207,23 +207,30 @@ def found_by_lines(session: Session) -> tuple[LinesFound, Brackets, dict[int, Wi
     brackets, shown, done = Brackets({}, {}, []), dict[int, Witness](), set[int]()
     jobs = [LinesJob(numbers) for numbers in lines_by_work(batch.graph, session.work, session.cores)]
 
-    def here(job: LinesJob, budget: Budget) -> tuple[LinesFound, Brackets] | None:
-        before = len(done)
-        done.update(job.numbers)
-        told = batch.budget.part(before / count, len(done) / count)
-        return job.do(batch, replace(budget, progress=told.progress))
-
-    for job, given in zip(jobs, session.results(jobs, here, batch.compare), strict=True):
-        given = given or here(job, session.budget)
-        assert given is not None  # here is a runtime
+    def take(job: LinesJob, given: tuple[LinesFound, Brackets]) -> None:
         part, bracket = given
         for i, number in enumerate(job.numbers):
             found.curves[number], found.late[number] = part.curves[i], part.late[i]
             found.losses[number], found.proved[number] = part.losses[i], part.proved[i]
         brackets.add(bracket, job.numbers)
-        shown |= batch.shown(found, job.numbers)
+        shown.update(batch.shown(found, job.numbers))
+        batch.distrust(found, job.numbers)
         done.update(job.numbers)
         batch.budget.progress(len(done) / count)
+
+    def here(job: LinesJob, budget: Budget) -> Literal["taken"]:
+        """A job and all that follows from it, while others are at work."""
+        told = batch.budget.part(len(done) / count, (len(done) + len(job.numbers)) / count)
+        given = job.do(batch, replace(budget, progress=told.progress))
+        assert given is not None  # here is a runtime
+        take(job, given)
+        return "taken"
+
+    for job, given in zip(jobs, session.results(jobs, here, batch.compare), strict=True):
+        if given is None:
+            here(job, session.budget)
+        elif given != "taken":
+            take(job, given)
     return found, brackets, shown
 
 

@@ -153,8 +153,8 @@ class Batch(Proving):
                     self.compare()  # before anything that takes time; others can begin meanwhile
                 found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
-        curves = found.curves
-        first, contradicted = self.first(curves), self.contradicted(curves)  # whoever has swept them
+                self.distrust(found, range(len(self.queries)))
+        curves, first = found.curves, self.first(found.curves)
         hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
         witnesses = self.witnesses(shown, [*self.sunk, *brackets.sunk])
         seconds = now() - self.started + spent
@@ -165,7 +165,6 @@ class Batch(Proving):
             end = self.path(number).end[0]
             complete = curve.covers(0.0, end)
             label = int(self.labels[number])
-            lower = np.empty(0) if number in contradicted else found.proved[number]
             nominal = self.settings.rounding == "nominal"
             lost = brackets.loses.get(number, probed.get(number))
             witness = witnesses.get(number)
@@ -176,7 +175,8 @@ class Batch(Proving):
             timed_out = found.late[number]
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
             left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
-            proof = Swept(curve, label, end, lower, brackets.wins.get(number, 0.0), lost, timed_out, nominal, left)
+            wins, lower = brackets.wins.get(number, 0.0), found.proved[number]
+            proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,
@@ -208,6 +208,11 @@ class Batch(Proving):
         proved = self.proved(curves, losses)
         is_late = self.budget.is_late()  # for what takes bounds to be proved
         return LinesFound(curves, [timed_out or (is_late and not (p > 0).all()) for p in proved], losses, proved)
+
+    def distrust(self, found: LinesFound, numbers: Sequence[int]) -> None:
+        """Let nothing be proved by curves that direct evaluation contradicts, whoever has swept them."""
+        for number in self.contradicted({number: found.curves[number] for number in numbers}):
+            found.proved[number] = np.empty(0)
 
     def brackets(self, found: LinesFound, sides: Sequence[Side] = SIDES) -> Brackets:
         """Where labels stop winning, or one side of that."""
