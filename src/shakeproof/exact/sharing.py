@@ -30,9 +30,10 @@ Floats = NDArray[np.float64]
 ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 2.0, 10.0, 1e9, 1e8
 JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
-# same time, whatever was predicted. Of one for each, the last is smaller: whoever asks has the runtime to ask as well,
-# which takes as long as sweeping so many rows of each line does. But it is no smaller than such a share of the others.
-SMALLER, ROWS_ASKED, SMALLEST = 0.75, 30, 0.2
+# same time, whatever was predicted; and none is larger than such a share of what a core has to do. Of one for each, the
+# last is smaller: whoever asks has the runtime to ask as well, which takes as long as sweeping so many rows of each line
+# does. But it is no smaller than such a share of the others.
+SMALLER, LARGEST, ROWS_ASKED, SMALLEST = 0.75, 0.8, 30, 0.2
 # Breaks are counted on so many parts of a line, on so many parts of all lines; and not at all where the usual number of
 # them for each value that may make a neuron bend would be little work.
 PARTS, MOST_PARTS, USUAL_BREAKS = 8, 8, 0.1
@@ -218,7 +219,7 @@ def _jobs(graph: Graph, total: float, lines: int, cores: int, most: int, longest
     several = min(max(round(total / (SEVERAL * job_cost(graph))), 1), JOBS_A_CORE)
     count = min(cores * max(several, math.ceil(total / longest / cores)), most)
     if count > cores:
-        taper = SMALLER if count <= JOBS_A_CORE * cores else 0.0
+        taper = min(SMALLER, LARGEST * count / cores - 1) if count <= JOBS_A_CORE * cores else 0.0
         return np.linspace(1 + taper, 1 - taper, count)
     asking = ROWS_ASKED * lines * graph.entries
     sizes = np.full(count, (total + asking) / count)
