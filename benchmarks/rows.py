@@ -135,7 +135,7 @@ def asked(source: Path, threads: int, *words: str) -> dict[str, float]:
 
 
 def tried(source: Path, threads: int, *words: str) -> dict[str, float]:
-    """The same; nothing where that fails: another version may not load every network."""
+    """The same; nothing where that fails: another version may not load every network, or have memory enough."""
     try:
         return asked(source, threads, *words)
     except click.ClickException as error:
@@ -148,8 +148,8 @@ def in_a_minute(source: Path, data: Path, memory: float) -> dict[str, float]:
     picture = str(sorted((data / "data/imagenet").glob("*.jpg"))[0])
     words = ["-p", "box-blur:size=5", "--resize", "256", "--crop", "224", "--timeout", "60", "--threads", "1"]
     command = ["-m", "shakeproof.cli", "profile", str(data / EFFICIENTNET), picture, *words, "--memory", str(memory)]
-    answer = asked(source, 1, *command, "--json")
-    return {"certified_per_minute": answer["certified_strength"], "pieces": answer["pieces"]}
+    answer = tried(source, 1, *command, "--json")
+    return {"certified_per_minute": answer["certified_strength"], "pieces": answer["pieces"]} if answer else {}
 
 
 def print_rows(console: Console, rows: list[dict[str, float | str]]) -> None:

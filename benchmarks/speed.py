@@ -1,12 +1,12 @@
 """How close the exact sweep comes to the physical limit: about one forward pass of one row per breakpoint.
 
-    python benchmarks/speed.py [--data DIR] [--only NAME,...] [--json FILE]
+    python benchmarks/speed.py [--data DIR] [--only NAME,...] [--threads 1] [--json FILE]
 
 For each network and perturbation: the number of linear pieces, seconds, peak memory, and two ratios measured in the
 same run. `ratio_f64` is seconds / (pieces x seconds of one row's forward pass in float64, by the fastest batch size),
 and `ratio_f32` the same against torch's float32 forward pass. `rounding` is what enclosing it adds to the sweep, in the
 same run, and `norms` the seconds that the norms of the layers take once. Small networks are given many lines at once.
-See docs/speed.md.
+All of it is on one thread, as every process sweeps; what more cores give is `cores.py`'s. See docs/speed.md.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ class Row:
     norms_seconds: float
 
 
-def measure(name: str, data: Path, memory: float) -> list[Row]:
+def measure(name: str, data: Path, memory: float, threads: int) -> list[Row]:
     """All perturbations of one network."""
     keep_freed_memory()
+    torch.set_num_threads(threads)
     model, images = NETWORKS[name]
     network = sp.load(data / model)
     pictures = [read_image(f"{data}/{image}").fitted(network.picture()) for image in images(data)]
@@ -213,8 +214,8 @@ def peak_mib() -> float:
     return float("nan")
 
 
-def print_rows(console: Console, rows: Sequence[Row]) -> None:
-    table = Table(title=f"the exact sweep on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+def print_rows(console: Console, rows: Sequence[Row], threads: int) -> None:
+    table = Table(title=f"the exact sweep, threads: {threads}, load {os.getloadavg()[0]:.1f}")
     for heading in ("network", "perturbation", "lines", "pieces", "seconds", "peak MiB", "ratio f64", "ratio f32",
                     "rounding", "norms"):  # fmt: skip
         table.add_column(heading, justify="left" if heading in ("network", "perturbation") else "right")
@@ -235,7 +236,8 @@ DATA = Path(__file__).resolve().parents[2] / "shared"
 @click.option("--only", default=",".join(NETWORKS), help="Networks, comma-separated.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option("--memory", default=1.0, show_default=True, help="Working memory in GiB.")
-def main(data: Path, only: str, file: Path | None, memory: float) -> None:
+@click.option("--threads", default=1, show_default=True)
+def main(data: Path, only: str, file: Path | None, memory: float, threads: int) -> None:
     """Measure the exact sweep, each network in a process of its own."""
     names = only.split(",")
     unknown = [name for name in names if name not in NETWORKS]
@@ -245,9 +247,9 @@ def main(data: Path, only: str, file: Path | None, memory: float) -> None:
     context = multiprocessing.get_context("spawn")
     for name in names:
         with context.Pool(1) as pool:
-            rows += pool.apply(measure, (name, data, memory))
+            rows += pool.apply(measure, (name, data, memory, threads))
         console.print(f"[dim]{name} done[/]")
-    print_rows(console, rows)
+    print_rows(console, rows, threads)
     if file is not None:
         file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 

@@ -31,12 +31,12 @@ ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5,
 JOBS_A_CORE = 4
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
 # same time, whatever was predicted; and none is larger than such a share of what a core has to do. Of one for each, the
-# last is smaller: whoever asks has the runtime to ask as well, which takes as long as sweeping so many rows of each line
-# does. But it is no smaller than such a share of the others.
+# last is smaller: whoever asks has the runtime to ask as well, which takes as long as sweeping so many rows of each
+# line does. But it is no smaller than such a share of the others.
 SMALLER, LARGEST, ROWS_ASKED, SMALLEST = 0.75, 0.8, 30, 0.2
-# Breaks are counted on so many parts of a line, on so many parts of all lines; and not at all where the usual number of
-# them for each value that may make a neuron bend would be little work.
-PARTS, MOST_PARTS, USUAL_BREAKS = 8, 8, 0.1
+# Breaks are counted on so many parts of all lines, or on so many lines; and not at all where the usual number of them
+# for each value that may make a neuron bend would be little work.
+PARTS, MOST_COUNTED, USUAL_BREAKS = 8, 24, 0.1
 TINY = 1e-300
 # Lines that are swept together share what a job costs beside: it should have so many, or be so many times that.
 LINES_A_JOB, LONG_JOB = 4, 16
@@ -159,26 +159,25 @@ def job_cost(graph: Graph) -> float:
 def counted(graph: Graph, lines: Lines, most: int) -> Work:
     """How much work lines are, by how often neurons bend on parts of them; so many rows are evaluated at once.
 
-    Nothing, if it is little work for sure. Of many lines, some are counted; and one more than is seen is taken for
-    granted on each part.
+    Nothing, if it is little work for sure. Of many lines, some are counted, and speak for those that follow; and one
+    break more than is seen is taken for granted on each part.
     """
     device, values = lines.start.device, graph.entries
     start, end = (ends.cpu().numpy() for ends in (lines.start, lines.end))
     length = end - start
     if USUAL_BREAKS * bending_values(graph) * values * length.sum() < WORTH_SHARING * job_cost(graph):
         return Work(start, end, np.zeros((len(lines), 1)))
-    parts = max(1, min(PARTS, MOST_PARTS // len(lines)))
-    some = torch.arange(0, len(lines), max(1, -(-len(lines) // MOST_PARTS)), device=device)
-    run = parts + 1
+    parts, together = max(1, PARTS // len(lines)), -(-len(lines) // MOST_COUNTED)
+    some, run = torch.arange(0, len(lines), together, device=device), parts + 1
     line, share = some.repeat_interleave(run), torch.linspace(0, 1, run, dtype=torch.float64, device=device)
     z = lines.start[line] + share.repeat(len(some)) * (lines.end - lines.start)[line]
     step = run * max(1, most // run)
     rows = (lines.at(*ends) for ends in zip(line.split(step), z.split(step), strict=True))
     found = torch.cat([count_breaks(graph, some_rows, run)[1] for some_rows in rows])
     breaks = found.view(len(some), parts).double().cpu().numpy() + 1
-    if len(some) < len(lines):
-        density = breaks.sum() / max(float(length[some.cpu().numpy()].sum()), TINY)
-        breaks = (density * length)[:, None]
+    if together > 1:
+        density = breaks[:, 0] / np.maximum(length[::together], TINY)
+        breaks = (density.repeat(together)[: len(lines)] * length)[:, None]
     return Work(start, end, breaks * values)
 
 

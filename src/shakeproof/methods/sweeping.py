@@ -43,7 +43,7 @@ PROBES = 32
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
-# values in all. More gain nothing; and the answers to some come before the others are worked on.
+# values in all for each core. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 
@@ -51,7 +51,8 @@ NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 def lines_at_once(network: Network) -> int:
     """How many queries should share a sweep; counted, not timed, so that the same queries give the same pieces."""
     graph = network.graph
-    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * graph.input_shape.numel()), VALUES_AT_ONCE // graph.entries))
+    values = VALUES_AT_ONCE * torch.get_num_threads()
+    return max(1, min(LINES_AT_ONCE, LINE_BYTES // (16 * graph.input_shape.numel()), values // graph.entries))
 
 
 def answer_by_sweep(
