@@ -166,6 +166,7 @@ def main(data: Path, before: Path | None, only: str, rounds: int, file: Path | N
         if before is not None:
             ratios = [mine / other for mine, other in zip(*times, strict=True)]
             line += f", {statistics.median(ratios):.2f} of before ({min(ratios):.2f} to {max(ratios):.2f})"
+            line += f", {sum(times[0]) / sum(times[1]):.2f} all together"
         click.echo(f"{line}; load {os.getloadavg()[0]:.1f}")
     if file is not None:
         file.write_text(json.dumps(found, indent=1) + "\n")

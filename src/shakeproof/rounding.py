@@ -152,8 +152,10 @@ class Chords:
     graph: Graph
 
     def start(self, rows: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
-        """The size of inputs (rows, *input_shape), and what it does to scores that they are `off` (rows), in norm."""
-        return _of_segments(norm(rows)), off * (self.effects[0] * ABOVE)
+        """The size of inputs (rows, *input_shape), and what it does to scores that they are `off` (rows), in norm, and
+        that constants are rounded.
+        """
+        return _of_segments(norm(rows)), torch.add(_of_constants(self.graph), off, alpha=self.effects[0] * ABOVE)
 
     def between(self, sizes: Mapping[int, Tensor], units: float = OF_CHORDS) -> Tensor:
         """What rows put between others, off by so many units of the sizes of values (by number), do to the scores."""
@@ -169,7 +171,6 @@ class Chords:
         known, effect = self.coefficients[index], self.effects[index + 1] * ABOVE
         for size, (_, absolute) in zip(given, known.gains, strict=True):
             error.add_(size, alpha=known.share * absolute * effect)
-        error.add_((known.share * known.constant + known.off) * effect)
         if gaps is not None:
             error.add_(gaps, alpha=effect)
         if index in self.measured:
@@ -220,6 +221,14 @@ def _effects(graph: Graph) -> tuple[float, ...]:
         for value, (gain, _) in zip(graph.nodes[index].inputs, known.gains, strict=True):
             found[value] += gain * found[index + 1] * ABOVE
     return tuple(found)
+
+
+@once_for_each
+def _of_constants(graph: Graph) -> Tensor:
+    """What the rounding of all nodes' constants, and of sums with them, does to the scores."""
+    nodes = zip(_coefficients(graph), _effects(graph)[1:], strict=True)
+    parts = [(known.share * known.constant + known.off) * effect * ABOVE for known, effect in nodes]
+    return torch.tensor(sum(parts), dtype=torch.float64, device=graph.device)
 
 
 def _coefficients_of(graph: Graph, index: int) -> Coefficients:

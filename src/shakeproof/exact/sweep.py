@@ -119,9 +119,10 @@ def sweep(
         window = stack.pop()
         if is_open is not None:
             wanted = is_open()
-            if not bool(wanted.any()):
-                return
-            window = window._replace(plan=window.plan.of_lines(wanted))
+            if not bool(wanted.all()):
+                if not bool(wanted.any()):
+                    return
+                window = window._replace(plan=window.plan.of_lines(wanted))
         if len(window.plan.z):
             step = advance(graph, window, chords, budget)
             if step is None:
