@@ -31,8 +31,8 @@ from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, assemble, sweep
 from shakeproof.exact.rows import Plan, insert
-from shakeproof.network import Graph, without_max_pools
-from shakeproof.operators import Breaks, Clip, LeakyRelu
+from shakeproof.network import Graph, Node, without_max_pools
+from shakeproof.operators import Breaks, Clip, LeakyRelu, Linear
 from shakeproof.path import Path
 from shakeproof.rounding import Chords
 
@@ -165,6 +165,18 @@ def test_chords_of_late_rows_contain_the_truth(seed):
 def test_chords_of_networks_that_amplify_rounding_contain_the_truth(seed, layers, factor):
     graph = amplifying(factor, layers)
     assert apart(graph, path_of(graph, seed, 1)) <= 1
+
+
+def test_chords_allow_for_constants_that_scores_are_rounded_to():
+    """Nothing behind a bias reads how large it made the scores: what they are rounded by is its own."""
+    weight = torch.linspace(0.1, 0.7, 6, dtype=torch.float64).view(2, 3)
+    bias = torch.tensor([1e9, -3e9], dtype=torch.float64)
+    node = Node(Linear(weight, bias), (0,), torch.Size([2]))
+    graph = Graph(torch.Size([3]), (node,))
+    slopes, base = torch.linspace(0.3, 0.9, 6, dtype=torch.float64).view(2, 3)
+    assert 0 < apart(graph, Path(slopes.unsqueeze(0), base)) <= 1
+    with patch("shakeproof.rounding._of_constants", lambda graph: torch.tensor(0.0, dtype=torch.float64)):
+        assert apart(graph, Path(slopes.unsqueeze(0), base)) > 1
 
 
 def test_chords_without_rounding_would_be_noticed(monkeypatch):
