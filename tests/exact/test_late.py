@@ -96,6 +96,28 @@ def test_late_rows_are_where_others_would_be(seed):
         assert np.abs(other.at(z) - direct).max() < 1e-10
 
 
+class Past(nn.Module):
+    """A ReLU whose output is read again, as it is, behind another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 60), nn.Linear(60, 60), nn.Linear(60, 3)
+
+    def forward(self, x):
+        once = torch.relu(self.first(x.flatten(1)))
+        return self.last(torch.relu(once + torch.relu(self.second(once))))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_rows_of_neurons_that_are_off_are_nothing(seed):
+    """Rounding would make breaks of them, where others read them."""
+    torch.manual_seed(seed)
+    graph, lines = load(Past().double(), torch.zeros(1, 1, 8, 8).double()).graph, random_lines(1, seed)
+    ((usual,), _), ((found,), some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
+    assert some > 10
+    assert len(found.z) == len(usual.z)
+
+
 def test_stretches_end_where_entries_can_no_longer_be_told():
     """At the next ReLU; not at all before max pooling, whose ties rounding would break."""
     graph = graph_of(0)

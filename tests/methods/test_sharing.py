@@ -23,7 +23,7 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import GIB, Budget
 from shakeproof.crew import Crew
 from shakeproof.errors import ProofError
-from shakeproof.exact import Lines, counted, longest_window, swept_curves
+from shakeproof.exact import Curve, Lines, counted, longest_window, swept_curves
 from shakeproof.exact import lines as of_lines
 from shakeproof.exact import sharing as of_sweeps
 from shakeproof.methods import sharing
@@ -309,6 +309,33 @@ def test_curves_of_another_network_prove_nothing(demo_network, eager, shifts, mo
     assert shifts
     assert any(result.status == "safe" for result in one)
     assert not any(result.status == "safe" or result.certified_strength for result in two)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_curve_that_is_contradicted_says_nothing(demo_network, eager, monkeypatch, cores):
+    """Neither up to where a label wins nor where it loses, nor that it does at strength 0."""
+    blur = "motion-blur:size=9,angle=90"
+    before = on(1, sp.profile, demo_network, PICTURES, blur)
+    lost = [number for number, result in enumerate(before) if result.status == "unsafe"]
+    assert lost
+    monkeypatch.setattr(Batch, "contradicted", lambda self, curves: set(curves))
+    after = on(cores, sp.profile, demo_network, PICTURES, blur)
+    for number in lost:
+        assert after[number].status == "unsafe"  # the runtime shows it
+        assert after[number].critical_strength == (0.0, 1.0)
+    assert not any(result.status == "safe" or result.certified_strength for result in after)
+    scores = Batch.first(batch := made_batch(demo_network, blur), found_wrong(batch))
+    assert np.abs(scores - demo_network.scores(batch.inputs([0], [0.0])).numpy()).max() < 1e-9
+
+
+def made_batch(network, blur: str) -> Batch:
+    return Batch(network, sp.perturbed(network, PICTURES[:1], blur), sp.Settings(), Budget())
+
+
+def found_wrong(batch: Batch) -> sharing.LinesFound:
+    """A curve with other scores, which is known to be wrong."""
+    curve = Curve(np.array([0.0, 1.0]), np.full((2, batch.graph.classes), 7.0))
+    return sharing.LinesFound([curve], [False], [None], [np.empty(0)])
 
 
 def test_weights_that_change_later_are_not_the_networks(eager, shifts):

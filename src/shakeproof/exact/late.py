@@ -65,15 +65,13 @@ def _behind(graph: Graph, start: int) -> Behind:
         if not carry(graph, index, entries):
             return Behind(index, multiplications)
         if index + 1 in entries:
-            before = max(roundings[value] for value in node.inputs if value in entries)
-            own = (
-                node.operator.roundings + 1 if isinstance(node.operator, Affine) and not node.operator.only_moves else 0
-            )
-            roundings[index + 1] = before + own
-            if before + own > OF_COEFFICIENTS + 1:  # products of products
-                return Behind(index, multiplications)
-        if index + 1 in entries and isinstance(node.operator, Affine) and not node.operator.only_moves:
-            multiplications += node.shape.numel() * node.operator.terms(*(graph.shape(i) for i in node.inputs))
+            assert isinstance(node.operator, Affine)
+            roundings[index + 1] = max(roundings[value] for value in node.inputs if value in entries)
+            if not node.operator.only_moves:
+                roundings[index + 1] += node.operator.roundings + 1
+                if roundings[index + 1] > OF_COEFFICIENTS + 1:  # products of products
+                    return Behind(index, multiplications)
+                multiplications += node.shape.numel() * node.operator.terms(*(graph.shape(i) for i in node.inputs))
     return Behind(len(graph.nodes), multiplications)
 
 

@@ -172,6 +172,8 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     for index in range(max(window.node, 0), len(graph.nodes) + 1):
         if late is not None and index == stretches_behind(graph)[window.node].end:
             values = late.completed(values, entries)
+            if window.node + 1 in values:  # of a ReLU: where that is off, chords and kinks add up to about nothing
+                values[window.node + 1].clamp_(min=0)
             sizes, error = late.sized(sizes, error, entries, chords)
             late = None
         if index == len(graph.nodes):

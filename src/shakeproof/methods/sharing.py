@@ -214,7 +214,7 @@ def found_by_lines(session: Session) -> tuple[LinesFound, Brackets, dict[int, Wi
             found.losses[number], found.proved[number] = part.losses[i], part.proved[i]
         brackets.add(bracket, job.numbers)
         shown.update(batch.shown(found, job.numbers))
-        batch.distrust(found, job.numbers)
+        batch.distrust(found, brackets, job.numbers)
         done.update(job.numbers)
         batch.budget.progress(len(done) / count)
 

@@ -154,8 +154,8 @@ class Batch(Proving):
                     self.compare()  # before anything that takes time; others can begin meanwhile
                 found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
-                self.distrust(found, range(len(self.queries)))
-        curves, first = found.curves, self.first(found.curves)
+                self.distrust(found, brackets, range(len(self.queries)))
+        curves, first = found.curves, self.first(found)
         hopeless = np.flatnonzero(~np.isfinite(first).all(1)).tolist()
         witnesses = self.witnesses(shown, [*self.sunk, *brackets.sunk])
         seconds = now() - self.started + spent
@@ -210,10 +210,12 @@ class Batch(Proving):
         is_late = self.budget.is_late()  # for what takes bounds to be proved
         return LinesFound(curves, [timed_out or (is_late and not (p > 0).all()) for p in proved], losses, proved)
 
-    def distrust(self, found: LinesFound, numbers: Sequence[int]) -> None:
-        """Let nothing be proved by curves that direct evaluation contradicts, whoever has swept them."""
+    def distrust(self, found: LinesFound, brackets: Brackets, numbers: Sequence[int]) -> None:
+        """Let nothing rest on curves that direct evaluation contradicts, whoever has swept them."""
         for number in self.contradicted({number: found.curves[number] for number in numbers}):
             found.proved[number] = np.empty(0)
+            brackets.wins.pop(number, None)
+            brackets.loses.pop(number, None)
 
     def brackets(self, found: LinesFound, sides: Sequence[Side] = SIDES) -> Brackets:
         """Where labels stop winning, or one side of that."""
@@ -322,14 +324,15 @@ class Batch(Proving):
         scores = self.scores(doubtful, np.zeros(len(doubtful)))
         return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
 
-    def first(self, curves: Sequence[Curve]) -> NDArray[np.float64]:
-        """Class scores at strength 0 (queries, classes): rows of curves, evaluated directly where there is none."""
-        has_row = np.array([len(curve.z) > 0 and curve.z[0] == 0 and curve.lead is None for curve in curves])
-        found = np.empty((len(curves), self.graph.classes))
-        found[~has_row] = self.scores(np.flatnonzero(~has_row), np.zeros(np.count_nonzero(~has_row)))
+    def first(self, found: LinesFound) -> NDArray[np.float64]:
+        """Class scores at strength 0 (queries, classes): rows of curves, or evaluated where none is to be trusted."""
+        known = zip(found.curves, found.proved, strict=True)
+        has_row = np.array([len(lower) > 0 and curve.z[0] == 0 and curve.lead is None for curve, lower in known])
+        scores = np.empty((len(has_row), self.graph.classes))
+        scores[~has_row] = self.scores(np.flatnonzero(~has_row), np.zeros(np.count_nonzero(~has_row)))
         for number in np.flatnonzero(has_row).tolist():
-            found[number] = curves[number].scores[0]
-        return found
+            scores[number] = found.curves[number].scores[0]
+        return scores
 
 
 def deepest(margin: NDArray[np.float64]) -> list[int]:
