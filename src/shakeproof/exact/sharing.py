@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 # each; and as many as it takes if each would take long. Before a deadline, some tenths of a second are long: what there
 # is time for should be from the left.
 ENTRIES_A_NODE, WORTH_SHARING, SEVERAL, MOST_WORK, MOST_BEFORE_A_DEADLINE = 3e5, 2.0, 10.0, 1e9, 1e8
-JOBS_A_CORE = 4
+JOBS_A_CORE = 6
 # The first of several jobs for each core are larger, the last ones smaller by such a share: so all end at about the
 # same time, whatever was predicted; and none is larger than such a share of what a core has to do. Of one for each, the
 # last is smaller: whoever asks has the runtime to ask as well, which takes as long as sweeping so many rows of each
@@ -39,7 +39,7 @@ SMALLER, LARGEST, ROWS_ASKED, SMALLEST = 0.75, 0.8, 30, 0.2
 PARTS, MOST_COUNTED, USUAL_BREAKS = 8, 24, 0.1
 TINY = 1e-300
 # Lines that are swept together share what a job costs beside: it should have so many, or be so many times that.
-LINES_A_JOB, LONG_JOB = 4, 16
+LINES_A_JOB, LONG_JOB = 4, 8
 # A cut is moved to the end of a line that is closer than such a share of a job.
 CLOSE = 0.15
 
