@@ -154,8 +154,7 @@ class Proving(Evaluation):
             off = 2 * np.where(np.isnan(error), 0.0, error) + NOMINAL * np.abs(curve.scores).max()
             apart = np.abs(direct[mine] - curve.at(z[mine])).max(1)
             if not (apart <= off).all() and isinstance(self.chords, Precise):  # float64 may be what is off
-                scores, own = self.evaluated(owner[mine], z[mine])
-                apart = np.abs(scores - curve.at(z[mine])).max(1) - own
+                apart = np.abs(self.evaluated(owner[mine], z[mine])[0] - curve.at(z[mine])).max(1)
             if not (apart <= off).all():
                 found.add(number)
         return found
