@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -29,12 +29,18 @@ def fails(network: Network, obligation: Obligation, at: Tensor) -> NDArray[np.bo
     return obligation.property.fails(network.reference(obligation.inputs.given(at)))
 
 
-def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budget: Budget) -> list[Comparison]:
+def compared(
+    network: Network,
+    places: Sequence[tuple[Obligation, Tensor]],
+    budget: Budget,
+    evaluate: Callable[[Tensor], Tensor] | None = None,
+) -> list[Comparison]:
     """The network as it was read and its runtime, side by side, on the very arrays that the runtime is given.
 
     Many obligations at once, each with its own strengths (n, m) or inputs (n, *input_shape); as many as there is time
-    for.
+    for. The network's scores are evaluated as `network.scores` does it, if nothing else is said.
     """
+    evaluate = network.scores if evaluate is None else evaluate
     owner = np.repeat(np.arange(len(places)), [len(at) for _, at in places])
     number = np.concatenate([np.arange(len(at)) for _, at in places])
     theirs, ours, disagreement = [], [], []
@@ -45,7 +51,7 @@ def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budg
         ]
         inputs = np.concatenate(given)
         theirs.append(network.reference(inputs))
-        scores = network.scores(torch.from_numpy(inputs).double())
+        scores = evaluate(torch.from_numpy(inputs).double())
         ours.append(scores)
         disagreement.append(network.disagreement(scores, theirs[-1], inputs))
     if not theirs:

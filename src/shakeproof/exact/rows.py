@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from shakeproof.operators import Breaks
 
-FEW_ROWS = 12
+FEW_ROWS, FEW_ENTRIES = 12, 2**15
 
 
 class Plan(NamedTuple):
@@ -64,57 +64,47 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     """
     z, neuron = plan.z, torch.full_like(breaks.segment, -1) if breaks.neuron is None else breaks.neuron
     start, end = z.index_select(0, breaks.segment), z.index_select(0, breaks.segment + 1)
-    at = torch.addcmul(start, breaks.fraction, end - start).clamp_(start, end)
-    inside = (at > start) & (at < end)
-    order = at.argsort(stable=True)
-    if plan.line[0] != plan.line[-1]:  # or they increase from segment to segment
-        order = order[breaks.segment[order].argsort(stable=True)]
-    at, inside, neuron = (column.index_select(0, order) for column in (at, inside, neuron))
-    segment, fraction, height = (column.index_select(0, order) for column in breaks[:3])
-    fresh = inside.clone()
-    fresh[1:] &= (at[1:] != at[:-1]) | (segment[1:] != segment[:-1])
-    all_fresh = bool(fresh.all())
+    # what is no number falls on the start; its gap is none either
+    at = torch.fmin(torch.fmax(torch.addcmul(start, breaks.fraction, end - start), start), end)
+    at, order = torch.cat([z, at]).sort(stable=True)  # a row comes before the breaks that fall on it
+    several = bool(plan.line[0] != plan.line[-1])
+    if several:  # or they increase from segment to segment
+        line = torch.cat([plan.line, plan.line.index_select(0, breaks.segment)]).index_select(0, order)
+        by_line = line.argsort(stable=True)
+        at, order = at.index_select(0, by_line), order.index_select(0, by_line)
+    source = (order < z.shape[0]).cumsum(0) - 1
+    nothing = torch.zeros_like(z)
 
-    kept = segment if all_fresh else segment[fresh]
-    source = torch.repeat_interleave(torch.bincount(kept, minlength=z.shape[0]) + 1)
-    new = torch.zeros_like(source, dtype=torch.bool)
-    torch.eq(source[1:], source[:-1], out=new[1:])
-    nothing = z.new_zeros(3, source.shape[0])
-
-    def merged(of_old: Tensor, of_new: Tensor) -> Tensor:
-        return of_old.masked_scatter_(new, of_new if all_fresh else of_new[fresh])
+    def merged(of_rows: Tensor, of_breaks: Tensor) -> Tensor:
+        return torch.cat([of_rows, of_breaks]).index_select(0, order)
 
     made = Plan(
         line=plan.line.index_select(0, source),
-        z=merged(z.index_select(0, source), at),
+        z=at,
         source=source,
-        fraction=merged(nothing[0], fraction),
-        gap=nothing[1],
-        neuron=merged(torch.full_like(source, -1), neuron),
-        height=merged(nothing[2], height),
+        fraction=merged(nothing, breaks.fraction),
+        gap=torch.zeros_like(at),
+        neuron=merged(torch.full_like(plan.line, -1), neuron),
+        height=merged(nothing, breaks.height),
     )
-    if not all_fresh:
-        _add_gaps(made, new, fresh, Breaks(segment, fraction, height), inside, at == z[segment + 1])
-    return made
+    falls = at[1:] == at[:-1]
+    if several:
+        falls &= made.line[1:] == made.line[:-1]
+    return _with_gaps(made, functional.pad(falls, (1, 0)), breaks, order - z.shape[0]) if bool(falls.any()) else made
 
 
-def _add_gaps(made: Plan, new: Tensor, fresh: Tensor, breaks: Breaks, inside: Tensor, at_end: Tensor) -> None:
-    """What breaks that have no row of their own, of all in order, add to the segments beside the row they fall on.
-
-    `inside` says that it is that of the break before, at `at_end` that it is the end of their segment.
+def _with_gaps(plan: Plan, falls: Tensor, breaks: Breaks, number: Tensor) -> Plan:
+    """The same without the breaks that fall on the row before them: what these, by their `number` in order, add to the
+    segments beside that row.
     """
-    missed = ~fresh
-    number = (fresh.cumsum(0) - 1)[missed].clamp(min=0)
-    segment, fraction, height = (column[missed] for column in breaks[:3])
-    inside, at_end = inside[missed], at_end[missed]
-    row = (~new).nonzero().squeeze(1)[segment + at_end.long()]
-    if bool(inside.any()):
-        row = torch.where(inside, new.nonzero().squeeze(1)[number], row)
-    there = torch.where(inside, made.fraction[row], at_end.to(fraction.dtype))
-    gap = (fraction - there).abs() * height
+    row = (~falls).cumsum(0)[falls] - 1
+    segment, fraction, height = (column[number[falls]] for column in breaks[:3])
+    made = plan.only(~falls)
+    gap = (made.source[row] - segment + made.fraction[row] - fraction).abs() * height
     for side in (row, (row - 1).clamp(min=0)):
         made.gap.index_add_(0, side, gap)
     made.neuron[row] = -1
+    return made
 
 
 def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -123,8 +113,11 @@ def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
     Where these are all of their rows and no others, they are what was given.
     """
     is_new = plan.fraction > 0
-    new = is_new.nonzero().squeeze(1)
     count = plan.source.shape[0]
+    if count * sum(rows[0].numel() for rows in values.values()) < FEW_ENTRIES:  # whatever takes the fewest steps
+        after = plan.source + is_new
+        return {number: _between(rows, plan.source, after, plan.fraction) for number, rows in values.items()}
+    new = is_new.nonzero().squeeze(1)
     if not new.shape[0]:
         return {
             number: rows if count == rows.shape[0] else rows.index_select(0, plan.source)
@@ -147,6 +140,11 @@ def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
     share[second] = plan.fraction[new]
     added = partial(functional.embedding_bag, index, offsets=ends - parts, mode="sum", per_sample_weights=share)
     return {number: _like(rows, added(weight=_flat(rows))) for number, rows in values.items()}
+
+
+def _between(rows: Tensor, source: Tensor, after: Tensor, fraction: Tensor) -> Tensor:
+    start, end = rows.index_select(0, source), rows.index_select(0, after)
+    return torch.addcmul(start, end.sub_(start), fraction.view(-1, *[1] * (rows.dim() - 1)))
 
 
 def _flat(rows: Tensor) -> Tensor:

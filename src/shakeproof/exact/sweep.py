@@ -163,8 +163,8 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     late = late_rows(graph, window.node, plan)
     rows = plan if late is None else late.early
     values = make_rows(rows, window.values)
-    sizes = {number: size[rows.source] for number, size in window.sizes.items()}
-    error = window.error[rows.source]
+    sizes = {number: size.index_select(0, rows.source) for number, size in window.sizes.items()}
+    error = window.error.index_select(0, rows.source)
     if chords is not None:
         error = torch.where(rows.cut, error + chords.between(sizes), error)
     entries = {} if late is None else {window.node + 1: late.entries}

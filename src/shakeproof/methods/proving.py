@@ -147,7 +147,7 @@ class Proving(Evaluation):
             return set()
         owner, piece = np.array(spots).T
         z = np.array([(curves[number].z[place] + curves[number].z[place + 1]) / 2 for number, place in spots])
-        direct, found = self.scores(owner, z), set()
+        direct, found = self.spot_scores(owner, z), set()
         for number in dict.fromkeys(owner.tolist()):
             curve, mine = curves[number], owner == number
             error = curve.error[piece[mine]]
@@ -158,6 +158,10 @@ class Proving(Evaluation):
             if not (apart <= off).all():
                 found.add(number)
         return found
+
+    def spot_scores(self, numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What direct evaluation gives at spots."""
+        return self.scores(numbers, z)
 
     def spots(self, number: int, curve: Curve) -> list[int]:
         """The pieces in which a curve is compared: the one with the smallest margin, the widest, and some more."""

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from shakeproof.budget import Budget, nobody, now
 from shakeproof.errors import ProofError
@@ -45,7 +46,8 @@ REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all for each core. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
-NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
+# No more spots than this are evaluated together with what is compared with the runtime.
+FEW_SPOTS = 64
 
 
 def lines_at_once(network: Network) -> int:
@@ -150,7 +152,7 @@ class Batch(Proving):
             if helpers is not None and helpers.takes_lines:
                 found, brackets, shown = found_by_lines(helpers)
             else:
-                if helpers is None:
+                if helpers is None and self.budget.is_timed:
                     self.compare()  # before anything that takes time; others can begin meanwhile
                 found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
@@ -235,10 +237,32 @@ class Batch(Proving):
     @cached_property
     def comparisons(self) -> list[Comparison]:
         """Each query compared with the runtime, at strengths spread over its path."""
+        return self.compared_by(self.network.scores)
+
+    def compared_by(self, evaluate: Callable[[Tensor], Tensor]) -> list[Comparison]:
+        """The same, with the network's scores evaluated in some way."""
         count = PROBES + 1 if self.settings.stop_early else None
         obligations = [query.obligations[0] for query in self.queries]
         asked = [(own, places(own) if count is None else places(own, count)) for own in obligations]
-        return compared(self.network, asked, self.budget)
+        return compared(self.network, asked, self.budget, evaluate)
+
+    def spot_scores(self, numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Evaluated together with what is compared with the runtime, if that is still to be done: the weights of a small
+        network are read as fast for all of these as for some.
+        """
+        if "comparisons" in vars(self) or self.graph is not self.network.graph or len(z) > FEW_SPOTS:
+            return super().spot_scores(numbers, z)
+        beside: list[Tensor] = []
+
+        def evaluate(inputs: Tensor) -> Tensor:
+            if beside:
+                return self.network.scores(inputs)
+            both = self.network.scores(torch.cat([inputs, self.inputs(numbers, z)]))
+            beside.append(both[len(inputs) :])
+            return both[: len(inputs)]
+
+        self.comparisons = self.compared_by(evaluate)
+        return beside[0].numpy() if beside else super().spot_scores(numbers, z)
 
     def probe(self) -> dict[int, float]:
         """Counterexamples among the strengths that were compared, before the real work.
@@ -317,8 +341,10 @@ class Batch(Proving):
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
     def hopeless(self) -> list[int]:
-        """The lines whose scores are not finite even at strength 0; asked where no comparison was finite there."""
-        known = self.comparisons if "comparisons" in vars(self) else [NOT_COMPARED] * len(self.queries)
+        """The lines whose scores are not finite even at strength 0, as far as comparisons know; asked where none was
+        finite there.
+        """
+        known = self.comparisons if "comparisons" in vars(self) else []
         begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in known]
         doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
         scores = self.scores(doubtful, np.zeros(len(doubtful)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -13,25 +14,59 @@ from torch.nn import functional
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
 
-def columns(weight: Tensor, given: Entries) -> Entries | None:
-    """What a matrix (outputs, inputs) makes of single entries."""
-    if given.at is None or given.at.shape[1] != 1:
-        return None
-    return Entries(None, weight.index_select(1, given.at[:, 0]).t() * given.value)
+# A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept.
+SMALL_MATRIX, LARGE_MATRIX = 2**15, 2**22
+# With fewer outputs than this, taking inputs out costs as much as multiplying them does.
+FEW_OUTPUTS = 64
+# If more than such a share of the inputs is not 0 in the first rows already, all are multiplied.
+MOST_INPUTS, FIRST_ROWS = 0.75, 32
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Affine):
-    """x @ weight.T + bias along the last axis; weight (outputs, inputs), bias (outputs)."""
+class Matrix(Affine):
+    """weight (outputs, inputs) and bias (outputs) of a product.
+
+    Of inputs that are 0 in all rows, there is nothing to multiply: neurons that are off all along a stretch, most of
+    those of a small network.
+    """
 
     weight: Tensor
     bias: Tensor
 
-    def apply(self, *inputs: Tensor) -> Tensor:
-        return functional.linear(inputs[0], self.weight, self.bias)
+    def product(self, x: Tensor) -> Tensor:
+        """x @ weight.T + bias; x (rows, inputs)."""
+        if SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= FEW_OUTPUTS:
+            on = x[:FIRST_ROWS].any(0).nonzero().squeeze(1)
+            if len(x) > FIRST_ROWS and len(on) < MOST_INPUTS * x.shape[1]:
+                on = x.any(0).nonzero().squeeze(1)
+            if len(on) < MOST_INPUTS * x.shape[1]:
+                return torch.addmm(self.bias, x.index_select(1, on), self._by_input.index_select(0, on))
+        return functional.linear(x, self.weight, self.bias)
 
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[1] + 1
+
+    def columns(self, given: Entries) -> Entries | None:
+        """What it makes of single entries."""
+        if given.at is None or given.at.shape[1] != 1:
+            return None
+        at = given.at[:, 0]
+        is_kept = self.weight.numel() <= LARGE_MATRIX
+        found = self._by_input.index_select(0, at) if is_kept else self.weight.index_select(1, at).t()
+        return Entries(None, found * given.value)
+
+    @cached_property
+    def _by_input(self) -> Tensor:
+        return self.weight.t().contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Matrix):
+    """x @ weight.T + bias along the last axis."""
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
@@ -40,7 +75,7 @@ class Linear(Affine):
         return (coefficients @ self.weight,)
 
     def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return columns(self.weight, given) if shapes[0].numel() == self.weight.shape[1] else None
+        return self.columns(given) if shapes[0].numel() == self.weight.shape[1] else None
 
 
 @dataclass(frozen=True, eq=False)

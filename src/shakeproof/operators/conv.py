@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.affine import columns
+from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
 
@@ -255,19 +255,13 @@ class Conv(Affine):
 
 
 @dataclass(frozen=True, eq=False)
-class Unrolled(Affine):
-    """A convolution on a picture so small that most of its patches are border, as one matrix: (outputs, inputs)."""
+class Unrolled(Matrix):
+    """A convolution on a picture so small that most of its patches are border, as one matrix; its output's shape."""
 
-    weight: Tensor
-    bias: Tensor
     shape: tuple[int, ...]
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        rows = torch.addmm(self.bias, inputs[0].flatten(1), self.weight.t())
-        return rows.view(-1, *self.shape)
-
-    def terms(self, *inputs: torch.Size) -> int:
-        return self.weight.shape[1] + 1
+        return self.product(inputs[0].flatten(1)).view(-1, *self.shape)
 
     def magnitude(self) -> Operator:
         return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
@@ -276,7 +270,7 @@ class Unrolled(Affine):
         return ((coefficients.flatten(1) @ self.weight).view(-1, *shapes[0]),)
 
     def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return columns(self.weight, given)
+        return self.columns(given)
 
 
 def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
