@@ -200,6 +200,29 @@ def test_bends_that_have_no_row_of_their_own_are_allowed_for():
     assert made.gap.tolist() == [beside[0], beside[0], beside[1], beside[1], 0.0]
 
 
+def test_bends_at_the_ends_of_segments_are_missed_by_next_to_nothing():
+    """Two lines meet, with a row each: a bend falls on the end of one, another on the start of the other."""
+    z = torch.tensor([0.25, 0.5, 0.5, 1.0], dtype=torch.float64)
+    plan = Plan.of(torch.tensor([0, 0, 1, 1]), z)
+    nearly, hardly = 1 - 2.0**-53, 2.0**-80
+    fraction = torch.tensor([hardly, nearly, 0.5, 0.5], dtype=torch.float64)
+    made = insert(plan, Breaks(torch.tensor([2, 0, 2, 0]), fraction, torch.full_like(fraction, 8)))
+    assert made.z.tolist() == [0.25, 0.375, 0.5, 0.5, 0.75, 1.0]
+    assert made.line.tolist() == [0, 0, 0, 1, 1, 1]
+    assert made.source.tolist() == [0, 0, 1, 2, 2, 3]
+    assert made.fraction.tolist() == [0.0, 0.5, 0.0, 0.0, 0.5, 0.0]
+    before, after = 8 * (1 - nearly), 8 * hardly
+    assert made.gap.tolist() == [0.0, before, before + after, after, 0.0, 0.0]
+
+
+def test_a_bend_that_is_nowhere_leaves_nothing_known():
+    """As where values are infinite: no row is put in, and what is said of the pieces beside it is no number."""
+    plan = Plan.of(torch.zeros(3, dtype=torch.int64), torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
+    made = insert(plan, Breaks(torch.tensor([1]), torch.tensor([torch.nan]).double(), torch.ones(1).double()))
+    assert made.z.tolist() == plan.z.tolist()
+    assert made.gap.isnan().tolist() == [True, True, False]
+
+
 # -- cells ------------------------------------------------------------------------------------------------------------
 
 

@@ -165,7 +165,7 @@ def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget)
     values = make_rows(rows, window.values)
     sizes = {number: size.index_select(0, rows.source) for number, size in window.sizes.items()}
     error = window.error.index_select(0, rows.source)
-    if chords is not None:
+    if chords is not None and window.node >= 0:
         error = torch.where(rows.cut, error + chords.between(sizes), error)
     entries = {} if late is None else {window.node + 1: late.entries}
     joined = plan.line[1:] == plan.line[:-1]

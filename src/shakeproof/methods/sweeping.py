@@ -135,11 +135,12 @@ class Batch(Proving):
 
     def curves(self, lines: Lines, closed: Sequence[int] = (), helpers: Helpers | None = None) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
-        found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
-        if len(set(closed)) < len(lines):  # or it need not be known which digits a sweep takes, which may take long
+        if len(set(closed)) < len(lines):
             look = self.confirm if self.settings.stop_early else None
             asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
             found = swept_curves(self.graph, lines, *asked)
+        else:  # and it need not be known which digits a sweep takes, which may take long
+            found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
         for number, own in self.begun.items():
             parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
             found[number] = join(parts, self.graph.classes)
@@ -247,7 +248,7 @@ class Batch(Proving):
         return compared(self.network, asked, self.budget, evaluate)
 
     def spot_scores(self, numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Evaluated together with what is compared with the runtime, if that is still to be done: the weights of a small
+        """In one run with what is compared with the runtime, if that is still to be done: the weights of a small
         network are read as fast for all of these as for some.
         """
         if "comparisons" in vars(self) or self.graph is not self.network.graph or len(z) > FEW_SPOTS:

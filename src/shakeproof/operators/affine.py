@@ -11,24 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from shakeproof.operators.active import active
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
-
 
 # A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept.
 SMALL_MATRIX, LARGE_MATRIX = 2**15, 2**22
 # With fewer outputs than this, taking inputs out costs as much as multiplying them does.
 FEW_OUTPUTS = 64
-# If more than such a share of the inputs is not 0 in the first rows already, all are multiplied.
-MOST_INPUTS, FIRST_ROWS = 0.75, 32
+# If more than such a share of the inputs is not 0, all are multiplied.
+MOST_ACTIVE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Affine):
-    """weight (outputs, inputs) and bias (outputs) of a product.
-
-    Of inputs that are 0 in all rows, there is nothing to multiply: neurons that are off all along a stretch, most of
-    those of a small network.
-    """
+    """A product with weight (outputs, inputs) and bias (outputs)."""
 
     weight: Tensor
     bias: Tensor
@@ -36,10 +32,8 @@ class Matrix(Affine):
     def product(self, x: Tensor) -> Tensor:
         """x @ weight.T + bias; x (rows, inputs)."""
         if SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= FEW_OUTPUTS:
-            on = x[:FIRST_ROWS].any(0).nonzero().squeeze(1)
-            if len(x) > FIRST_ROWS and len(on) < MOST_INPUTS * x.shape[1]:
-                on = x.any(0).nonzero().squeeze(1)
-            if len(on) < MOST_INPUTS * x.shape[1]:
+            on = active(x, MOST_ACTIVE)
+            if on is not None:
                 return torch.addmm(self.bias, x.index_select(1, on), self._by_input.index_select(0, on))
         return functional.linear(x, self.weight, self.bias)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from shakeproof.operators.active import FEW_CHANNELS, active, multiply_positions
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
@@ -46,6 +47,8 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
+        elif (on := self._active(pictures, out)) is not None:
+            multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
         else:
             has_columns = self._has_long_columns(pictures, out)
             few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
@@ -165,6 +168,18 @@ class Conv(Affine):
         fitting = BLOCK_BYTES // (max(prod(pictures.shape[1:]), prod(out.shape[1:])) * out.element_size())
         is_whole = len(self.weight) == 1 and self.window.dilations[1] == 1
         return is_whole and min(len(pictures), fitting) >= MANY_PICTURES
+
+    def _active(self, pictures: Tensor, out: Tensor) -> Tensor | None:
+        """Which entries of the pictures are not always 0, if they are so few that it pays to leave out the others: the
+        more channels, the larger are the products of single positions.
+        """
+        share = 1 - FEW_CHANNELS / min(pictures.shape[3], out.shape[3])
+        return active(pictures.flatten(1), share) if share > 0 and self._has_long_columns(pictures, out) else None
+
+    @cached_property
+    def _by_entry(self) -> Tensor:
+        """Of a kernel without groups, its weights (entries, outputs)."""
+        return self.weight[0].t().contiguous()
 
     def _multiply_columns(self, pictures: Tensor, out: Tensor) -> None:
         """One column of positions after another: what a line of the kernel sees there lies side by side in the picture,
