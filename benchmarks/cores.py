@@ -1,6 +1,6 @@
 """What a second core gives: the same profiles on one core and on two, in turn, in one run.
 
-    python benchmarks/cores.py [--data DIR] [--only NAME,...] [--images 8]
+    python benchmarks/cores.py [--data DIR] [--only NAME,...] [--images 10] [--strength 1]
 
 Each network's whole profiles, by the public interface: one picture alone, several together, and several under six
 perturbations, as a command is given them. `first` is the first one of them on two cores, which begins the process that
@@ -38,11 +38,13 @@ PERTURBATIONS = (
 LONG, SHORT, TRIES = 5.0, 1.5, 4
 
 
-def seconds(network: sp.Network, pictures: list[Image], perturbations: Sequence[str], cores: int) -> float:
+def seconds(
+    network: sp.Network, pictures: list[Image], perturbations: Sequence[str], strength: float, cores: int
+) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(cores)
     started = time.perf_counter()
-    sp.profile(network, pictures, perturbations)
+    sp.profile(network, pictures, perturbations, max_strength=strength)
     spent = time.perf_counter() - started
     torch.set_num_threads(before)
     return spent
@@ -52,7 +54,8 @@ def seconds(network: sp.Network, pictures: list[Image], perturbations: Sequence[
 @click.option("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
 @click.option("--only", default=",".join(NETWORKS), help="Networks, with commas between them.")
 @click.option("--images", default=10, help="How many pictures are given together.")
-def main(data: Path, only: str, images: int) -> None:
+@click.option("--strength", default=1.0, show_default=True, help="Up to which profiles go.")
+def main(data: Path, only: str, images: int, strength: float) -> None:
     keep_freed_memory()
     headings = ("network", "pictures", "blurs", "pieces", "one core, s", "two cores, s", "first, s", "ms", "speed-up")
     table = Table(*headings, title=f"load {os.getloadavg()[0]:.1f}")
@@ -63,11 +66,12 @@ def main(data: Path, only: str, images: int) -> None:
         for (count, blurs), some in asked.items():
             network, words = sp.load(data / model), PERTURBATIONS[:blurs]  # nobody works beside this process yet
             torch.set_num_threads(1)
-            pieces = sum(result.pieces for result in sp.profile(network, some, words))
-            first, best = seconds(network, some, words, 2), [float("inf")] * 2
+            pieces = sum(result.pieces for result in sp.profile(network, some, words, max_strength=strength))
+            first, best = seconds(network, some, words, strength, 2), [float("inf")] * 2
             started, tried = time.perf_counter(), 0
             while time.perf_counter() - started < (LONG if tried < TRIES else SHORT):
-                best = [min(own, seconds(network, some, words, cores)) for own, cores in zip(best, (1, 2), strict=True)]
+                timed = [seconds(network, some, words, strength, cores) for cores in (1, 2)]
+                best = [*map(min, best, timed)]
                 tried += 1
             one, two = best
             shown = (f"{number:.3f}" for number in (one, two, first))
@@ -77,8 +81,7 @@ def main(data: Path, only: str, images: int) -> None:
 
 
 if __name__ == "__main__":
-    if (
-        not PATIENCE.keys() <= os.environ.keys()
-    ):  # threads wait as the command's do, and torch is told when it is loaded
+    # threads wait as the command's do, and torch is told when it is loaded
+    if not PATIENCE.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | PATIENCE)
     main()

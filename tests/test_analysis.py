@@ -336,6 +336,19 @@ def test_progress_reaches_the_end(demo_network):
     assert seen == sorted(seen)
 
 
+def test_strength_zero_beside_another(demo_network):
+    """A line of no length shares a sweep with others, more than that have breaks."""
+    pictures = [fitting(demo_network, path) for path, _ in demo.images()] * 2
+    queries = [
+        *sp.perturbed(demo_network, pictures, "box-blur:size=5", strength=0.0),
+        *sp.perturbed(demo_network, pictures[:1], "box-blur:size=5", strength=0.02),
+    ]
+    *none, one = sp.analyse(demo_network, queries)
+    assert {(own.start, own.end) for result in none for own in result.profile} == {(0.0, 0.0)}
+    (alone,) = sp.analyse(demo_network, queries[-1:])
+    assert (one.status, one.pieces) == (alone.status, alone.pieces)
+
+
 def test_strength_zero(demo_network):
     path, label = demo.images()[0]
     result = sp.profile(demo_network, path, "box-blur:size=5", label=label, max_strength=0.0)
@@ -393,9 +406,11 @@ def overflowing_queries() -> tuple[sp.Network, list[sp.Query], int]:
     return network, sp.perturbed(network, [fitting(network, p) for p in pictures], "sharpen:size=3"), 1
 
 
+@pytest.mark.parametrize("few", [0, 2**15])
 @pytest.mark.parametrize("stop_early", [False, True])
 @pytest.mark.parametrize("method", ["exact", "bounds"])
-def test_scores_that_are_no_numbers_are_one_querys_own_trouble(method, stop_early):
+def test_scores_that_are_no_numbers_are_one_querys_own_trouble(method, stop_early, few, monkeypatch):
+    monkeypatch.setattr("shakeproof.exact.rows.FEW_ENTRIES", few)  # rows of several lines are made by one product, too
     network, queries, broken = overflowing_queries()
     settings = sp.Settings(method=method, stop_early=stop_early)
     together = sp.analyse(network, queries, settings)

@@ -215,6 +215,16 @@ def test_bends_at_the_ends_of_segments_are_missed_by_next_to_nothing():
     assert made.gap.tolist() == [0.0, before, before + after, after, 0.0, 0.0]
 
 
+def test_lines_of_no_length_keep_their_rows():
+    z = torch.tensor([0.3, 0.3, 0.0, 1.0, 0.3, 0.3], dtype=torch.float64)
+    plan = Plan.of(torch.tensor([0, 0, 1, 1, 2, 2]), z)
+    fraction = torch.tensor([0.25, 0.25], dtype=torch.float64)
+    made = insert(plan, Breaks(torch.tensor([2, 2]), fraction, torch.full_like(fraction, 8)))
+    assert made.z.tolist() == [0.3, 0.3, 0.0, 0.25, 1.0, 0.3, 0.3]
+    assert made.line.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert made.gap.tolist() == [0.0] * 7
+
+
 def test_a_bend_that_is_nowhere_leaves_nothing_known():
     """As where values are infinite: no row is put in, and what is said of the pieces beside it is no number."""
     plan = Plan.of(torch.zeros(3, dtype=torch.int64), torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))

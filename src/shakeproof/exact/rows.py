@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from shakeproof.operators import Breaks
 
+# Points between so few rows are a product with two weights each; points of so few entries, what takes the fewest steps.
 FEW_ROWS, FEW_ENTRIES = 12, 2**15
 
 
@@ -68,7 +69,7 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     at = torch.fmin(torch.fmax(torch.addcmul(start, breaks.fraction, end - start), start), end)
     at, order = torch.cat([z, at]).sort(stable=True)  # a row comes before the breaks that fall on it
     several = bool(plan.line[0] != plan.line[-1])
-    if several:  # or they increase from segment to segment
+    if several:  # z begins anew with each line
         line = torch.cat([plan.line, plan.line.index_select(0, breaks.segment)]).index_select(0, order)
         by_line = line.argsort(stable=True)
         at, order = at.index_select(0, by_line), order.index_select(0, by_line)
@@ -87,18 +88,19 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
         neuron=merged(torch.full_like(plan.line, -1), neuron),
         height=merged(nothing, breaks.height),
     )
-    falls = at[1:] == at[:-1]
+    falls = (at[1:] == at[:-1]) & (order[1:] >= z.shape[0])  # not a row: a line may have no length
     if several:
         falls &= made.line[1:] == made.line[:-1]
-    return _with_gaps(made, functional.pad(falls, (1, 0)), breaks, order - z.shape[0]) if bool(falls.any()) else made
+    if not bool(falls.any()):
+        return made
+    falls = functional.pad(falls, (1, 0))
+    return _with_gaps(made, falls, Breaks(*(column[order[falls] - z.shape[0]] for column in breaks[:3])))
 
 
-def _with_gaps(plan: Plan, falls: Tensor, breaks: Breaks, number: Tensor) -> Plan:
-    """The same without the breaks that fall on the row before them: what these, by their `number` in order, add to the
-    segments beside that row.
-    """
+def _with_gaps(plan: Plan, falls: Tensor, fallen: Breaks) -> Plan:
+    """The same without the breaks that fall on the row before them, which are gaps of the segments beside it."""
     row = (~falls).cumsum(0)[falls] - 1
-    segment, fraction, height = (column[number[falls]] for column in breaks[:3])
+    segment, fraction, height = fallen[:3]
     made = plan.only(~falls)
     gap = (made.source[row] - segment + made.fraction[row] - fraction).abs() * height
     for side in (row, (row - 1).clamp(min=0)):
@@ -110,11 +112,11 @@ def _with_gaps(plan: Plan, falls: Tensor, breaks: Breaks, number: Tensor) -> Pla
 def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The planned rows of values (by number): rows of theirs, and points on the chords between them.
 
-    Where these are all of their rows and no others, they are what was given.
+    They may be what was given, where these are all of their rows and no others.
     """
     is_new = plan.fraction > 0
     count = plan.source.shape[0]
-    if count * sum(rows[0].numel() for rows in values.values()) < FEW_ENTRIES:  # whatever takes the fewest steps
+    if count * sum(rows[0].numel() for rows in values.values()) < FEW_ENTRIES:
         after = plan.source + is_new
         return {number: _between(rows, plan.source, after, plan.fraction) for number, rows in values.items()}
     new = is_new.nonzero().squeeze(1)
@@ -143,6 +145,7 @@ def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
 
 
 def _between(rows: Tensor, source: Tensor, after: Tensor, fraction: Tensor) -> Tensor:
+    """Points at some fractions of the way from rows to those after them; rows themselves, where that is nothing."""
     start, end = rows.index_select(0, source), rows.index_select(0, after)
     return torch.addcmul(start, end.sub_(start), fraction.view(-1, *[1] * (rows.dim() - 1)))
 

@@ -46,8 +46,7 @@ REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all for each core. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
-# No more spots than this are evaluated together with what is compared with the runtime.
-FEW_SPOTS = 64
+NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 
 
 def lines_at_once(network: Network) -> int:
@@ -153,7 +152,7 @@ class Batch(Proving):
             if helpers is not None and helpers.takes_lines:
                 found, brackets, shown = found_by_lines(helpers)
             else:
-                if helpers is None and self.budget.is_timed:
+                if helpers is None and not self.compares_late:
                     self.compare()  # before anything that takes time; others can begin meanwhile
                 found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
@@ -247,11 +246,15 @@ class Batch(Proving):
         asked = [(own, places(own) if count is None else places(own, count)) for own in obligations]
         return compared(self.network, asked, self.budget, evaluate)
 
-    def spot_scores(self, numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """In one run with what is compared with the runtime, if that is still to be done: the weights of a small
-        network are read as fast for all of these as for some.
+    @property
+    def compares_late(self) -> bool:
+        """Whether the only query is compared behind the sweep, in one run with its spots: the weights of a small
+        network are read as fast for all of these as for some. (If its scores are not finite, no other line is spoilt.)
         """
-        if "comparisons" in vars(self) or self.graph is not self.network.graph or len(z) > FEW_SPOTS:
+        return len(self.queries) == 1 and not self.budget.is_timed and self.graph is self.network.graph
+
+    def spot_scores(self, numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
+        if "comparisons" in vars(self) or not self.compares_late:
             return super().spot_scores(numbers, z)
         beside: list[Tensor] = []
 
@@ -342,10 +345,10 @@ class Batch(Proving):
     # -- direct evaluation --------------------------------------------------------------------------------------------
 
     def hopeless(self) -> list[int]:
-        """The lines whose scores are not finite even at strength 0, as far as comparisons know; asked where none was
-        finite there.
-        """
-        known = self.comparisons if "comparisons" in vars(self) else []
+        """The lines whose scores are not finite even at strength 0; asked where no comparison was finite there."""
+        if "comparisons" not in vars(self) and self.compares_late:
+            return []
+        known = self.comparisons if "comparisons" in vars(self) else [NOT_COMPARED] * len(self.queries)
         begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in known]
         doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
         scores = self.scores(doubtful, np.zeros(len(doubtful)))

@@ -6,10 +6,6 @@ and are otherwise the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice, pairwise, product
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -17,8 +13,9 @@ from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow
 
 # Whether most inputs are on is seen from the first rows already.
 FIRST_ROWS = 32
-# A product for each position pays from such a number of channels on, or for a smaller share of them.
-FEW_CHANNELS = 24
+# Of what a product takes for an entry in all positions together, one for single positions takes such a share, more if
+# it has few channels: as measured. Picking its weights takes as long as so many rows; and all should be worth it.
+OF_MANY_CHANNELS, OF_FEW_CHANNELS, ROWS_OF_WEIGHTS, WORTH_IT = 0.6, 45.0, 90.0, 0.9
 
 
 def active(x: Tensor, share: float) -> Tensor | None:
@@ -33,56 +30,37 @@ def active(x: Tensor, share: float) -> Tensor | None:
     return found
 
 
-class Term(NamedTuple):
-    """Of a position's output (y, x), what a line of the kernel adds to it: a product of some of the active inputs with
-    some of the weights that belong to them.
-    """
-
-    y: int
-    x: int
-    inputs: slice
-    weights: slice
-    is_first: bool
+def worthwhile_share(pictures: int, channels: int) -> float:
+    """What share of their entries may be active for `multiply_positions` to be faster than a convolution of all."""
+    return WORTH_IT / (OF_MANY_CHANNELS + OF_FEW_CHANNELS / channels + ROWS_OF_WEIGHTS / pictures)
 
 
 def multiply_positions(
     window: SlidingWindow, weight: Tensor, bias: Tensor, pictures: Tensor, out: Tensor, on: Tensor
 ) -> None:
-    """A convolution, one position after another, of the entries (n) of pictures that are active: those that a line of
-    the kernel sees are neighbours among them.
+    """A convolution, one position after another, of the entries of pictures whose numbers are `on`: of these, the ones
+    that a line of the kernel sees are neighbours, if it has no gaps.
 
     weight (kernel entries * channels, outputs), pictures (n, height, width, channels), out (n, down, across, outputs).
     """
-    mask = torch.zeros(pictures[0].numel(), dtype=torch.bool, device=on.device)
+    (_, height, width, channels), (_, down, across, _) = pictures.shape, out.shape
+    mask = torch.zeros(height * width * channels, dtype=torch.bool, device=on.device)
     mask[on] = True
-    mask = mask.view(1, *pictures.shape[1:])
-    seen = window.patches(window.padded(mask, False), (out.shape[1], out.shape[2])).flatten(4).flatten(0, 2)
-    weights = weight.index_select(0, seen.flatten(1).nonzero()[:, 1])
-    terms = list(_terms(window, mask[0], seen.sum(2)))
+    before = [0, *mask.view(-1, channels).sum(1).cumsum(0).tolist()]  # how many are on before each pixel
+    padded = window.padded(mask.view(1, height, width, channels), 0.0)
+    seen = window.patches(padded, (down, across)).flatten(4).flatten(0, 2)  # (positions, lines, entries of a line)
+    by_line = seen.sum(2)
+    entries = seen.flatten(1).nonzero()[:, 1].split(by_line.sum(1).tolist())
+    positions = list(zip(entries, by_line.tolist(), strict=True))
     step = max(1, BLOCK_BYTES // (max(1, len(on)) * out.element_size()))
     for some, target in zip(pictures.split(step), out.split(step), strict=True):
         inputs = some.flatten(1).index_select(1, on)
-        for term in terms:
-            made, matrix = target[:, term.y, term.x], inputs[:, term.inputs]
-            if term.is_first:
-                torch.addmm(bias, matrix, weights[term.weights], out=made)
-            else:
-                made.addmm_(matrix, weights[term.weights])
-
-
-def _terms(window: SlidingWindow, mask: Tensor, counts: Tensor) -> Iterator[Term]:
-    """What is added up where, given how many entries each line of the kernel sees at each position (positions, lines);
-    of what sees nothing, only the first.
-    """
-    (height, width, _), lines = mask.shape, window.kernel[0]
-    before = [0, *mask.sum(2).flatten().cumsum(0).tolist()]
-    ends = pairwise([0, *counts.flatten().cumsum(0).tolist()])
-    (down, across), (top, left) = window.output_size(height, width), window.pads[:2]
-    for y, x in product(range(down), range(across)):
-        column, is_first = max(x * window.strides[1] - left, 0), True
-        for line, (start, end) in enumerate(islice(ends, lines)):
-            if end > start or (is_first and line == lines - 1):
-                above = y * window.strides[0] - top + line * window.dilations[0]
-                first = before[above * width + column] if end > start else 0
-                yield Term(y, x, slice(first, first + end - start), slice(start, end), is_first)
-                is_first = False
+        for number, (kept, counts) in enumerate(positions):
+            y, x = divmod(number, across)
+            made, weights, start = target[:, y, x].copy_(bias), weight.index_select(0, kept), 0
+            above, left = y * window.strides[0] - window.pads[0], max(x * window.strides[1] - window.pads[1], 0)
+            for line, count in enumerate(counts):
+                if count:
+                    first = before[(above + line * window.dilations[0]) * width + left]
+                    made.addmm_(inputs[:, first : first + count], weights[start : start + count])
+                    start += count

@@ -14,10 +14,9 @@ from torch.nn import functional
 from shakeproof.operators.active import active
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
-# A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept.
-SMALL_MATRIX, LARGE_MATRIX = 2**15, 2**22
-# With fewer outputs than this, taking inputs out costs as much as multiplying them does.
-FEW_OUTPUTS = 64
+# A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept; and
+# with fewer outputs, taking inputs out costs as much as multiplying them does.
+SMALL_MATRIX, LARGE_MATRIX, LEAST_OUTPUTS = 2**15, 2**20, 64
 # If more than such a share of the inputs is not 0, all are multiplied.
 MOST_ACTIVE = 0.75
 
@@ -31,11 +30,13 @@ class Matrix(Affine):
 
     def product(self, x: Tensor) -> Tensor:
         """x @ weight.T + bias; x (rows, inputs)."""
-        if SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= FEW_OUTPUTS:
-            on = active(x, MOST_ACTIVE)
-            if on is not None:
-                return torch.addmm(self.bias, x.index_select(1, on), self._by_input.index_select(0, on))
-        return functional.linear(x, self.weight, self.bias)
+        on = active(x, MOST_ACTIVE) if self._is_taken_apart else None
+        if on is None:
+            return functional.linear(x, self.weight, self.bias)
+        return torch.addmm(self.bias, x.index_select(1, on), self._by_input.index_select(0, on))
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        return int(MOST_ACTIVE * 8 * inputs[0].numel()) if self._is_taken_apart else 0
 
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[1] + 1
@@ -50,6 +51,12 @@ class Matrix(Affine):
         return Entries(None, found * given.value)
 
     @cached_property
+    def _is_taken_apart(self) -> bool:
+        """Whether it pays to look for inputs that are 0; and no weight makes something of them."""
+        is_worth_it = SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= LEAST_OUTPUTS
+        return is_worth_it and bool(self.weight.isfinite().all())
+
+    @cached_property
     def _by_input(self) -> Tensor:
         return self.weight.t().contiguous()
 
@@ -60,7 +67,7 @@ class Linear(Matrix):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(self.weight))
 
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))

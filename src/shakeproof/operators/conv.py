@@ -11,18 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.active import FEW_CHANNELS, active, multiply_positions
+from shakeproof.operators.active import active, multiply_positions, worthwhile_share
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
 
 LARGEST_UNROLLED = 2**24
+# A kernel with more weights than this is not taken apart for what is on: picking from it takes too long.
+LARGEST_TAKEN_APART = 2**18
 # With no more channels than this in each group, a product is slower than adding up shifted pictures.
 THIN_GROUP = 4
 # A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
 SHORT_LINE = 32
 # With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
 FEW_OUTPUTS = 16
+# So many numbers fill a line of the cache.
+APART = 8
 # Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
 MANY_PICTURES = 32
 
@@ -47,10 +51,12 @@ class Conv(Affine):
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
-        elif (on := self._active(pictures, out)) is not None:
-            multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
         else:
             has_columns = self._has_long_columns(pictures, out)
+            on = self._active(pictures) if has_columns else None
+            if on is not None:
+                multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
+                return out.view(*inputs[0].shape[:2], *out.shape[1:])
             few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
             is_doubled = few and size[1] % 2 == 0
             conv = self._doubled if is_doubled else self
@@ -169,12 +175,15 @@ class Conv(Affine):
         is_whole = len(self.weight) == 1 and self.window.dilations[1] == 1
         return is_whole and min(len(pictures), fitting) >= MANY_PICTURES
 
-    def _active(self, pictures: Tensor, out: Tensor) -> Tensor | None:
-        """Which entries of the pictures are not always 0, if they are so few that it pays to leave out the others: the
-        more channels, the larger are the products of single positions.
-        """
-        share = 1 - FEW_CHANNELS / min(pictures.shape[3], out.shape[3])
-        return active(pictures.flatten(1), share) if share > 0 and self._has_long_columns(pictures, out) else None
+    def _active(self, pictures: Tensor) -> Tensor | None:
+        """Which entries of the pictures are not always 0, if the others may be left out, and it pays to do so."""
+        share = worthwhile_share(len(pictures), min(self.weight.shape[1], pictures.shape[3]))
+        return active(pictures.flatten(1), share) if self._is_small else None
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """And has no weight that makes something of 0."""
+        return self.weight.numel() <= LARGEST_TAKEN_APART and bool(self.weight.isfinite().all())
 
     @cached_property
     def _by_entry(self) -> Tensor:
@@ -235,7 +244,8 @@ class Conv(Affine):
             strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
             seen = self._line_patches(strip, needed, across, together)
             width = seen.shape[3] * across
-            product = pictures.new_empty(len(self.weight), self.weight.shape[1], count * width)
+            # a little longer, or channels might be such powers of two apart that they share few lines of the cache
+            product = pictures.new_empty(*self.weight.shape[:2], count * width + APART)[..., : count * width]
             on_picture = self.window.lines_on_picture(lines, pictures.shape[1], len(parts))
             widest = max(range(len(parts)), key=lambda number: on_picture[number].stop - on_picture[number].start)
             if on_picture[widest] != slice(0, count):
