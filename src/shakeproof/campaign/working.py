@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from shakeproof.analysis import answers, readable
+from shakeproof.budget import GIB
 from shakeproof.campaign.asking import ModelFile
 from shakeproof.campaign.findings import Finding, finding
 from shakeproof.campaign.stored import PackedImage
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
+from shakeproof.memory import give_back
 from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
 from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation
@@ -109,7 +111,11 @@ class Workbench:
             if task.window is not None or task.swept:
                 yield self._of_windows(task, readable(network), queries[0])
                 return
-            for question, result in zip(questions, answers(network, queries, task.settings), strict=True):
+
+            def progress(share: float) -> None:
+                give_back(task.settings.memory * GIB)
+
+            for question, result in zip(questions, answers(network, queries, task.settings, progress), strict=True):
                 yield finding(question.query, network, result, task.model.name, task.certificates)
                 done += 1
         except Exception as error:

@@ -11,7 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from shakeproof.budget import GIB
 from shakeproof.errors import InputError, Refusal, strictly
+from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
@@ -217,6 +219,7 @@ def answered(
     for network, same in groupby(questions(), key=lambda question: question[0]):
 
         def progress(own: float, before: int = done) -> None:
+            give_back(settings.memory * GIB)
             advance(before + settled + own)
 
         before = None if begun is None else partial(begun, network)
