@@ -9,8 +9,6 @@ import sys
 # glibc's names for what mallopt can set.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 2**31 - 1
-# Larger blocks than this are mapped one by one all the same: they would leave gaps where none of another size fits.
-LARGE_BLOCK = 32 * 2**20
 # More than such a share of a budget is not kept.
 MOST = 0.85
 
@@ -28,7 +26,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:  # another C library
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)) and bool(mallopt(M_TRIM_THRESHOLD, LARGEST))
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(M_TRIM_THRESHOLD, LARGEST))
 
 
 def give_back(budget: float) -> bool:
