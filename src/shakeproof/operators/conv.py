@@ -28,7 +28,7 @@ FEW_OUTPUTS = 16
 # So many numbers fill a line of the cache.
 APART = 8
 # Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
-MANY_PICTURES = 32
+MANY_PICTURES = 48
 
 
 @dataclass(frozen=True, eq=False)
