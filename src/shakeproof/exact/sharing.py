@@ -39,7 +39,7 @@ SMALLER, LARGEST, ROWS_ASKED, SMALLEST = 0.75, 0.8, 30, 0.2
 PARTS, MOST_COUNTED, USUAL_BREAKS = 8, 24, 0.1
 TINY = 1e-300
 # Lines that are swept together share what a job costs beside: it should have so many, or be so many times that.
-LINES_A_JOB, LONG_JOB = 4, 8
+LINES_A_JOB, LONG_JOB = 4, 4
 # A cut is moved to the end of a line that is closer than such a share of a job.
 CLOSE = 0.15
 
