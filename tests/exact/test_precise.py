@@ -11,12 +11,13 @@ from rational import exact, exact_path, exact_scores
 from torch import nn
 
 import shakeproof as sp
+from shakeproof.analysis import answers
 from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Inputs, Lines, Precise, assemble, precise, slices, sweep
 from shakeproof.exact.precise_rows import breaks, put_in, rows_at
 from shakeproof.exact.twofold import Twofold
 from shakeproof.exact.weights import channel_weights
-from shakeproof.methods import evaluation, sweeping
+from shakeproof.methods import SweptWindow, evaluation, sweeping
 from shakeproof.network import Graph, load
 from shakeproof.network.graph import Node
 from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
@@ -184,6 +185,22 @@ def test_what_float64_cannot_enclose_is_proved_and_the_same(seed, monkeypatch):
     monkeypatch.setattr(evaluation, "GREAT_EFFECT", float("inf"))  # a network so small is then proved without rounding
     in_float64 = sp.profile(cancelling(5), picture(seed), "sharpen:size=3")
     assert in_float64.evidence.proofs[0].curve.off.min() > 1e3 * margin
+
+
+def test_a_sweep_that_goes_on_is_as_precise_as_one():
+    """Whichever row it was left at: just there a neuron bends, and twice the digits see how far from that number."""
+    network = cancelling(5)
+    (query,) = sp.perturbed(network, [picture(0)], "sharpen:size=3")
+    (whole,) = sp.analyse(network, [query])
+    curve = whole.curve
+    for end in curve.z[1:-1].tolist():
+        begun = SweptWindow(0.0, end, curve.up_to(end), late=True, seconds=0.0)
+        (result,) = answers(network, [query], begun=lambda asked, begun=begun: begun)
+        assert (result.status, result.certified_strength) == (whole.status, whole.certified_strength)
+        assert result.curve.error.max() < 2 * curve.error.max()
+        assert np.abs(result.curve.at(curve.z) - curve.scores).max() < 1e-9
+        (late,) = answers(network, [query], sp.Settings(timeout=1e-9), begun=lambda asked, begun=begun: begun)
+        assert late.curve.z[-1] == end  # nothing is lost
 
 
 def test_digits_are_added_where_they_are_needed_only():

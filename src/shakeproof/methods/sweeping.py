@@ -124,8 +124,16 @@ class Batch(Proving):
         for number, own in self.begun.items():
             if not own.curve.covers(0.0, own.end) or not own.end <= float(self.lines.end[number]):
                 raise ProofError("what was swept before is not the beginning of this path")
-            start[number] = own.end
+            start[number] = self.going_on_from(number)
         self.lines = replace(self.lines, start=start)
+
+    def going_on_from(self, number: int) -> float:
+        """Where a sweep goes on that was begun before: at its last row, where a neuron bends; or, with more digits than
+        float64's, within the last piece. They see how far a bend is from the number next to it, and what that may do
+        to the scores is more than can be proved.
+        """
+        own = self.begun[number]
+        return own.within_a_piece().end if isinstance(self.chords, Precise) else own.end
 
     @property
     def enumerates(self) -> bool:
@@ -141,8 +149,10 @@ class Batch(Proving):
         else:  # and it need not be known which digits a sweep takes, which may take long
             found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
         for number, own in self.begun.items():
-            parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
-            found[number] = join(parts, self.graph.classes)
+            before = own if float(lines.start[number]) == own.end else own.within_a_piece()
+            parts = [(0.0, before.end, before.curve), (before.end, float(lines.end[number]), found[number])]
+            joined = join(parts, self.graph.classes)
+            found[number] = joined if joined.z[-1] >= own.end else own.curve
         return found
 
     def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
