@@ -15,7 +15,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.analysis import answers
 from shakeproof.errors import InputError, ProofError
-from shakeproof.exact import Curve
+from shakeproof.exact import Bridge, Curve, join
 from shakeproof.methods import SweptWindow, begun_by, sweep_window, sweeping
 
 STOP = str(demo.images()[0][0])
@@ -168,3 +168,16 @@ def test_a_row_within_the_last_piece_is_on_its_chord():
     assert curve.up_to(0.0).within_last_piece().z.tolist() == [0.0]
     bridged = Curve(z, scores, curve.error, np.array([False, True]))
     assert bridged.within_last_piece() is bridged
+
+
+def test_a_chord_from_another_row_is_off_by_what_the_rows_are_apart():
+    """Two parts share a row, and each has its own idea of it, which both are right about within their errors."""
+    before = Curve(np.array([0.0, 0.5]), np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([0.125]))
+    after = Curve(np.array([0.5, 0.75, 1.0]), np.array([[2.25, 0.5], [3.0, 0.0], [4.0, 0.0]]), np.array([0.25, 0.125]))
+    joined = join([(0.0, 0.5, before), (0.5, 1.0, after)], classes=2)
+    assert joined.scores[1].tolist() == [2.0, 0.0]
+    apart = joined.error - [0.125, 0.25, 0.125]
+    assert apart[[0, 2]].tolist() == [0.0, 0.0]
+    assert np.hypot(0.25, 0.5) <= apart[1] < 0.76
+    bridge = Bridge(0.5, 1.0, 0, np.array([[2.25, 0.5], [4.0, 0.0]]))
+    assert join([(0.0, 0.5, before), (0.5, 1.0, bridge)], classes=2).error.tolist() == [0.125, 0.0]

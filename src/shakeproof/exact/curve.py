@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.exact.sweep import Piece
-from shakeproof.operators import UNIT, envelope_breaks
+from shakeproof.operators import ABOVE, UNIT, envelope_breaks
 
 Floats = NDArray[np.float64]
 # Which class wins on a narrower stretch than this, beside a jump, is not asked.
@@ -267,6 +267,7 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
     error: list[Floats] = []
     bridged: list[NDArray[np.bool_]] = []
     lead: list[Floats] = []
+    last = np.empty(0)
     for start, end, part in parts:
         if z and z[-1][-1] != start:
             raise ProofError("a stretch of a line is missing")
@@ -278,6 +279,9 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
                 break
             lead += [] if part.lead is None else [part.lead]
         shared = 1 if z else 0
+        if shared and not flags[:1].any():  # the chord begins at the row of the part before, which may be another
+            off = np.concatenate([off[:1] + ABOVE * np.abs(values[0] - last).sum(), off[1:]])
+        last = values[-1]
         z.append(rows[shared:])
         scores.append(values[shared:])
         error.append(off)

@@ -52,16 +52,7 @@ class Conv(Affine):
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
         else:
-            has_columns = self._has_long_columns(pictures, out)
-            on = self._active(pictures) if has_columns else None
-            if on is not None:
-                multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
-                return out.view(*inputs[0].shape[:2], *out.shape[1:])
-            few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
-            is_doubled = few and size[1] % 2 == 0
-            conv = self._doubled if is_doubled else self
-            multiply = conv._multiply_columns if has_columns else conv._multiply_lines
-            multiply(pictures, out.view(*out.shape[:2], size[1] // (1 + is_doubled), conv.bias.numel()))
+            self._multiply(pictures, out)
         return out.view(*inputs[0].shape[:2], *out.shape[1:])
 
     def terms(self, *inputs: torch.Size) -> int:
@@ -163,6 +154,19 @@ class Conv(Affine):
                     on.addcmul_(at, weight)
                 target[..., channel :: len(weights)] = total.unflatten(3, (-1, repeats)).sum(4)
 
+    def _multiply(self, pictures: Tensor, out: Tensor) -> None:
+        """By products: of positions, columns of them, or lines, whichever is the fastest."""
+        has_columns = self._has_long_columns(pictures, out)
+        on = self._active(pictures) if has_columns else None
+        if on is not None:
+            multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
+            return
+        few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
+        is_doubled = few and out.shape[2] % 2 == 0
+        conv = self._doubled if is_doubled else self
+        multiply = conv._multiply_columns if has_columns else conv._multiply_lines
+        multiply(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), conv.bias.numel()))
+
     def _multiply_pixels(self, pictures: Tensor, out: Tensor) -> None:
         down, across = self.window.strides
         pixels, target = pictures[:, ::down, ::across].flatten(0, 2), out.flatten(0, 2)
@@ -178,11 +182,11 @@ class Conv(Affine):
     def _active(self, pictures: Tensor) -> Tensor | None:
         """Which entries of the pictures are not always 0, if the others may be left out, and it pays to do so."""
         share = worthwhile_share(len(pictures), min(self.weight.shape[1], pictures.shape[3]))
-        return active(pictures.flatten(1), share) if self._is_small else None
+        return active(pictures.flatten(1), share) if self._is_taken_apart else None
 
     @cached_property
-    def _is_small(self) -> bool:
-        """And has no weight that makes something of 0."""
+    def _is_taken_apart(self) -> bool:
+        """Whether its weights are few enough to be picked from, and none makes something of 0."""
         return self.weight.numel() <= LARGEST_TAKEN_APART and bool(self.weight.isfinite().all())
 
     @cached_property
