@@ -21,6 +21,7 @@ LAYERS = {
         "files",
         "memory",
         "budget",
+        "products",
         "crew",
         "classes",
         "preprocessing",

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from shakeproof.budget import now
+from shakeproof.products import multiply
 
 Done = TypeVar("Done")
 Begin = Callable[[bytes, Callable[[], bool]], Callable[[int], Any]]
@@ -387,7 +388,7 @@ def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoR
 
 def _try_to_compute() -> None:
     trial = torch.ones(32, 32, dtype=torch.float64)
-    if float((trial @ trial).sum()) != 32**3:
+    if float(multiply(trial, trial).sum()) != 32**3:
         raise OSError("products are wrong")
 
 

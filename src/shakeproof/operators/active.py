@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow
+from shakeproof.products import add_product
 
 # Whether most inputs are on is seen from the first rows already.
 FIRST_ROWS = 32
@@ -62,5 +63,5 @@ def multiply_positions(
             for line, count in enumerate(counts):
                 if count:
                     first = before[(above + line * window.dilations[0]) * width + left]
-                    made.addmm_(inputs[:, first : first + count], weights[start : start + count])
+                    add_product(made, inputs[:, first : first + count], weights[start : start + count])
                     start += count

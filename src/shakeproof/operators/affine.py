@@ -9,10 +9,10 @@ from math import prod
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from shakeproof.operators.active import active
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
+from shakeproof.products import multiply, with_bias
 
 # A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept; and
 # with fewer outputs, taking inputs out costs as much as multiplying them does.
@@ -32,8 +32,8 @@ class Matrix(Affine):
         """x @ weight.T + bias; x (rows, inputs)."""
         on = active(x, MOST_ACTIVE) if self._is_taken_apart else None
         if on is None:
-            return functional.linear(x, self.weight, self.bias)
-        return torch.addmm(self.bias, x.index_select(1, on), self._by_input.index_select(0, on))
+            return with_bias(x, self.weight.t(), self.bias)
+        return with_bias(x.index_select(1, on), self._by_input.index_select(0, on), self.bias)
 
     def workspace(self, *inputs: torch.Size) -> int:
         return int(MOST_ACTIVE * 8 * inputs[0].numel()) if self._is_taken_apart else 0
@@ -73,7 +73,8 @@ class Linear(Matrix):
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
 
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        return (coefficients @ self.weight,)
+        pulled = multiply(coefficients.flatten(0, -2), self.weight)
+        return (pulled.view(*coefficients.shape[:-1], self.weight.shape[1]),)
 
     def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         return self.columns(given) if shapes[0].numel() == self.weight.shape[1] else None

@@ -15,6 +15,7 @@ from shakeproof.operators.active import active, multiply_positions, worthwhile_s
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
+from shakeproof.products import add_product, multiply
 
 LARGEST_UNROLLED = 2**24
 # A kernel with more weights than this is not taken apart for what is on: picking from it takes too long.
@@ -172,7 +173,7 @@ class Conv(Affine):
         pixels, target = pictures[:, ::down, ::across].flatten(0, 2), out.flatten(0, 2)
         pixel_bytes = (pixels.shape[1] + target.shape[1]) * out.element_size()
         for some, _ in blocks(len(pixels), 1, pixel_bytes):
-            torch.addmm(self.bias, pixels[some], self.weight[0].t(), out=target[some])
+            add_product(target[some].copy_(self.bias), pixels[some], self.weight[0].t())
 
     def _has_long_columns(self, pictures: Tensor, out: Tensor) -> bool:
         fitting = BLOCK_BYTES // (max(prod(pictures.shape[1:]), prod(out.shape[1:])) * out.element_size())
@@ -221,7 +222,7 @@ class Conv(Affine):
                     matrix = strips[phase][rows, start + first * channels : start + last * channels]
                     weight = self._line_weights[line][:, first * channels : last * channels]
                     fresh = begun and line == many_first[0]
-                    made[:, at.start * count : at.stop * count].addmm_(weight, matrix.t(), beta=0 if fresh else 1)
+                    add_product(made[:, at.start * count : at.stop * count], weight, matrix.t(), is_fresh=fresh)
             by_channel = product.view(across, outputs, tall, count)
             torch.add(by_channel.permute(3, 2, 0, 1), self.bias, out=target)
 
@@ -258,7 +259,9 @@ class Conv(Affine):
                 some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
                 matrix = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3).transpose(1, 2)
                 target = product[..., some.start * width : some.stop * width]
-                target.baddbmm_(parts[number], matrix, beta=number != widest or some != slice(0, count))
+                fresh = number == widest and some == slice(0, count)
+                for made, weight, own in zip(target, parts[number], matrix, strict=True):
+                    add_product(made, weight, own, is_fresh=fresh)
             by_channel = product.view(len(self.bias), count, -1, across)
             torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
 
@@ -296,7 +299,7 @@ class Unrolled(Matrix):
         return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
 
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        return ((coefficients.flatten(1) @ self.weight).view(-1, *shapes[0]),)
+        return (multiply(coefficients.flatten(1), self.weight).view(-1, *shapes[0]),)
 
     def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         return self.columns(given)

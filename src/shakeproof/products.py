@@ -1,0 +1,108 @@
+"""Products of matrices, by the library that uses all of the processor.
+
+torch multiplies float64 by MKL, which leaves half of an AMD processor with AVX-512 unused. OpenBLAS does not, once it
+is told what the processor can do: it takes 0.6 to 0.8 of the time (docs/speed.md). It is loaded as a library of our
+own, so that nobody's numpy computes differently for it. Elsewhere, on several threads, and without it, torch
+multiplies.
+
+Both add up plain products in orders of their own, and nothing that is proved depends on the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# OpenBLAS's name for its kernels for AVX-512, and what a processor needs for them.
+KERNELS, NEEDED = "SkylakeX", {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "fma"}
+# In C's interface to BLAS: a result whose rows, or whose columns, lie side by side; and matrices that are as it is, or
+# not.
+BY_ROWS, BY_COLUMNS, ALIKE, UNLIKE = 101, 102, 111, 112
+
+
+def multiply(first: Tensor, second: Tensor) -> Tensor:
+    """first @ second, two matrices."""
+    return add_product(first.new_empty(first.shape[0], second.shape[1]), first, second, is_fresh=True)
+
+
+def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    """first @ second + bias, two matrices and a row."""
+    return add_product(bias.repeat(len(first), 1), first, second)
+
+
+def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = False) -> Tensor:
+    """out += first @ second, matrices; `out` shares no memory with the others. If fresh, it holds nothing so far."""
+    if not _multiplied(out, first, second, 0.0 if is_fresh else 1.0):
+        out.addmm_(first, second, beta=0 if is_fresh else 1)
+    return out
+
+
+def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool:
+    """Whether `kept` of `out` and the product have been added up into it, by OpenBLAS: all that it takes is there."""
+    dgemm = _openblas() if torch.get_num_threads() == 1 else None
+    (rows, terms), columns = first.shape, second.shape[1]
+    if dgemm is None or len(second) != terms or out.shape != (rows, columns) or not rows * terms * columns:
+        return False
+    steps = []
+    for matrix in (out, first, second):
+        is_plain = matrix.dtype is torch.float64 and matrix.is_cpu and not matrix.requires_grad
+        if not is_plain or (step := _layout(matrix)) is None:
+            return False
+        steps.append(step)
+    (order, below), (one, left), (other, right) = steps
+    turned = (ALIKE if one == order else UNLIKE, ALIKE if other == order else UNLIKE)
+    pointers = first.data_ptr(), left, second.data_ptr(), right
+    dgemm(order, *turned, rows, columns, terms, 1.0, *pointers, kept, out.data_ptr(), below)
+    return True
+
+
+def _layout(matrix: Tensor) -> tuple[int, int] | None:
+    """Whether rows or columns lie side by side, and how far they are apart; None if neither do."""
+    (rows, columns), (down, across) = matrix.shape, matrix.stride()
+    if (across == 1 or columns == 1) and (rows == 1 or down >= columns):
+        return BY_ROWS, down if rows > 1 else columns
+    if (down == 1 or rows == 1) and across >= rows:
+        return BY_COLUMNS, across
+    return None
+
+
+@cache
+def _openblas() -> Callable[..., None] | None:
+    """OpenBLAS's product of matrices, on one thread; None if torch's is as good here, or it is not there."""
+    found = find_spec("scipy_openblas64")
+    if found is None or found.origin is None or not _is_amd_with_avx512():
+        return None
+    settings = {"OPENBLAS_CORETYPE": KERNELS, "OPENBLAS_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)  # which it reads when it is loaded, and never again
+    try:
+        library = ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libscipy_openblas64_.so"))
+        dgemm, kernels = library.scipy_cblas_dgemm64_, library.scipy_openblas_get_corename64_
+    except (OSError, AttributeError):
+        return None
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    matrix, whole = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
+    dgemm.argtypes = (*[ctypes.c_int] * 3, *[whole] * 3, ctypes.c_double, *matrix * 2, ctypes.c_double, *matrix)
+    dgemm.restype, kernels.restype = None, ctypes.c_char_p
+    return dgemm if kernels() == KERNELS.encode() else None
+
+
+def _is_amd_with_avx512() -> bool:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:  # another system
+        return False
+    facts = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return facts.get("vendor_id") == ["AuthenticAMD"] and set(facts.get("flags", ())) >= NEEDED
