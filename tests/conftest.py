@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from shakeproof import demo
+from shakeproof import demo, products
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -36,6 +37,18 @@ def demo_network():
 @pytest.fixture(autouse=True)
 def _repeatable() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", params=["openblas", "torch"])
+def whoever_multiplies(request):
+    """Both libraries that products may be made by, on one thread."""
+    if request.param == "openblas" and products._openblas() is None:
+        pytest.skip("torch multiplies here: no AMD processor with AVX-512, or no OpenBLAS")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with patch.object(products, "_openblas", products._openblas if request.param == "openblas" else lambda: None):
+        yield request.param
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

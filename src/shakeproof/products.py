@@ -25,6 +25,11 @@ KERNELS, NEEDED = "SkylakeX", {"avx512f", "avx512cd", "avx512bw", "avx512dq", "a
 # In C's interface to BLAS: a result whose rows, or whose columns, lie side by side; and matrices that are as it is, or
 # not.
 BY_ROWS, BY_COLUMNS, ALIKE, UNLIKE = 101, 102, 111, 112
+# It multiplies matrices by rows faster, without copies, if no more numbers than this are multiplied. So larger ones are
+# taken apart, unless parts would have fewer rows than this.
+MOST_OF_A_SMALL_ONE, LEAST_ROWS = 10**6, 64
+# So many numbers fill a line of the cache.
+LINE = 8
 
 
 def multiply(first: Tensor, second: Tensor) -> Tensor:
@@ -37,6 +42,24 @@ def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
     return add_product(bias.repeat(len(first), 1), first, second)
 
 
+def is_by_rows() -> bool:
+    """Whether matrices by rows are multiplied faster: by OpenBLAS, since small ones are not copied then. MKL wants a
+    second matrix by columns; and a result by columns if these are few.
+    """
+    return _openblas() is not None and torch.get_num_threads() == 1
+
+
+def empty_products(like: Tensor, count: int, rows: int, columns: int) -> Tensor:
+    """So many matrices for products, laid out for whoever multiplies.
+
+    Columns are an odd number of the cache's lines apart, or they might share few of them.
+    """
+    if is_by_rows():
+        return like.new_empty(count, rows, columns)
+    apart = (-(-rows // LINE) | 1) * LINE
+    return like.new_empty(count, columns, apart)[..., :rows].transpose(1, 2)
+
+
 def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = False) -> Tensor:
     """out += first @ second, matrices; `out` shares no memory with the others. If fresh, it holds nothing so far."""
     if not _multiplied(out, first, second, 0.0 if is_fresh else 1.0):
@@ -46,7 +69,7 @@ def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = Fal
 
 def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool:
     """Whether `kept` of `out` and the product have been added up into it, by OpenBLAS: all that it takes is there."""
-    dgemm = _openblas() if torch.get_num_threads() == 1 else None
+    dgemm = _openblas() if is_by_rows() else None
     (rows, terms), columns = first.shape, second.shape[1]
     if dgemm is None or len(second) != terms or out.shape != (rows, columns) or not rows * terms * columns:
         return False
@@ -58,8 +81,13 @@ def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool
         steps.append(step)
     (order, below), (one, left), (other, right) = steps
     turned = (ALIKE if one == order else UNLIKE, ALIKE if other == order else UNLIKE)
-    pointers = first.data_ptr(), left, second.data_ptr(), right
-    dgemm(order, *turned, rows, columns, terms, 1.0, *pointers, kept, out.data_ptr(), below)
+    part = MOST_OF_A_SMALL_ONE // (terms * columns)
+    if (order, *turned) != (BY_ROWS, ALIKE, ALIKE) or part < LEAST_ROWS:
+        part = rows
+    for start in range(0, rows, part):
+        given, made = first.data_ptr() + 8 * left * start, out.data_ptr() + 8 * below * start
+        sizes = min(part, rows - start), columns, terms
+        dgemm(order, *turned, *sizes, 1.0, given, left, second.data_ptr(), right, kept, made, below)
     return True
 
 

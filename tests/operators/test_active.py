@@ -16,6 +16,8 @@ from shakeproof.operators import affine as matrices
 from shakeproof.operators import conv as convolution
 from tests.operators.test_conv import HEIGHT, WIDTH, drawn, plain
 
+pytestmark = pytest.mark.usefixtures("whoever_multiplies")
+
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 lines = st.tuples(st.integers(1, 2), st.just(1))
 sliding_windows = st.builds(SlidingWindow, pairs, pairs, lines, st.tuples(*[st.integers(0, 3)] * 4)).filter(

@@ -16,6 +16,8 @@ from shakeproof.operators import UNIT, Conv, SlidingWindow
 from shakeproof.operators import conv as convolution
 from shakeproof.operators import window as windows
 
+pytestmark = pytest.mark.usefixtures("whoever_multiplies")
+
 HEIGHT, WIDTH = 7, 6
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 sliding_windows = st.builds(SlidingWindow, pairs, pairs, pairs, st.tuples(*[st.integers(0, 3)] * 4)).filter(

@@ -15,7 +15,7 @@ from shakeproof.operators.active import active, multiply_positions, worthwhile_s
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Entries, Operator
 from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
-from shakeproof.products import add_product, multiply
+from shakeproof.products import add_product, empty_products, is_by_rows, multiply
 
 LARGEST_UNROLLED = 2**24
 # A kernel with more weights than this is not taken apart for what is on: picking from it takes too long.
@@ -26,8 +26,6 @@ THIN_GROUP = 4
 SHORT_LINE = 32
 # With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
 FEW_OUTPUTS = 16
-# So many numbers fill a line of the cache.
-APART = 8
 # Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
 MANY_PICTURES = 48
 
@@ -74,8 +72,9 @@ class Conv(Affine):
         parts = []
         for part in rows.split(step):
             by_group = part.flatten(0, 2).unflatten(-1, (groups, outputs)).transpose(0, 1)
-            pulled = torch.bmm(by_group, self.weight).view(groups, *part.shape[:3], -1, channels // groups)
-            entries = (entry.movedim(0, -2).flatten(-2) for entry in pulled.unbind(-2))
+            pulled = torch.stack([multiply(own, weight) for own, weight in zip(by_group, self.weight, strict=True)])
+            by_entry = pulled.view(groups, *part.shape[:3], -1, channels // groups).unbind(-2)
+            entries = (entry.movedim(0, -2).flatten(-2) for entry in by_entry)
             parts.append(self.window.scattered(entries, height, width))
         return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
 
@@ -160,7 +159,7 @@ class Conv(Affine):
         has_columns = self._has_long_columns(pictures, out)
         on = self._active(pictures) if has_columns else None
         if on is not None:
-            multiply_positions(self.window, self._by_entry, self.bias, pictures, out, on)
+            multiply_positions(self.window, self._copied_by_entry[0], self.bias, pictures, out, on)
             return
         few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
         is_doubled = few and out.shape[2] % 2 == 0
@@ -173,7 +172,7 @@ class Conv(Affine):
         pixels, target = pictures[:, ::down, ::across].flatten(0, 2), out.flatten(0, 2)
         pixel_bytes = (pixels.shape[1] + target.shape[1]) * out.element_size()
         for some, _ in blocks(len(pixels), 1, pixel_bytes):
-            add_product(target[some].copy_(self.bias), pixels[some], self.weight[0].t())
+            add_product(target[some].copy_(self.bias), pixels[some], self._by_entry[0])
 
     def _has_long_columns(self, pictures: Tensor, out: Tensor) -> bool:
         fitting = BLOCK_BYTES // (max(prod(pictures.shape[1:]), prod(out.shape[1:])) * out.element_size())
@@ -190,10 +189,15 @@ class Conv(Affine):
         """Whether its weights are few enough to be picked from, and none makes something of 0."""
         return self.weight.numel() <= LARGEST_TAKEN_APART and bool(self.weight.isfinite().all())
 
-    @cached_property
+    @property
     def _by_entry(self) -> Tensor:
-        """Of a kernel without groups, its weights (entries, outputs)."""
-        return self.weight[0].t().contiguous()
+        """The weights (groups, entries, outputs), as they are multiplied fastest."""
+        is_copied = is_by_rows() and self.weight.numel() <= LARGEST_TAKEN_APART
+        return self._copied_by_entry if is_copied else self.weight.transpose(1, 2)
+
+    @cached_property
+    def _copied_by_entry(self) -> Tensor:
+        return self.weight.transpose(1, 2).contiguous()
 
     def _multiply_columns(self, pictures: Tensor, out: Tensor) -> None:
         """One column of positions after another: what a line of the kernel sees there lies side by side in the picture,
@@ -201,14 +205,14 @@ class Conv(Affine):
         """
         (_, height, width, channels), (_, tall, across, outputs) = pictures.shape, out.shape
         (lines, wide), (stride, step), left = self.window.kernel, self.window.strides, self.window.pads[1]
-        seen = self.window.lines_seen(height, tall)
+        seen, by_line = self.window.lines_seen(height, tall), self._by_entry[0].unflatten(0, (lines, -1))
         many_first = sorted(range(lines), key=lambda line: seen[line][0].start - seen[line][0].stop)
         fitting = BLOCK_BYTES // (max(height * width * channels, tall * across * outputs) * out.element_size())
         some = (fitting - 1) | 1  # odd, or all outputs of a position would be in the same few lines of the cache
         for part, target in zip(pictures.split(some), out.split(some), strict=True):
             count = len(part)
             strips = [part[:, phase::stride].transpose(0, 1).flatten(2).flatten(0, 1) for phase in range(stride)]
-            product = part.new_empty(across, outputs, tall * count)
+            product = empty_products(part, across, tall * count, outputs)
             for column, made in enumerate(product):
                 first, last = max(left - column * step, 0), min(wide, width + left - column * step)
                 start = (column * step - left) * channels
@@ -220,50 +224,47 @@ class Conv(Affine):
                     above, phase = divmod(on.start, stride)
                     rows = slice(above * count, (above + at.stop - at.start) * count)
                     matrix = strips[phase][rows, start + first * channels : start + last * channels]
-                    weight = self._line_weights[line][:, first * channels : last * channels]
+                    weight = by_line[line, first * channels : last * channels]
                     fresh = begun and line == many_first[0]
-                    add_product(made[:, at.start * count : at.stop * count], weight, matrix.t(), is_fresh=fresh)
-            by_channel = product.view(across, outputs, tall, count)
-            torch.add(by_channel.permute(3, 2, 0, 1), self.bias, out=target)
-
-    @cached_property
-    def _line_weights(self) -> tuple[Tensor, ...]:
-        """Of a kernel without groups, the weights (outputs, entries) of each line."""
-        lines: tuple[Tensor, ...] = self.weight[0].unflatten(1, (self.window.kernel[0], -1)).unbind(1)
-        return lines
+                    add_product(made[at.start * count : at.stop * count], matrix, weight, is_fresh=fresh)
+            by_position = product.unflatten(1, (tall, count))
+            torch.add(by_position.permute(2, 1, 0, 3), self.bias, out=target)
 
     def _multiply_lines(self, pictures: Tensor, out: Tensor) -> None:
         """One line of the kernel after another: what it sees at every position is a matrix, times its weights.
 
         Lines come first in that matrix, so that what the next line of the kernel sees is the same, some lines on. (In
-        steps of two, it is every other line.) Products have channels first, which is faster where these are few.
+        steps of two, it is every other line.)
         """
         tall, stride, dilation = self.window.kernel[0], self.window.strides[0], self.window.dilations[0]
         together = tall if self.weight.shape[2] < SHORT_LINE * tall else 1
-        parts = self.weight.unflatten(2, (tall // together, -1)).unbind(2)
-        across = out.shape[2]
-        line_bytes = stride * across * parts[0].shape[2] * len(self.weight) * out.element_size()
+        parts = self._by_entry.unflatten(1, (tall // together, -1)).unbind(1)
+        across, groups, outputs = out.shape[2], *self.weight.shape[:2]
+        line_bytes = stride * across * parts[0].shape[1] * groups * out.element_size()
         for rows, lines in blocks(len(out), out.shape[1], line_bytes):
             count = lines.stop - lines.start
             needed = count + (len(parts) - 1) * dilation // stride
             strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
             seen = self._line_patches(strip, needed, across, together)
             width = seen.shape[3] * across
-            # a little longer, or channels might be such powers of two apart that they share few lines of the cache
-            product = pictures.new_empty(*self.weight.shape[:2], count * width + APART)[..., : count * width]
+            product = empty_products(pictures, groups, count * width, outputs)
             on_picture = self.window.lines_on_picture(lines, pictures.shape[1], len(parts))
             widest = max(range(len(parts)), key=lambda number: on_picture[number].stop - on_picture[number].start)
             if on_picture[widest] != slice(0, count):
                 product.zero_()
             for number in sorted(range(len(parts)), key=lambda number: number != widest):
                 some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
-                matrix = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3).transpose(1, 2)
-                target = product[..., some.start * width : some.stop * width]
-                fresh = number == widest and some == slice(0, count)
-                for made, weight, own in zip(target, parts[number], matrix, strict=True):
-                    add_product(made, weight, own, is_fresh=fresh)
-            by_channel = product.view(len(self.bias), count, -1, across)
-            torch.add(by_channel.permute(2, 1, 3, 0), self.bias, out=out[rows, lines])
+                matrices = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3)
+                made, fresh = (
+                    product[:, some.start * width : some.stop * width],
+                    number == widest and some == slice(0, count),
+                )
+                for target, matrix, weight in zip(made, matrices, parts[number], strict=True):
+                    add_product(target, matrix, weight, is_fresh=fresh)
+            by_position = product.unflatten(1, (count, -1, across)).permute(2, 1, 3, 0, 4)
+            torch.add(
+                by_position, self.bias.view(groups, outputs), out=out[rows, lines].unflatten(3, (groups, outputs))
+            )
 
     def _padded_strip(self, pictures: Tensor, lines: slice, count: int) -> Tensor:
         """So many lines of pictures and border, from the first that some lines of the output see: (count, n, ...)."""
