@@ -28,6 +28,8 @@ BY_ROWS, BY_COLUMNS, ALIKE, UNLIKE = 101, 102, 111, 112
 # It multiplies matrices by rows faster, without copies, if no more numbers than this are multiplied. So larger ones are
 # taken apart, unless parts would have fewer rows than this.
 MOST_OF_A_SMALL_ONE, LEAST_ROWS = 10**6, 64
+# With fewer multiplications than this, calling it takes longer than is gained.
+LEAST = 10**5
 # So many numbers fill a line of the cache.
 LINE = 8
 
@@ -39,7 +41,9 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
 
 def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
     """first @ second + bias, two matrices and a row."""
-    return add_product(bias.repeat(len(first), 1), first, second)
+    if not _is_worth_it(first, second):
+        return torch.addmm(bias, first, second)
+    return add_product(first.new_empty(len(first), len(bias)).copy_(bias), first, second)
 
 
 def is_by_rows() -> bool:
@@ -69,9 +73,9 @@ def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = Fal
 
 def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool:
     """Whether `kept` of `out` and the product have been added up into it, by OpenBLAS: all that it takes is there."""
-    dgemm = _openblas() if is_by_rows() else None
+    dgemm = _openblas() if _is_worth_it(first, second) else None
     (rows, terms), columns = first.shape, second.shape[1]
-    if dgemm is None or len(second) != terms or out.shape != (rows, columns) or not rows * terms * columns:
+    if dgemm is None or len(second) != terms or out.shape != (rows, columns):
         return False
     steps = []
     for matrix in (out, first, second):
@@ -89,6 +93,10 @@ def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool
         sizes = min(part, rows - start), columns, terms
         dgemm(order, *turned, *sizes, 1.0, given, left, second.data_ptr(), right, kept, made, below)
     return True
+
+
+def _is_worth_it(first: Tensor, second: Tensor) -> bool:
+    return is_by_rows() and first.numel() * second.shape[1] >= LEAST
 
 
 def _layout(matrix: Tensor) -> tuple[int, int] | None:
