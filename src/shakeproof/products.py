@@ -46,11 +46,16 @@ def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
     return add_product(first.new_empty(len(first), len(bias)).copy_(bias), first, second)
 
 
+def wants_one_thread() -> bool:
+    """Whether products on one thread are about as fast as on two: then there is more than torch multiplies by."""
+    return _openblas() is not None
+
+
 def is_by_rows() -> bool:
     """Whether matrices by rows are multiplied faster: by OpenBLAS, since small ones are not copied then. MKL wants a
     second matrix by columns; and a result by columns if these are few.
     """
-    return _openblas() is not None and torch.get_num_threads() == 1
+    return torch.get_num_threads() == 1 and _openblas() is not None
 
 
 def empty_products(like: Tensor, count: int, rows: int, columns: int) -> Tensor:

@@ -19,6 +19,7 @@ from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
 from shakeproof.network import Graph, bending_values
+from shakeproof.products import wants_one_thread
 from shakeproof.rounding import Chords
 
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
@@ -28,15 +29,17 @@ LEAST_WORK, MOST_WORK, GROUPS_A_CORE = 2e7, 1e9, 4
 COUNTED, USUAL_BREAKS = 8, 0.1
 
 
-# Rows with fewer values than this are too small for torch's own threads: one is faster than two.
-SMALL_ROW = 10**5
+# Rows with fewer values than this are too small for torch's own threads: one is faster than two, the more so if one
+# thread has a library that is faster than torch's.
+SMALL_ROW, SMALL_BESIDE_FASTER = 10**5, 4 * 10**6
 
 
 @contextmanager
 def threads_for(graph: Graph, cores: int) -> Iterator[None]:
     """As many threads for torch's products as they are worth: all cores for large networks, one for small ones."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores if graph.entries >= SMALL_ROW else 1)
+    small = SMALL_BESIDE_FASTER if wants_one_thread() else SMALL_ROW
+    torch.set_num_threads(cores if graph.entries >= small else 1)
     try:
         yield
     finally:
