@@ -46,8 +46,8 @@ def whoever_multiplies(request):
         pytest.skip("torch multiplies here: no AMD processor with AVX-512, or no OpenBLAS")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    multiply = products._openblas if request.param == "openblas" else lambda: None
-    with patch.object(products, "_openblas", multiply), patch.object(products, "LEAST", 1):
+    library = products._openblas if request.param == "openblas" else lambda: None
+    with patch.object(products, "_openblas", library), patch.object(products, "LEAST", 1):
         yield request.param
     torch.set_num_threads(threads)
 

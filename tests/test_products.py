@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shakeproof import products
+from shakeproof import crew, products
 from shakeproof.products import add_product, empty_products, multiply, with_bias
 
 SIZES = st.integers(1, 40)
@@ -91,6 +92,8 @@ def test_what_does_not_fit_is_an_error_and_not_a_product():
         add_product(torch.zeros(3, 5).double(), first, second[:4])
     with pytest.raises(RuntimeError):
         add_product(torch.zeros(3, 6), first, second[:4])
+    with pytest.raises(RuntimeError):
+        with_bias(first.float(), second[:4].float(), torch.zeros(6).double())
 
 
 def test_what_is_not_finite_spreads_as_it_should():
@@ -106,6 +109,8 @@ def test_gradients_and_other_numbers_are_torchs():
     assert first.grad is not None
     assert torch.equal(first.grad, torch.full((3, 4), 2.0).double())
     assert multiply(torch.ones(3, 4), torch.ones(4, 2)).dtype == torch.float32
+    less = torch._neg_view(torch.ones(3, 4).double())
+    assert torch.equal(multiply(less, second), torch.full((3, 2), -4.0).double())
 
 
 def test_rounding_is_that_of_sums_in_some_order(openblas):
@@ -130,22 +135,67 @@ def test_more_threads_are_torchs(openblas):
         torch.set_num_threads(1)
 
 
+def printed(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    words, settings = [sys.executable, "-c", textwrap.dedent(code)], {**os.environ, **environment}
+    return subprocess.run(words, env=settings, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_it_is_loaded_without_a_trace(openblas):
-    """Neither the environment nor numpy's own library is changed by it."""
-    code = """if True:
-        import ctypes, os
+    """Neither the environment nor numpy's own library is changed by it, whoever else loads it at the same time."""
+    code = """
+        import ctypes, os, sys, threading
         import numpy
         from shakeproof import products
-        before = dict(os.environ)
-        assert products._openblas() is not None
+        before, found, start = dict(os.environ), [], threading.Barrier(4)
+
+        def load():
+            start.wait()
+            found.append(products._openblas())
+
+        sys.setswitchinterval(1e-6)
+        for _ in range(100):
+            products._openblas.cache_clear()
+            threads = [threading.Thread(target=load) for _ in range(4)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+        assert len(found) == 400 and None not in found
         assert dict(os.environ) == before
         own = ctypes.CDLL(numpy._core._multiarray_umath.__file__).scipy_openblas_get_corename64_
         own.restype = ctypes.c_char_p
         print(own().decode())
     """
-    environment = {**os.environ, "OPENBLAS_CORETYPE": "Haswell"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "Haswell"
+    assert printed(code, OPENBLAS_CORETYPE="Haswell") == "Haswell"
+
+
+def test_it_is_not_used_where_memory_is_limited(openblas):
+    """It would end the process, with the exit code of a verdict."""
+    code = """
+        import resource
+        {limit}
+        from shakeproof import products
+        print(products.wants_one_thread())
+    """
+    limit = "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))"
+    assert [printed(code.format(limit=own)) for own in ("", limit)] == ["True", "False"]
+
+
+def test_members_of_a_crew_try_it(openblas, monkeypatch):
+    """As large as it is in earnest, whatever torch's threads are."""
+    called = []
+    dgemm = products._openblas()
+    monkeypatch.setattr(products, "LEAST", 10**5)
+    monkeypatch.setattr(products, "_openblas", lambda: lambda *given: (called.append(given), dgemm(*given)))
+    torch.set_num_threads(2)
+    try:
+        crew._try_to_compute()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert len(called) == 1
+    monkeypatch.setattr(products, "_openblas", lambda: lambda *given: None)  # which computes nothing
+    with pytest.raises(OSError, match="wrong"):
+        crew._try_to_compute()
 
 
 @pytest.mark.parametrize(

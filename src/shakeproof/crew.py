@@ -355,8 +355,8 @@ def _processor_seconds(process: int) -> float:
 
 
 def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoReturn:
-    """A member's life. It computes by torch on one thread, and talks with its parent; it touches nothing else, so that
-    no lock matters that another thread may have held, and never returns to what its parent was doing.
+    """A member's life. It computes on one thread, and talks with its parent; it touches nothing else, so that no lock
+    matters that another thread may have held, and never returns to what its parent was doing.
     """
     try:
         for own in gc.get_objects():  # until Python 3.12 one lock for all instances, which another thread may have held
@@ -387,8 +387,12 @@ def _live(connection: Connection, claims: int, begin: Begin, parent: int) -> NoR
 
 
 def _try_to_compute() -> None:
-    trial = torch.ones(32, 32, dtype=torch.float64)
-    if float(multiply(trial, trial).sum()) != 32**3:
+    """Multiply on one thread, as members do: two matrices so large that it takes all that any product takes."""
+    trial, threads = torch.ones(128, 128, dtype=torch.float64), torch.get_num_threads()
+    torch.set_num_threads(1)
+    total = float(multiply(trial, trial).sum())
+    torch.set_num_threads(threads)
+    if total != 128**3:
         raise OSError("products are wrong")
 
 

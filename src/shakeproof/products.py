@@ -16,14 +16,14 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import Tensor
 
 # OpenBLAS's name for its kernels for AVX-512, and what a processor needs for them.
 KERNELS, NEEDED = "SkylakeX", {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "fma"}
-# In C's interface to BLAS: a result whose rows, or whose columns, lie side by side; and matrices that are as it is, or
-# not.
+# In C's interface to BLAS: a result that lies in memory by rows, or by columns; and a matrix that lies alike, or not.
 BY_ROWS, BY_COLUMNS, ALIKE, UNLIKE = 101, 102, 111, 112
 # It multiplies matrices by rows faster, without copies, if no more numbers than this are multiplied. So larger ones are
 # taken apart, unless parts would have fewer rows than this.
@@ -33,6 +33,8 @@ LEAST = 10**5
 # So many numbers fill a line of the cache.
 LINE = 8
 
+_loading = Lock()
+
 
 def multiply(first: Tensor, second: Tensor) -> Tensor:
     """first @ second, two matrices."""
@@ -41,13 +43,13 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
 
 def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
     """first @ second + bias, two matrices and a row."""
-    if not _is_worth_it(first, second):
+    if not _is_worth_it(first, second) or bias.dtype is not first.dtype:
         return torch.addmm(bias, first, second)
     return add_product(first.new_empty(len(first), len(bias)).copy_(bias), first, second)
 
 
 def wants_one_thread() -> bool:
-    """Whether products on one thread are about as fast as on two: then there is more than torch multiplies by."""
+    """Whether one thread multiplies about as fast as torch does on two."""
     return _openblas() is not None
 
 
@@ -59,13 +61,10 @@ def is_by_rows() -> bool:
 
 
 def empty_products(like: Tensor, count: int, rows: int, columns: int) -> Tensor:
-    """So many matrices for products, laid out for whoever multiplies.
-
-    Columns are an odd number of the cache's lines apart, or they might share few of them.
-    """
+    """So many matrices for products, laid out for whoever multiplies."""
     if is_by_rows():
         return like.new_empty(count, rows, columns)
-    apart = (-(-rows // LINE) | 1) * LINE
+    apart = (-(-rows // LINE) | 1) * LINE  # an odd number of the cache's lines, or columns might share few of them
     return like.new_empty(count, columns, apart)[..., :rows].transpose(1, 2)
 
 
@@ -77,15 +76,15 @@ def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = Fal
 
 
 def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool:
-    """Whether `kept` of `out` and the product have been added up into it, by OpenBLAS: all that it takes is there."""
+    """Let OpenBLAS put `kept` times `out`, and the product, into it; whether that could be done."""
     dgemm = _openblas() if _is_worth_it(first, second) else None
     (rows, terms), columns = first.shape, second.shape[1]
     if dgemm is None or len(second) != terms or out.shape != (rows, columns):
         return False
     steps = []
     for matrix in (out, first, second):
-        is_plain = matrix.dtype is torch.float64 and matrix.is_cpu and not matrix.requires_grad
-        if not is_plain or (step := _layout(matrix)) is None:
+        is_plain = matrix.dtype is torch.float64 and matrix.is_cpu and not matrix.is_neg()
+        if not is_plain or matrix.requires_grad or (step := _layout(matrix)) is None:
             return False
         steps.append(step)
     (order, below), (one, left), (other, right) = steps
@@ -105,7 +104,7 @@ def _is_worth_it(first: Tensor, second: Tensor) -> bool:
 
 
 def _layout(matrix: Tensor) -> tuple[int, int] | None:
-    """Whether rows or columns lie side by side, and how far they are apart; None if neither do."""
+    """Whether a matrix lies by rows or by columns, and how far these are apart; None if neither."""
     (rows, columns), (down, across) = matrix.shape, matrix.stride()
     if (across == 1 or columns == 1) and (rows == 1 or down >= columns):
         return BY_ROWS, down if rows > 1 else columns
@@ -116,28 +115,30 @@ def _layout(matrix: Tensor) -> tuple[int, int] | None:
 
 @cache
 def _openblas() -> Callable[..., None] | None:
-    """OpenBLAS's product of matrices, on one thread; None if torch's is as good here, or it is not there."""
+    """OpenBLAS's product of matrices, on one thread; None if torch's is as good here, or it is not to be had."""
     found = find_spec("scipy_openblas64")
-    if found is None or found.origin is None or not _is_amd_with_avx512():
+    if found is None or found.origin is None or not _is_amd_with_avx512() or _is_memory_limited():
         return None
     settings = {"OPENBLAS_CORETYPE": KERNELS, "OPENBLAS_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)  # which it reads when it is loaded, and never again
-    try:
-        library = ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libscipy_openblas64_.so"))
-        dgemm, kernels = library.scipy_cblas_dgemm64_, library.scipy_openblas_get_corename64_
-    except (OSError, AttributeError):
-        return None
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with _loading:
+        before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)  # which it reads when it is loaded, and never again
+        try:
+            library = ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libscipy_openblas64_.so"))
+            dgemm, kernels = library.scipy_cblas_dgemm64_, library.scipy_openblas_get_corename64_
+            threads = library.scipy_openblas_get_num_threads64_
+        except (OSError, AttributeError):
+            return None
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name)
+                else:
+                    os.environ[name] = value
     matrix, whole = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
     dgemm.argtypes = (*[ctypes.c_int] * 3, *[whole] * 3, ctypes.c_double, *matrix * 2, ctypes.c_double, *matrix)
     dgemm.restype, kernels.restype = None, ctypes.c_char_p
-    return dgemm if kernels() == KERNELS.encode() else None
+    return dgemm if kernels() == KERNELS.encode() and threads() == 1 else None
 
 
 def _is_amd_with_avx512() -> bool:
@@ -147,3 +148,11 @@ def _is_amd_with_avx512() -> bool:
         return False
     facts = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
     return facts.get("vendor_id") == ["AuthenticAMD"] and set(facts.get("flags", ())) >= NEEDED
+
+
+def _is_memory_limited() -> bool:
+    """Whether the system may refuse memory that is asked for: OpenBLAS would end the process, where torch raises."""
+    import resource  # which other systems do not have
+
+    is_counted = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    return is_counted or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

@@ -72,7 +72,9 @@ class Conv(Affine):
         parts = []
         for part in rows.split(step):
             by_group = part.flatten(0, 2).unflatten(-1, (groups, outputs)).transpose(0, 1)
-            pulled = torch.stack([multiply(own, weight) for own, weight in zip(by_group, self.weight, strict=True)])
+            pulled = part.new_empty(groups, by_group.shape[1], depth)
+            for target, own, weight in zip(pulled, by_group, self.weight, strict=True):
+                add_product(target, own, weight, is_fresh=True)
             by_entry = pulled.view(groups, *part.shape[:3], -1, channels // groups).unbind(-2)
             entries = (entry.movedim(0, -2).flatten(-2) for entry in by_entry)
             parts.append(self.window.scattered(entries, height, width))
@@ -164,8 +166,8 @@ class Conv(Affine):
         few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
         is_doubled = few and out.shape[2] % 2 == 0
         conv = self._doubled if is_doubled else self
-        multiply = conv._multiply_columns if has_columns else conv._multiply_lines
-        multiply(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), conv.bias.numel()))
+        convolve = conv._multiply_columns if has_columns else conv._multiply_lines
+        convolve(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), conv.bias.numel()))
 
     def _multiply_pixels(self, pictures: Tensor, out: Tensor) -> None:
         down, across = self.window.strides
@@ -225,8 +227,8 @@ class Conv(Affine):
                     rows = slice(above * count, (above + at.stop - at.start) * count)
                     matrix = strips[phase][rows, start + first * channels : start + last * channels]
                     weight = by_line[line, first * channels : last * channels]
-                    fresh = begun and line == many_first[0]
-                    add_product(made[at.start * count : at.stop * count], matrix, weight, is_fresh=fresh)
+                    is_fresh = begun and line == many_first[0]
+                    add_product(made[at.start * count : at.stop * count], matrix, weight, is_fresh)
             by_position = product.unflatten(1, (tall, count))
             torch.add(by_position.permute(2, 1, 0, 3), self.bias, out=target)
 
@@ -255,16 +257,13 @@ class Conv(Affine):
             for number in sorted(range(len(parts)), key=lambda number: number != widest):
                 some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
                 matrices = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3)
-                made, fresh = (
-                    product[:, some.start * width : some.stop * width],
-                    number == widest and some == slice(0, count),
-                )
+                made = product[:, some.start * width : some.stop * width]
+                is_fresh = number == widest and some == slice(0, count)
                 for target, matrix, weight in zip(made, matrices, parts[number], strict=True):
-                    add_product(target, matrix, weight, is_fresh=fresh)
+                    add_product(target, matrix, weight, is_fresh)
             by_position = product.unflatten(1, (count, -1, across)).permute(2, 1, 3, 0, 4)
-            torch.add(
-                by_position, self.bias.view(groups, outputs), out=out[rows, lines].unflatten(3, (groups, outputs))
-            )
+            by_group = out[rows, lines].unflatten(3, (groups, outputs))
+            torch.add(by_position, self.bias.view(groups, outputs), out=by_group)
 
     def _padded_strip(self, pictures: Tensor, lines: slice, count: int) -> Tensor:
         """So many lines of pictures and border, from the first that some lines of the output see: (count, n, ...)."""
