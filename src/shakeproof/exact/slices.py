@@ -45,6 +45,7 @@ class Sliced:
     @staticmethod
     def of(operator: Products, depth: int) -> Sliced:
         """With room for all that is added up exactly: depth products of slices at once, and the bias."""
+        operator = operator.laid_out() if isinstance(operator, Conv) else operator
         weight = operator.weight
         # an output that is little more than its bias has the bias's scale, or all values would have to be below that
         largest = torch.maximum(weight.abs().amax(-1, keepdim=True), operator.bias.abs().view_as(weight[..., :1]) / 64)

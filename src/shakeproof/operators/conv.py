@@ -191,6 +191,10 @@ class Conv(Affine):
         """Whether its weights are few enough to be picked from, and none makes something of 0."""
         return self.weight.numel() <= LARGEST_TAKEN_APART and bool(self.weight.isfinite().all())
 
+    def laid_out(self) -> Conv:
+        """The same, with weights that need no copy to be multiplied, nor do those that are computed from them."""
+        return replace(self, weight=self._by_entry.transpose(1, 2))
+
     @property
     def _by_entry(self) -> Tensor:
         """The weights (groups, entries, outputs), as they are multiplied fastest."""
