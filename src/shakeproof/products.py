@@ -154,5 +154,8 @@ def _is_memory_limited() -> bool:
     """Whether the system may refuse memory that is asked for: OpenBLAS would end the process, where torch raises."""
     import resource  # which other systems do not have
 
-    is_counted = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    try:
+        is_counted = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    except OSError:  # a container may hide it
+        return True
     return is_counted or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
