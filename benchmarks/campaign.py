@@ -28,6 +28,7 @@ import torch
 import shakeproof as sp
 from shakeproof.campaign import Desk, Ledger, Pool, Workbench, paper_table, read_campaign, register, workers
 from shakeproof.errors import strictly
+from shakeproof.evidence import by_class
 from shakeproof.images import pictures_for
 from shakeproof.memory import keep_freed_memory
 from shakeproof.methods import answer_by_windows, sweep_window
@@ -207,7 +208,10 @@ def windows(folder: Path, data: Path) -> bool:
     apart = float(np.abs(plain.curve.at(z) - joined.curve.at(z)).max())
     print(f"curves of {len(plain.curve.z)} and {len(joined.curve.z)} rows are {apart:.1e} apart at most")
     whole, cut = curves["whole"].record, curves["cut"].record
-    same = (whole.status, [part.winner for part in whole.profile]) == (cut.status, [p.winner for p in cut.profile])
+    same = (whole.status, [part.winner for part in by_class(whole.profile)]) == (
+        cut.status,
+        [p.winner for p in by_class(cut.profile)],
+    )
     return same and apart < 1e-8 and 0 <= cut.pieces - whole.pieces <= 7
 
 

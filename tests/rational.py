@@ -83,11 +83,12 @@ def applied(operator: Operator, given: Sequence[Exact], shapes: Sequence[torch.S
         return x
     assert isinstance(operator, MaxPool)
     _, height, width, channels = shape
-    assert operator.window.kernel == operator.window.strides == (2, 2)
+    assert operator.window.kernel == operator.window.strides
+    rows, columns = operator.window.kernel
     return [
-        max(x[((2 * i + a) * width + 2 * j + b) * channels + c] for a in range(2) for b in range(2))
-        for i in range(height // 2)
-        for j in range(width // 2)
+        max(x[((rows * i + a) * width + columns * j + b) * channels + c] for a in range(rows) for b in range(columns))
+        for i in range(height // rows)
+        for j in range(width // columns)
         for c in range(channels)
     ]
 

@@ -13,12 +13,14 @@ import pytest
 import torch
 from models import model
 from onnx import helper
+from rational import ExactLine, exact_path, exact_scores
 from torch import nn
 
 import shakeproof as sp
 from shakeproof.errors import ProofError
 from shakeproof.methods.sweeping import Batch
 from shakeproof.operators import envelope_breaks
+from shakeproof.perturbation import as_whole
 from shakeproof.vnnlib import robustness
 
 BLUR = "box-blur:size=3,padding=zeros"
@@ -343,3 +345,28 @@ def test_a_factor_that_only_rounds_to_one_is_not_one():
     result = sp.verify(network, np.ones((2, 2, 2)), "brightness:max=0.25", 1.0, label=0)
     assert result.status is sp.Status.UNDECIDED
     assert result.certified_strength == 0
+
+
+@pytest.mark.parametrize("name", ["profile_1617", "profile_500836"])
+def test_a_profile_claims_no_class_that_does_not_win(shared, name):
+    """Rounding hides which class wins on nearly all of these paths. What the profile says is marked as not proved."""
+    network, picture = sp.load(shared(f"attacks/second/{name}.onnx")), shared(f"attacks/second/{name}.npy")
+    result = sp.profile(network, str(picture), "sharpen:size=3,padding=zeros", label=1, max_strength=0.5)
+    path = result.query.perturbation.exactly(*as_whole(result.query.image.pixels))
+    slope, base = ([Fraction(n, path.unit) for n in part.ravel()] for part in (path.slopes[0], path.base))
+    line = ExactLine([slope], base)
+    wrong = [part for part in result.profile if not _wins(network, line, part)]
+    assert wrong  # float64 is wrong here
+    assert not any(part.proved for part in wrong)
+    assert not any(part["proved"] for part in result.to_json()["profile"])
+
+
+def _wins(network: sp.Network, line: ExactLine, part: sp.Interval) -> bool:
+    """Whether a class has the highest score at the ends of an interval and in between, nothing rounded."""
+    start, end = Fraction(part.start), Fraction(part.end)
+    for share in range(9):
+        scores = list(exact_scores(network.graph, exact_path(line, [start + (end - start) * share / 8])))
+        best = scores.pop(part.winner)
+        if not best > max(scores):
+            return False
+    return True

@@ -21,7 +21,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.comparing import Agreement, Disagreement
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import Interval, joined
+from shakeproof.evidence import Interval, by_class, joined, with_unproved
 from shakeproof.perturbation import as_whole
 
 LEVELS = np.random.default_rng(1).integers(0, 256, (1, 6, 6)).astype(np.uint8)
@@ -101,11 +101,11 @@ def truth(network, z):
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6))
 def test_who_is_proved_to_win_wins_in_real_numbers(seed):
-    """At the very ends of what is settled, where rounding would show first, and everywhere else."""
+    """At the very ends of what is proved, where rounding would show first, and everywhere else."""
     network = relu(seed)
-    proof = sp.profile(network, PIXELS, TEXT, max_strength=1.0).proof
-    assert sum(part.end - part.start for part in proof.settled) > 1 - 1e-6
-    for part in proof.settled:
+    proved = [part for part in sp.profile(network, PIXELS, TEXT, max_strength=1.0).profile if part.proved]
+    assert sum(part.end - part.start for part in proved) > 1 - 1e-6
+    for part in proved:
         for z in (part.start, part.end, (part.start + part.end) / 2):
             assert truth(network, Fraction(z)) == part.winner
 
@@ -198,9 +198,28 @@ def test_nothing_is_claimed_that_was_not_replayed_or_compared():
 
 
 def test_proofs_do_not_contradict_each_other():
-    assert joined([Interval(0, 1, 2), Interval(0.5, 2, 2), Interval(2, 3, 1)]) == (Interval(0, 2, 2), Interval(2, 3, 1))
+    start, end = np.array([0, 0.5, 2]), np.array([1.0, 2, 3])
+    assert joined(start, end, np.array([2, 2, 1])) == (Interval(0, 2, 2), Interval(2, 3, 1))
     with pytest.raises(ProofError, match="two classes"):
-        joined([Interval(0, 1, 2), Interval(0.5, 2, 1)])
+        joined(start[:2], end[:2], np.array([2, 1]))
+
+
+def test_a_profile_marks_what_is_not_proved():
+    shown = [Interval(0, 0.4, 1), Interval(0.4, 1, 2)]
+    profile = with_unproved([Interval(0, 0.3, 1), Interval(0.5, 0.9, 2)], shown)
+    assert profile == (
+        Interval(0, 0.3, 1),
+        Interval(0.3, 0.4, 1, proved=False),
+        Interval(0.4, 0.5, 2, proved=False),
+        Interval(0.5, 0.9, 2),
+        Interval(0.9, 1, 2, proved=False),
+    )
+    assert [(part.winner, part.proved) for part in by_class(profile)] == [(1, False), (2, False)]
+    assert with_unproved([], [Interval(0, 0, 1)]) == (Interval(0, 0, 1, proved=False),)
+    assert with_unproved([Interval(0, 0, 1)], [Interval(0, 0, 2)]) == (Interval(0, 0, 1),)
+    # what is proved stands where the curve shows another class, or none
+    assert with_unproved([Interval(0, 0.4, 2)], shown) == (Interval(0, 0.4, 2), Interval(0.4, 1, 2, proved=False))
+    assert with_unproved([Interval(2, 3, 1)], shown)[-1] == Interval(2, 3, 1)
 
 
 def test_at_strength_0_alone():

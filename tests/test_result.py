@@ -139,8 +139,10 @@ def test_what_a_line_says(kind):
         assert said["certified_strength"] == 0
         assert said["critical_strength"] == (None if kind.startswith("any") else [0.0, 0.0])
     if kind == "exact unsafe":
-        assert [(part["from"], part["class"]) for part in said["profile"]] == [(0.0, 0), (pytest.approx(0.5), 1)]
-        assert said["profile"][-1]["to"] == 1.0
+        profile = said["profile"]
+        assert [(part["class"], part["proved"]) for part in profile] == [(0, True), (0, False), (1, False), (1, True)]
+        assert [part["from"] for part in profile] == [0.0, *[pytest.approx(0.5)] * 3]
+        assert [part["to"] for part in profile] == [*[part["from"] for part in profile[1:]], 1.0]
 
 
 def test_a_result_that_is_undecided_for_another_reason_reads_back():

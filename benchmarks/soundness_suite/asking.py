@@ -115,7 +115,7 @@ class Suite:
             query = Asked(image, text, labels[image], curve.truth(labels[image]))
             if case.irrational and query.truth.relative < IRRATIONAL:
                 continue
-            one = judged(query, curve, answer)
+            one = judged(query, curve, answer, Fraction(IRRATIONAL) if case.irrational else Fraction(0))
             tally += one
             if one.wrong or one.errors:
                 wrong.append({"family": name, "network": number, **told(query), "answer": answer})
@@ -141,8 +141,8 @@ def told(query: Asked) -> dict[str, Any]:
     }
 
 
-def judged(query: Asked, curve: Curve, answer: Answer) -> Tally:
-    """What one answer is worth."""
+def judged(query: Asked, curve: Curve, answer: Answer, slack: Fraction = Fraction(0)) -> Tally:
+    """What one answer is worth; the truth is known up to a share `slack` of the scores."""
     truth, status = query.truth, answer["status"]
     lost = status in ("unsafe", "misclassified")
     replayed = lost and bool((answer.get("counterexample") or {}).get("replayed"))
@@ -162,7 +162,7 @@ def judged(query: Asked, curve: Curve, answer: Answer) -> Tally:
         wrong_critical=int(believed and not bracket_holds(answer, truth, Fraction(0))),
         wrong_critical_far=int(believed and not bracket_holds(answer, truth, Fraction(1, 10**9))),
         wrong_certified=int(certified_too_far(answer, truth)),
-        wrong_profile=int(believed and status != "undecided" and not profile_holds(answer, curve)),
+        wrong_profile=int(status != "error" and not profile_holds(answer, curve, slack)),
         tellable=int(tellable),
         tellable_decided=int(tellable and (status == "safe" or lost)),
         reasons=Counter([without_numbers(answer.get("reason"))] if status in ("undecided", "error") else []),
@@ -189,15 +189,18 @@ def certified_too_far(answer: Answer, truth: Truth) -> bool:
     return certified > 0 and truth.critical is not None and certified >= truth.critical
 
 
-def profile_holds(answer: Answer, curve: Curve) -> bool:
-    """In the middle of each interval that is wider than rounding, its class has the largest score, or next to it."""
+def profile_holds(answer: Answer, curve: Curve, slack: Fraction) -> bool:
+    """On each interval that is claimed to be proved, its class leads all others: at its ends, and at all bends inside.
+
+    Along a path with an irrational kernel the truth is known up to a share of the scores.
+    """
     for interval in answer.get("profile") or []:
-        if interval["to"] - interval["from"] < 1e-9:
-            continue
-        middle = (Fraction(interval["from"]) + Fraction(interval["to"])) / 2
-        scores = curve.scores(min(middle, curve.cuts[-1]))
-        if max(scores) - scores[interval["class"]] > max(map(abs, scores)) * Fraction(1, 10**9):
-            return False
+        start, end = (min(Fraction(interval[side]), curve.cuts[-1]) for side in ("from", "to"))
+        places = [start, *(cut for cut in curve.cuts if start < cut < end), end] if interval.get("proved", True) else []
+        for scores in map(curve.scores, places):
+            size, own = max(map(abs, scores)), scores.pop(interval["class"])
+            if own - max(scores) < -slack * size or (not slack and own == max(scores)):
+                return False
     return True
 
 

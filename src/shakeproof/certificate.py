@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import shakeproof
 from shakeproof import checker
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import BoundedCells, Enumerated
+from shakeproof.evidence import BoundedCells, Enumerated, by_class
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Part, Perturbation, Tone
 from shakeproof.result import Result
@@ -179,7 +179,7 @@ def _of_profile(question: checker.Question, header: dict[str, Any], pixels: Floa
     """Each stretch of the profile, as much of it as can be proved: around a change of class there is a gap."""
     (end,) = result.query.strengths
     rows, ends, winners = _ends(result), np.zeros(1), list[int]()
-    for stretch in result.profile:
+    for stretch in by_class(result.profile):
         # close to a change of class, where most of it can still be proved
         after = [stretch.start + near for near in NEAR if stretch.start > 0]
         before = [stretch.end - near for near in NEAR if stretch.end < end]

@@ -17,7 +17,7 @@ from shakeproof.analysis import Model, answers, as_network
 from shakeproof.budget import nobody
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated, Interval, Swept
+from shakeproof.evidence import Enumerated, Interval
 from shakeproof.methods import Runner
 from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation, parse_path
@@ -309,20 +309,21 @@ def _of_pictures(one: Enumerated, other: Enumerated) -> Iterator[Stretch]:
 def _of_lines(mine: Result, theirs: Result) -> Iterator[Stretch]:
     """Where stretches overlap on which a class is proved to win."""
     (end,) = mine.query.strengths
-    parts = [proof.settled if isinstance(proof, Swept) else () for proof in (mine.proof, theirs.proof)]
+    parts = [[own for own in result.profile if own.proved] for result in (mine, theirs)]
     inner = {z for own in parts for part in own for z in (part.start, part.end) if 0 < z < end}
     cuts = np.array([0.0, *sorted(inner), end])
     middles = (cuts[1:] + cuts[:-1]) / 2
-    first, second = (_winners(own, middles) for own in parts)
+    first, second = (_winners(own, cuts[:-1]) for own in parts)
     columns = cuts[:-1].tolist(), cuts[1:].tolist(), first, second, middles.tolist()
     yield from map(Stretch, *columns)
 
 
-def _winners(parts: Sequence[Interval], z: NDArray[np.float64]) -> list[int]:
-    """Who is proved to win at strengths; -1 where nobody is."""
-    places = np.searchsorted([part.start for part in parts], z, side="right").tolist()
+def _winners(parts: Sequence[Interval], starts: NDArray[np.float64]) -> list[int]:
+    """Who is proved to win behind the starts of cells that no part cuts; -1 where nobody is."""
+    places = np.searchsorted([part.start for part in parts], starts, side="right").tolist()
     before = [Interval(0.0, -1.0, -1), *parts]
-    return [before[place].winner if at <= before[place].end else -1 for place, at in zip(places, z, strict=True)]
+    found = [(before[place], start) for place, start in zip(places, starts.tolist(), strict=True)]
+    return [part.winner if start < part.end or start == part.start else -1 for part, start in found]
 
 
 def _are_same(one: Deployed, other: Deployed) -> bool:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,12 @@ SLACK = 2.0**-40
 
 @dataclass(frozen=True)
 class Interval:
-    """Strengths over which one class wins."""
+    """Strengths over which one class wins. Where that is not `proved`, float64 says so, but rounding may explain it."""
 
     start: float
     end: float
     winner: int
+    proved: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,41 @@ class ExactInterval:
         return f"{'[' if self.has_start else '('}{self.start}, {self.end}{']' if self.has_end else ')'}"
 
 
-def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Intervals in order of their starts, those that touch and have the same winner made one; no two contradict."""
-    found: list[Interval] = []
-    for own in intervals:
-        last = found[-1] if found else None
-        if last is not None and own.start < last.end and own.winner != last.winner:
-            raise ProofError("two classes are proved to win at one strength")
-        if last is not None and own.start <= last.end and own.winner == last.winner:
-            found[-1] = Interval(last.start, max(last.end, own.end), own.winner)
-        else:
-            found.append(own)
-    return tuple(found)
+def joined(start: Floats, end: Floats, winner: NDArray[np.int64]) -> tuple[Interval, ...]:
+    """Proved intervals in order, those that touch and have the same winner made one; no two contradict."""
+    order = np.lexsort((end, start))
+    start, end, winner = start[order], end[order], winner[order]
+    reached, changes = np.maximum.accumulate(end)[:-1], winner[1:] != winner[:-1]
+    if (changes & (start[1:] < reached)).any():
+        raise ProofError("two classes are proved to win at one strength")
+    first = np.flatnonzero(np.append(True, changes | (start[1:] > reached)))[: len(start)]
+    ends = np.maximum.reduceat(end, first) if len(first) else end
+    return tuple(map(Interval, start[first].tolist(), ends.tolist(), winner[first].tolist()))
+
+
+def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tuple[Interval, ...]:
+    """A profile: what is proved, and in the gaps what a curve shows, marked as not proved."""
+    shown = [replace(own, proved=False) for own in shown]
+    cuts = np.unique([end for own in (*shown, *proved) for end in (own.start, own.end)])
+    if len(cuts) < 2:  # a path without extent, or no curve
+        return tuple(proved or shown)
+    winner, is_proved = np.full(len(cuts) - 1, -1), np.zeros(len(cuts) - 1, bool)
+    for own in (*shown, *proved):
+        first, after = np.searchsorted(cuts, (own.start, own.end))
+        winner[first:after], is_proved[first:after] = own.winner, own.proved
+    changes = (np.diff(winner) != 0) | (is_proved[1:] != is_proved[:-1])
+    starts = np.flatnonzero(np.append(True, changes)).tolist()
+    return tuple(
+        Interval(float(cuts[first]), float(cuts[after]), int(winner[first]), bool(is_proved[first]))
+        for first, after in pairwise([*starts, len(winner)])
+        if winner[first] >= 0
+    )
+
+
+def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Neighbours with the same winner made one, proved if all of them are."""
+    groups = (list(parts) for _, parts in groupby(profile, key=attrgetter("winner")))
+    return tuple(replace(p[0], end=p[-1].end, proved=all(own.proved for own in p)) for p in groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +230,8 @@ class Swept(Proof):
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
     may have done (but for a `nominal` one); none where nobody looked. A curve of one row has one. Within a piece that
     is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found. About so many
-    pieces are `left` behind the curve.
+    pieces are `left` behind the curve. The errors of a curve are about real numbers: where the question is about every
+    `float32` evaluation, `lower` alone proves something.
     """
 
     curve: Curve
@@ -217,6 +243,7 @@ class Swept(Proof):
     timed_out: bool = False
     nominal: bool = False
     left: float | None = None
+    float32: bool = False
 
     method = "exact"
 
@@ -260,19 +287,21 @@ class Swept(Proof):
         """Proved up to the first, lost at the second."""
         return None if self.lost is None else (min(self.certified, self.lost), self.lost)
 
-    @property
+    @cached_property
     def profile(self) -> tuple[Interval, ...]:
-        return tuple(Interval(*interval) for interval in self.curve.classes())
+        return with_unproved(self._proved_winners(), [Interval(*shown) for shown in self.curve.classes()])
 
-    @property
-    def settled(self) -> tuple[Interval, ...]:
+    def _proved_winners(self) -> tuple[Interval, ...]:
         """Which class provably wins where, in order. Rounding leaves something open next to every flip."""
         if self.nominal or not len(self.lower):
             return ()
-        z, last = self.curve.z, len(self.curve.z) - 1
-        label = ((z[i], z[min(i + 1, last)], self.label) for i in np.flatnonzero(self.lower > 0).tolist())
-        found = [(float(start), float(end), winner) for start, end, winner in (*label, *self.curve.settled())]
-        return joined(Interval(*part) for part in sorted(found))
+        z, pieces = self.curve.z, np.flatnonzero(self.lower > 0)
+        if len(pieces) == len(self.lower):
+            return (Interval(float(z[0]), float(z[-1]), self.label),)
+        label = z[pieces], z[np.minimum(pieces + 1, len(z) - 1)], np.full(len(pieces), self.label)
+        if self.float32:
+            return joined(*label)
+        return joined(*(np.concatenate(both) for both in zip(label, self.curve.settled, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

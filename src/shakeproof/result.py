@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from math import floor
 from pathlib import Path
@@ -133,8 +133,9 @@ class Result:
 
     @property
     def profile(self) -> tuple[Interval, ...]:
-        """Which class wins where, if the method is exact."""
-        return () if self.proof is None else self.proof.profile
+        """Which class wins where, if the method is exact. Nothing is proved of a network that was read wrongly."""
+        profile = () if self.proof is None else self.proof.profile
+        return profile if self._trusted else tuple(replace(own, proved=False) for own in profile)
 
     @property
     def min_margin(self) -> float | None:
@@ -329,7 +330,7 @@ class Record:
         plain |= {
             "status": self.status.value,
             "reason": None if self.reason is None else self.reason.value,
-            "profile": [{"from": i.start, "to": i.end, "class": i.winner} for i in self.profile],
+            "profile": [{"from": i.start, "to": i.end, "class": i.winner, "proved": i.proved} for i in self.profile],
             "counterexample": None
             if found is None
             else {("class" if key == "winner" else key): _listed(value) for key, value in asdict(found).items()},
@@ -352,7 +353,10 @@ class Record:
                 else {reason.value: reason for reason in Reason}[said["reason"]],
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "rest": Rest(**said["rest"]) if said.get("rest") else None,
-                "profile": tuple(Interval(part["from"], part["to"], part["class"]) for part in said["profile"]),
+                "profile": tuple(  # answers of earlier versions do not say what is proved
+                    Interval(part["from"], part["to"], part["class"], part.get("proved", False))
+                    for part in said["profile"]
+                ),
                 "critical_strength": _tupled(said["critical_strength"]),
                 "strength": _tupled(said["strength"]),
                 "counterexample": None

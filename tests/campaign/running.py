@@ -12,6 +12,7 @@ from pathlib import Path
 from shakeproof import Record, demo
 from shakeproof.campaign import Desk, Ledger, Store, read_campaign, register
 from shakeproof.errors import InputError
+from shakeproof.evidence import by_class
 
 COMMAND = [sys.executable, "-m", "shakeproof.cli"]
 QUICK = ("box-blur:size=5", "sharpen:size=4", "motion-blur:size=9,angle=45", "haze:colour=0.2,clip=0..1")
@@ -73,5 +74,5 @@ def essence(store: Path) -> list[tuple[object, ...]]:
 
 def said_by(record: Record) -> tuple[object, ...]:
     critical = None if record.critical_strength is None else round(record.critical_strength[0], 7)
-    classes = [(round(part.start, 7), round(part.end, 7), part.winner) for part in record.profile]
+    classes = [(round(part.start, 7), round(part.end, 7), part.winner) for part in by_class(record.profile)]
     return record.status, record.label, critical, classes, round(record.certified_strength, 7)

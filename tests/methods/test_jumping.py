@@ -24,7 +24,6 @@ from shakeproof.network import Network
 from shakeproof.perturbation import as_whole, parse_path
 
 # How close to a change of class a profile may be wrong.
-NEAR = Fraction(1, 10**6)
 PERTURBATIONS = ["box-blur:size=3", "brightness:max=0.5", "motion-blur:size=3,angle=45", "contrast:max=1,clip=0..1"]
 
 
@@ -112,9 +111,9 @@ def wrong(network: Network, picture: np.ndarray, text: str, result: sp.Result) -
         scores = exact_scores(graph, exact_path(line, [Fraction(found.strengths[0])]))
         if lead(scores, result.label) > 0:
             return "unsafe"
-    for stretch in result.profile:
-        low, high = Fraction(stretch.start) + NEAR, Fraction(stretch.end) - NEAR
-        if any(low <= z <= high and lead(truth[z], stretch.winner) < 0 for z in beside):
+    for part in result.profile:
+        inside = [z for z in beside if Fraction(part.start) <= z <= Fraction(part.end)]
+        if part.proved and any(lead(truth[z], part.winner) <= 0 for z in inside):
             return "profile"
     return None
 

@@ -23,6 +23,7 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import GIB, Budget
 from shakeproof.crew import Crew
 from shakeproof.errors import ProofError
+from shakeproof.evidence import by_class
 from shakeproof.exact import Curve, Lines, counted, longest_window, swept_curves
 from shakeproof.exact import lines as of_lines
 from shakeproof.exact import sharing as of_sweeps
@@ -72,8 +73,10 @@ def assert_same(ones, others) -> None:
     for one, other in zip(ones, others, strict=True):
         assert one.status == other.status
         assert one.reason == other.reason
-        assert [part.winner for part in one.profile] == [part.winner for part in other.profile]
-        assert np.allclose([part.end for part in one.profile], [part.end for part in other.profile], atol=1e-9)
+        assert [part.winner for part in by_class(one.profile)] == [part.winner for part in by_class(other.profile)]
+        assert np.allclose(
+            [part.end for part in by_class(one.profile)], [part.end for part in by_class(other.profile)], atol=1e-9
+        )
         assert (one.critical_strength is None) == (other.critical_strength is None)
         if one.critical_strength is not None:
             assert np.allclose(one.critical_strength, other.critical_strength, atol=1e-8)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -142,13 +142,15 @@ class Curve:
                 yield float(ends[start]), float(ends[stop]), int(winners[start])
             start = stop
 
-    def settled(self) -> Iterator[tuple[float, float, int]]:
-        """Stretches (from, to, class) on which a class leads all others whatever rounding did, in order.
+    @cached_property
+    def settled(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """Where a class leads all others whatever rounding did: starts, ends and classes, in order.
 
-        Between them, nobody knows. On a chord the leads are known up to what the sweep says that they are off by.
+        On a chord the leads are known up to what the sweep says that they are off by. Between these stretches the
+        winner is not proved.
         """
-        ends, winners = self._cut()
-        segment = np.searchsorted(self.z, (ends[1:] + ends[:-1]) / 2, side="right") - 1
+        ends, winners = self._cut
+        segment = np.searchsorted(self.z, ends[:-1], side="right") - 1
         cell = np.arange(len(winners))
         size = np.abs(self.scores).max(1, initial=0.0)
         doubt = self.off + READ_OFF * UNIT * np.maximum(size[:-1], size[1:])
@@ -166,18 +168,18 @@ class Curve:
             lead = self.lead[segment]
             winners, low, high = lead.argmax(1), np.zeros(len(lead)), np.where((lead > 0).any(1), 1.0, 0.0)
         low, high = np.where(self.bridged[segment], 0.0, low), np.where(self.bridged[segment], 1.0, high)
-        for i in np.flatnonzero(low < high).tolist():
-            start, end = _inwards(float(ends[i]), float(ends[i + 1]), float(low[i]), float(high[i]))
-            if start < end:
-                yield start, end, int(winners[i])
+        start, end = _inwards(ends[:-1], ends[1:], low, high)
+        proved = (low < high) & (start < end)
+        return start[proved], end[proved], winners[proved]
 
     def _cells(self) -> tuple[Floats, NDArray[Any]]:
         """z cut at every change of leader, and who leads in each cell."""
         best = self.scores.argmax(1)
         if len(self.z) > 1 and (best == best[0]).all():  # whoever leads at both ends of a chord leads on all of it
             return self.z[[0, -1]], best[:1]
-        return self._cut()
+        return self._cut
 
+    @cached_property
     def _cut(self) -> tuple[Floats, NDArray[Any]]:
         """z cut at every row and every change of leader, and who leads in each cell."""
         best = self.scores.argmax(1)
@@ -204,13 +206,13 @@ class Curve:
         return values
 
 
-def _inwards(start: float, end: float, low: float, high: float) -> tuple[float, float]:
-    """The part of a cell between two shares of it, less what rounding may have added."""
+def _inwards(start: Floats, end: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """The parts of cells between two shares of them, less what rounding may have added."""
     length = end - start
     first, last = start + (low + INWARDS) * length, start + (high - INWARDS) * length
     for _ in range(NUDGES):
-        first, last = math.nextafter(first, math.inf), math.nextafter(last, -math.inf)
-    return (first if low > 0 else start), (last if high < 1 else end)
+        first, last = np.nextafter(first, np.inf), np.nextafter(last, -np.inf)
+    return np.where(low > 0, first, start), np.where(high < 1, last, end)
 
 
 def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curve]:

@@ -189,7 +189,8 @@ class Batch(Proving):
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
             left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
             wins, lower = brackets.wins.get(number, 0.0), found.proved[number]
-            proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left)
+            in_float32 = self.settings.arithmetic == "float32"
+            proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left, in_float32)
             stopped = timed_out or number in self.confirmed
             evidence = Evidence(
                 needed=1,

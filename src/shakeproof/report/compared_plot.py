@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from shakeproof.comparing import Compared
-from shakeproof.evidence import Enumerated, Interval, Swept
+from shakeproof.evidence import Enumerated, Interval, Swept, by_class
 from shakeproof.report.compared_rows import told_apart
 from shakeproof.report.names import image_and
 from shakeproof.report.plot import INK, LOSS, class_colour, finished, merged, plain_axes, show_image
@@ -90,7 +90,7 @@ def _bars(result: Result) -> Iterator[Interval]:
     """Which class a network gives where: of equal scores, the first."""
     proof = result.proof
     if isinstance(proof, Swept):
-        yield from proof.profile
+        yield from by_class(proof.profile)
     elif isinstance(proof, Enumerated) and len(proof.classes):
         ends = np.append(proof.pictures.strengths, proof.pictures.end)
         starts = np.flatnonzero(np.append(True, np.diff(proof.classes) != 0))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated, Swept
+from shakeproof.evidence import Enumerated, Swept, by_class
 from shakeproof.files import write_whole
 from shakeproof.perturbation import Perturbation
 from shakeproof.report.names import class_name, critical_text, image_and, margin_text, shown, spoken_class
@@ -29,6 +29,8 @@ RIVALS_SHOWN = 6
 INK, LOSS = "#334155", "#b91c1c"
 # How wide plots of margins are, and a letter of their small print on average, in inches.
 WIDTH, LETTER = 7.0, 0.066
+# A share of all strengths that is seen in a plot.
+SEEN = 1e-3
 REGION_COLOURS = {"certified": "#86efac", "violated": "#fca5a5", "not settled": "#e2e8f0"}
 
 
@@ -142,7 +144,7 @@ def _show_pictures(axes: Axes, proof: Enumerated) -> None:
 
 def _show_winners(axes: Axes, result: Result, names: Sequence[str]) -> None:
     """Which class wins where: a coloured stretch, and its name above."""
-    for interval in result.profile:
+    for interval in by_class(result.profile):
         axes.axvspan(interval.start, interval.end, color=class_colour(interval.winner), alpha=0.16, linewidth=0)
         middle, above = (interval.start + interval.end) / 2, axes.get_xaxis_transform()
         style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
@@ -152,7 +154,7 @@ def _show_winners(axes: Axes, result: Result, names: Sequence[str]) -> None:
 def _drop_cramped(figure: Figure, axes: Axes, result: Result) -> None:
     """Without the names above that are wider than their stretches."""
     figure.draw_without_rendering()
-    for text, interval in zip(list(axes.texts), result.profile, strict=True):
+    for text, interval in zip(list(axes.texts), by_class(result.profile), strict=True):
         left, right = axes.transData.transform([(interval.start, 0), (interval.end, 0)])[:, 0]
         if text.get_window_extent().width > right - left:
             text.remove()
@@ -160,20 +162,29 @@ def _drop_cramped(figure: Figure, axes: Axes, result: Result) -> None:
 
 def _show_proved(axes: Axes, result: Result, label: str) -> None:
     """What bounds proved where; how far an undecided answer got; and a margin that is only bounded."""
-    (strength,) = result.query.strengths
     if result.regions is not None:
         for number, (start, end) in enumerate(merged(result.regions.safe[:, :, 0])):
             name = None if number else f"{label} proved to win"
             axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
-    if result.status == "undecided":
-        reached = result.certified_strength
-        style: dict[str, Any] = {"facecolor": "none", "edgecolor": "#94a3b8", "hatch": "///", "linewidth": 0}
-        axes.axvspan(reached, strength, label="not settled", **style)
-        if reached > 0:
-            axes.axvline(reached, color="#15803d", linewidth=1.4, linestyle=":", label=f"proved up to {reached:.6g}")
+    style: dict[str, Any] = {"facecolor": "none", "edgecolor": "#94a3b8", "hatch": "///", "linewidth": 0}
+    for number, (start, end) in enumerate(_unproved(result)):
+        axes.axvspan(start, end, label=None if number else "not proved", **style)
+    reached = result.certified_strength
+    if result.status == "undecided" and reached > 0:
+        axes.axvline(reached, color="#15803d", linewidth=1.4, linestyle=":", label=f"proved up to {reached:.6g}")
     if result.regions is not None and result.status == "safe" and result.min_margin is not None:
         name = f"margin {margin_text(result)}"
         axes.axhline(result.min_margin, color="#15803d", linewidth=1.2, linestyle=":", label=name)
+
+
+def _unproved(result: Result) -> list[tuple[float, float]]:
+    """Where no class is proved to win, as far as it is wide enough to be seen; by bounds, where the label is not."""
+    (strength,) = result.query.strengths
+    if not result.profile:
+        return [(result.certified_strength, strength)] if result.status == "undecided" else []
+    ends = [0.0, *(end for own in result.profile if own.proved for end in (own.start, own.end)), strength]
+    gaps = zip(ends[::2], ends[1::2], strict=True)
+    return [(start, end) for start, end in gaps if end - start > SEEN * strength]
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shakeproof.classes import ClassNames
+from shakeproof.evidence import by_class
 from shakeproof.report.names import class_name, critical_text, margin_text
 from shakeproof.result import Result
 
@@ -20,6 +21,7 @@ SENTENCES = {
     "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
     "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
     " or TF32",
+    "?": "this class is not proved to win: float64 shows it, but rounding may explain it",
     "*": "no label came with the image; the prediction at strength 0 is taken",
 }
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
@@ -94,6 +96,8 @@ class ResultRows:
         said = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
         if result.query.label_predicted:
             said["*"] = SENTENCES["*"]
+        if any(step.endswith("?") for step in _journey(result).split()):
+            said["?"] = SENTENCES["?"]
         return said if result.reason is None else said | {result.reason.value: result.reason.sentence}
 
     def _measure(self, names: ClassNames) -> None:
@@ -147,7 +151,7 @@ def _qualified(result: Result) -> Iterator[str]:
     if result.rest is not None:
         yield str(result.rest)
     if result.status == "undecided" and not result.certified_strength and result.profile:
-        first = result.profile[0]
+        first = by_class(result.profile)[0]
         if first.winner == result.query.label and first.end > 0:
             yield f"in float64, not proved: wins up to {first.end:.2g}"
     if result.rounding == "nominal":
@@ -160,7 +164,10 @@ def _qualified(result: Result) -> Iterator[str]:
 
 
 def _journey(result: Result) -> str:
-    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved."""
+    """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved.
+
+    `9?` is a class that is not proved to win on more of its strengths than these digits show.
+    """
     if result.query.path is None:
         return ""
     if result.regions is not None and result.status == "safe":
@@ -168,8 +175,11 @@ def _journey(result: Result) -> str:
     if result.regions is not None:
         share = result.regions.share(result.regions.safe, result.query.strengths)
         return f"{class_name(result, result.label)} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
-    steps = [class_name(result, result.profile[0].winner)] if result.profile else []
-    steps += [f"▸{interval.start:.3f}▸ {class_name(result, interval.winner)}" for interval in result.profile[1:]]
+    steps: list[str] = []
+    for interval in by_class(result.profile):
+        parts = (own for own in result.profile if interval.start <= own.start < interval.end and not own.proved)
+        mark = "?" if sum(own.end - own.start for own in parts) > 5e-4 else ""
+        steps.append(f"▸{interval.start:.3f}▸ " * bool(steps) + class_name(result, interval.winner) + mark)
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"and {len(steps) - 4} more"])
 
 
