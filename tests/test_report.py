@@ -100,7 +100,7 @@ def test_an_undecided_answer_says_how_far_it_got(demo_network, tmp_path):
     assert "float32" in ResultRows.remarks(result)
     save(result.plot(), tmp_path / "p.png")
     names = {text.get_text() for legend in result.plot().legends for text in legend.get_texts()}
-    assert {"not settled", f"proved up to {result.certified_strength:.6g}"} <= names
+    assert {"not proved", f"proved up to {result.certified_strength:.6g}"} <= names
 
 
 @pytest.mark.parametrize("classes", [None, [f"a class with quite a long name {k}" for k in range(10)], ["$x^{$"] * 10])

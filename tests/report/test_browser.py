@@ -10,6 +10,7 @@ import pytest
 import torch
 from report.conftest import HOSTILE
 
+from shakeproof.evidence import Interval
 from shakeproof.perturbation import parse_path
 from shakeproof.report import html_page, safety_case
 
@@ -158,7 +159,12 @@ def test_what_lies_between_proof_and_loss_is_not_settled(opened, reported, tmp_p
     """Rounding leaves something open, long before the label is lost: the curve knows who wins, but without proof."""
     unsafe = next(one for one in reported.profiles if one.record.status == "unsafe" and one.record.profile)
     loss = unsafe.record.critical_strength[1]
-    doubtful = replace(unsafe, record=replace(unsafe.record, certified_strength=loss / 4))
+    label, behind = (
+        unsafe.record.label,
+        [part for part in unsafe.record.profile if part.proved and part.start > loss / 4],
+    )
+    profile = (Interval(0, loss / 4, label), Interval(loss / 4, loss, label, proved=False), *behind)
+    doubtful = replace(unsafe, record=replace(unsafe.record, certified_strength=loss / 4, profile=profile))
     only = replace(reported, profiles=[doubtful], errors=[], checks={})
     path = tmp_path / "doubtful.html"
     path.write_text(html_page(only, safety_case(only), "signs"), encoding="utf-8")

@@ -14,11 +14,10 @@ function standing(answer, strengths) {
     return { winner: answer.labelWords, text: "certified for every strength up to here" };
   if (found && [found.strength].flat().join() === strengths.join())
     return { winner: found.words, text: "the counterexample" };
-  const unproved = !lost(answer, z) || answer.rounding === "nominal"; // what is undecided was not lost
-  if (unproved || !part)
+  if (!part?.proved)
     return {
       winner: null,
-      text: part ? `not settled here; ${part.words} by the curve, without proof` : "not settled here",
+      text: part ? `not settled here; float64 shows ${part.words}, without proof` : "not settled here",
     };
   return {
     winner: part.words,
@@ -87,11 +86,15 @@ class MarginChart {
       to > from
         ? svg("rect", { x: x(from), width: x(to) - x(from), y: top, height: bottom - top, fill: colour, opacity })
         : null;
-    const violated = isOpen ? [] : answer.profile.filter((part) => part.class !== answer.label && part.to > sure);
+    const shown = Math.max(answer.profile.at(-1)?.to ?? 0, sure),
+      behind = isOpen ? end : Math.max(Math.min(answer.lost, end), shown),
+      violated = answer.profile.filter((part) => part.proved && part.class !== answer.label),
+      open = answer.profile.filter((part) => !part.proved);
     return [
       region(0, sure, "var(--safe-tint)"),
-      ...violated.map((part) => region(Math.max(part.from, sure), part.to, "var(--lost-tint)")),
-      region(sure, isOpen ? end : Math.min(answer.lost, end), "url(#hatch)", 0.35),
+      ...violated.map((part) => region(part.from, part.to, "var(--lost-tint)")),
+      ...open.map((part) => region(Math.max(part.from, sure), part.to, "url(#hatch)", 0.35)),
+      region(shown, behind, "url(#hatch)", 0.35),
     ];
   }
 
@@ -118,7 +121,7 @@ class MarginChart {
         y: bottom + 26,
         height: 22,
         rx: 3,
-        fill: inside,
+        fill: part.proved ? inside : "url(#hatch)",
         stroke: edge,
         "stroke-width": 0.8,
       }),
@@ -148,8 +151,9 @@ class MarginChart {
 
   /* The chart in words. */
   spoken() {
-    const parts = this.answer.profile.map((part) => `${part.words} from ${plain(part.from)} to ${plain(part.to)}`);
-    return `Margin against strength. ${this.answer.told}. ${parts.length ? "Winning classes: " + parts.join(", ") : ""}`;
+    const proved = this.answer.profile.filter((part) => part.proved),
+      parts = proved.map((part) => `${part.words} from ${plain(part.from)} to ${plain(part.to)}`);
+    return `Margin against strength. ${this.answer.told}. ${parts.length ? "Proved to win: " + parts.join(", ") : ""}`;
   }
 
   key() {
@@ -165,7 +169,7 @@ class MarginChart {
       box({ background: "var(--lost-tint)", outline: "1px solid var(--lost)" }, "violated"),
       box(
         { background: "repeating-linear-gradient(45deg, var(--open) 0 2px, var(--open-tint) 2px 6px)" },
-        "not settled",
+        "not proved",
       ),
     );
   }
