@@ -130,7 +130,7 @@ class PixelChanges:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class PictureWindow:
     """Pictures that follow one another: to the picture `before` them, pixels[: ends[k]] have made `steps` (modulo 256)
     when picture k of them is reached.
     """
@@ -170,7 +170,7 @@ class EightBitPictures:
         self._cuts: list[Fraction | None] = [Fraction(0)]  # windows are between them; None is behind all changes
         self._heads: list[tuple[NDArray[np.int32], NDArray[np.uint8]]] = []  # what begins the pictures of each window
         self._known, self._sorted = [1], 0  # pictures before each cut; changes before the last
-        self._made: tuple[int, Window | None, NDArray[np.int64]] = -1, None, self._before(0)
+        self._made: tuple[int, PictureWindow | None, NDArray[np.int64]] = -1, None, self._before(0)
 
     @property
     def rule(self) -> HalfRule:
@@ -256,13 +256,13 @@ class EightBitPictures:
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
-    def _windows(self) -> Iterator[Window]:
+    def _windows(self) -> Iterator[PictureWindow]:
         number = 0
         while (window := self._window(number)) is not None:
             yield window
             number += 1
 
-    def _window(self, number: int) -> Window | None:
+    def _window(self, number: int) -> PictureWindow | None:
         """A window that was made before, or the next one; None if there is no other."""
         made, window, reached = self._made
         if made == number:
@@ -305,7 +305,7 @@ class EightBitPictures:
 
     def _sort(
         self, before: NDArray[np.int64], reached: NDArray[np.int64], is_first: bool
-    ) -> tuple[Window, tuple[NDArray[np.int32], NDArray[np.uint8]]]:
+    ) -> tuple[PictureWindow, tuple[NDArray[np.int32], NDArray[np.uint8]]]:
         """The pictures that some changes of each pixel make, in order; and the first change of each."""
         each = reached - before
         pixels = np.repeat(np.arange(len(each), dtype=np.int32), each)
@@ -313,7 +313,7 @@ class EightBitPictures:
         order, heads = _in_order(*self.changes.strengths(pixels, numbers), self.changes.behind(pixels, numbers))
         pixels, numbers = pixels[order], numbers[order]
         ends = np.append(heads[1:], len(order))[: len(heads)]
-        window = Window(
+        window = PictureWindow(
             before=self.changes.levels(before),
             ends=np.append(0, ends) if is_first else ends,  # the first picture itself
             pixels=pixels,
