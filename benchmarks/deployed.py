@@ -160,7 +160,7 @@ def profiled(name: str, data: Path, folder: Path, share: float, timed: int) -> t
             # whether the class that the network gives it stays, not whether it is right
             picture = replace(sp.read_image(image).fitted(network.picture()), label=None)
             processor, clock = time.process_time(), time.perf_counter()
-            result = sp.profile(network, picture, kernel, pixels="8bit", shortcuts=False)
+            result = sp.profile(network, picture, kernel, pixels="8bit")
             spent = time.process_time() - processor, time.perf_counter() - clock
             row.statuses[result.status] += 1
             row.pictures += result.pieces

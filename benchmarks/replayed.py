@@ -1,6 +1,6 @@
 """Answers about 8-bit pictures, replayed at random strengths by a program that shares nothing with shakeproof.
 
-    shakeproof profile model.onnx 'data.npz@0:5' -p box-blur:size=5 --pixels 8bit --no-shortcuts --json > answers.jsonl
+    shakeproof profile model.onnx 'data.npz@0:5' -p box-blur:size=5 --pixels 8bit --json > answers.jsonl
     python benchmarks/replayed.py answers.jsonl [--count 5000] [--seed 0] [--mean 0.5] [--std 0.5]
 
 For each answer, random strengths are drawn, half of them close to changes of class; the picture there is worked out in

@@ -29,7 +29,6 @@ import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.evidence import Enumerated, Interval
 from shakeproof.images import Image
-from shakeproof.methods.shortcuts import HALF_LEVEL
 from shakeproof.operators import Clip
 from shakeproof.query import Query
 
@@ -40,6 +39,8 @@ OVAL = ((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))
 TRAINED = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 # Real scores are float64's, which is off by less than this share of the largest.
 FLOAT64 = 1e-7
+# A picture is at most half a grey level from the path, and its pixels are float32 numbers.
+HALF_LEVEL = 0.5 / 255 + 2.0**-24
 # Of the pictures in a stretch, so many are looked at.
 MOST = 50
 
@@ -120,7 +121,7 @@ class Stretch:
 def both(network: sp.Network, query: Query) -> tuple[tuple[Interval, ...], Enumerated]:
     """What is claimed in real numbers, and of every 8-bit picture. Bounds say no more than where the label stays."""
     (real,) = sp.analyse(network, [query])
-    (deployed,) = sp.analyse(network, [query], sp.Settings(pixels="8bit", shortcuts=False))
+    (deployed,) = sp.analyse(network, [query], sp.Settings(pixels="8bit"))
     assert deployed.proof.all_run
     return real.profile or (Interval(0.0, real.certified_strength, real.label),), deployed.proof
 
@@ -175,13 +176,12 @@ def explained(network: sp.Network, query: Query, proof: Enumerated, stretch: Str
 
 def shown(proof: Enumerated, stretch: Stretch) -> tuple[np.ndarray, np.ndarray]:
     """Strengths within a stretch, and the pictures that are said to be there."""
-    starts = proof.pictures.strengths
-    first, last = np.searchsorted(starts, stretch.start, "right") - 1, np.searchsorted(starts, stretch.end, "left")
-    numbers = np.arange(first, last)
+    ends = proof.pictures.strengths(proof.pieces)
+    first, last = (np.searchsorted(ends[:-1], z, side) for z, side in ((stretch.start, "right"), (stretch.end, "left")))
+    numbers = np.arange(first - 1, last)
     numbers = numbers[np.unique(np.linspace(0, len(numbers) - 1, min(MOST, len(numbers))).astype(int))]
-    ends = np.append(starts, proof.pictures.end)
     z = (np.maximum(ends[numbers], stretch.start) + np.minimum(ends[numbers + 1], stretch.end)) / 2
-    return z, np.concatenate(list(proof.pictures.batches(MOST, numbers.tolist())))
+    return z, np.stack([proof.pictures.picture(number) for number in numbers.tolist()])
 
 
 def leads(scores: torch.Tensor | np.ndarray, stretch: Stretch) -> np.ndarray:

@@ -370,3 +370,49 @@ def _wins(network: sp.Network, line: ExactLine, part: sp.Interval) -> bool:
         if not best > max(scores):
             return False
     return True
+
+
+def brighter_than(folder: Path, threshold: float, gain: float) -> sp.Network:
+    """Class 0 wins where one pixel is above a threshold."""
+    weights = {
+        "w": np.array([[gain], [0]], np.float32),
+        "b": np.array([-np.float32(threshold) * np.float32(gain), 0], np.float32),
+        **{name: np.array(numbers) for name, numbers in (("start", [9, 9]), ("stop", [10, 10]), ("axes", [2, 3]))},
+    }
+    nodes = [
+        helper.make_node("Slice", ["x", "start", "stop", "axes"], ["pixel"]),
+        helper.make_node("Flatten", ["pixel"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+    ]
+    onnx.save(model(nodes, ["n", 1, 20, 20], weights), folder / "pixel.onnx")
+    return sp.load(folder / "pixel.onnx")
+
+
+@pytest.mark.parametrize(
+    ("levels", "kernel", "strength", "threshold", "gain"),
+    [
+        # 128 - 255 z is half a level at 1/2, where it is rounded to black
+        ([0, 3, 1, 255, 128, 255, 255, 255, 255], [-1, -1, -1, -1, 9, -1, -1, -1, -1], 0.5, 2.0**-25, 2.0**20),
+        # 200 - 80 z, where the float32 numbers nearest to n / 255 end more than a level higher
+        (
+            [179, 149, 131, 97, 200, 65, 70, 62, 84],
+            [99700, 99780, 100000, 100000, -418067, 100000, 100000, 100000, 100000],
+            1.0,
+            120.3 / 255,
+            1.0,
+        ),
+    ],
+)
+def test_the_pictures_that_are_run_are_those_of_the_exact_path(tmp_path, levels, kernel, strength, threshold, gain):
+    """Each pixel is a little less than the float32 number that is nearest to it: the kernel adds up the differences."""
+    np.save(tmp_path / "kernel.npy", np.array(kernel, float).reshape(3, 3))
+    image = np.random.default_rng(0).integers(0, 256, (1, 20, 20))
+    image[0, 8:11, 8:11] = np.array(levels).reshape(3, 3)
+    network = brighter_than(tmp_path, threshold, gain)
+    text = f"custom:file={tmp_path / 'kernel.npy'},padding=zeros"
+    result = sp.verify(network, (image / 255).astype(np.float32), text, strength, label=0, pixels="8bit")
+    slope = sum(w * n for w, n in zip(kernel, levels, strict=True)) - levels[4]
+    last = round(levels[4] + Fraction(strength) * slope)
+    assert Fraction(last, 255) < Fraction(float(np.float32(threshold)))
+    assert result.status == "unsafe"
+    assert result.certified_strength < strength

@@ -59,7 +59,7 @@ def classes_by_hand(network, pictures):
 
 def in_stretches(pictures, stretches):
     """Which pictures begin in one of some stretches (start, end)."""
-    begins, ends = pictures.strengths, np.append(pictures.strengths[1:], pictures.end)
+    begins, ends = pictures.strengths(len(pictures))[:-1], pictures.strengths(len(pictures))[1:]
     return sum(((begins >= start) & (ends <= end) for start, end in stretches), np.zeros(len(pictures), int)) > 0
 
 
@@ -77,7 +77,7 @@ def test_every_picture_on_which_two_networks_disagree_is_found_and_no_other(tmp_
         assert (apart == (mine != theirs)).all()
         assert compared.open == ()
         assert compared.status == (Agreement.DISAGREE if apart.any() else Agreement.AGREE)
-        assert abs(compared.share - 2 * np.diff(np.append(pictures.strengths, 0.5))[apart].sum()) < 1e-9
+        assert abs(compared.share - 2 * np.diff(pictures.strengths(len(pictures)))[apart].sum()) < 1e-9
         for found in compared.disagreements:
             assert found.replayed
             assert found.start <= found.strength <= found.end

@@ -23,7 +23,6 @@ OTHERWISE = {
     "rounding": "nominal",
     "arithmetic": "float32",
     "pixels": "8bit",
-    "shortcuts": False,
 }
 HARMLESS = {"timeout", "memory", "device", "whole_curve"}
 SETTINGS = sp.Settings()

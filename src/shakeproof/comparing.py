@@ -161,14 +161,13 @@ def compare(
     timeout: float | None = None,
     memory: float = 2.0,
     device: str = "cpu",
-    shortcuts: bool = True,
 ) -> Compared:
     """All strengths in [0, max_strength] at which two networks give an image different classes.
 
     By the exact method, or by running every picture (`pixels="8bit"`), for which any two networks will do. The other
     arguments are those of `Settings`; of the time, each network has half.
     """
-    settings = Settings(timeout=timeout, memory=memory, device=device, pixels=pixels, shortcuts=shortcuts)
+    settings = Settings(timeout=timeout, memory=memory, device=device, pixels=pixels)
     one, other = (as_network(model, settings) for model in (first, second))
     asked = [(image, parse_path(perturbation))]
     (found,) = comparisons(one, other, asked, max_strength, settings, progress)
@@ -283,7 +282,7 @@ def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch])
         return []
     if isinstance(result.proof, Enumerated):
         runner = Runner.of(network, result.proof.pictures)
-        scores = np.concatenate([*runner.scores([own.number for own in stretches])])
+        scores = np.concatenate([*runner.scores_of([own.number for own in stretches])])
     else:
         assert result.query.path is not None
         z = torch.tensor([[own.strength] for own in stretches], dtype=torch.float64)
@@ -293,17 +292,19 @@ def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch])
 
 def _of_pictures(one: Enumerated, other: Enumerated) -> Iterator[Stretch]:
     """Both have run the same pictures, one after another, as far as they got."""
-    pictures = one.pictures
-    classes = np.full((2, len(pictures)), -1)
+    pictures, count = one.pictures, max(len(one.margins), len(other.margins))
+    classes = np.full((2, count), -1)
     for row, proof in zip(classes, (one, other), strict=True):
         row[: len(proof.classes)] = proof.classes
-    ends = np.append(pictures.strengths, pictures.end)
+    ends = pictures.strengths(count)
     starts = np.flatnonzero(np.append(True, (classes[:, 1:] != classes[:, :-1]).any(0)))
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(pictures)], strict=True):
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), count], strict=True):
         widest = start + int(np.diff(ends[start : stop + 1]).argmax())
         mine, theirs = classes[:, start].tolist()
         middle = pictures.strength_inside(widest)
         yield Stretch(float(ends[start]), float(ends[stop]), mine, theirs, middle, widest)
+    if pictures.has(count):
+        yield Stretch(float(ends[-1]), pictures.end, -1, -1, pictures.end)
 
 
 def _of_lines(mine: Result, theirs: Result) -> Iterator[Stretch]:

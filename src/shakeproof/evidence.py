@@ -407,21 +407,23 @@ class Enumerated(Proof):
     """The 8-bit pictures of a path, and what the deployed runtime makes of them, one after another from the first.
 
     For each, as far as they were looked at: by how much the label's score exceeds all others (NaN where a score is
-    none), and the class that wins. Those `spared` were not run: bounds prove that the label leads by so much at least.
+    none), and the class that wins.
     """
 
     pictures: EightBitPictures
     label: int
     margins: NDArray[np.float32]
     winners: NDArray[np.int64]
-    spared: NDArray[np.bool_]
     deployment: Deployment
     timed_out: bool = False
 
     method = "enumeration"
+    is_deployed = True
 
     def __post_init__(self) -> None:
-        if not len(self.margins) == len(self.winners) == len(self.spared) <= len(self.pictures):
+        if len(self.margins) != len(self.winners) or (
+            len(self.margins) and not self.pictures.has(len(self.margins) - 1)
+        ):
             raise ProofError("pictures and what was made of them do not fit together")
 
     def is_about(self, inputs: InputSet, label: int | None) -> bool:
@@ -429,7 +431,7 @@ class Enumerated(Proof):
 
     @property
     def least(self) -> float:
-        return float(self.margins.min()) if self._kept == len(self.pictures) else -math.inf
+        return float(self.margins.min()) if self.all_run and self.first_lost is None else -math.inf
 
     @property
     def pieces(self) -> int:
@@ -441,7 +443,7 @@ class Enumerated(Proof):
 
     @property
     def left(self) -> float:
-        return len(self.pictures) - len(self.margins)
+        return self.pictures.about - len(self.margins)
 
     @cached_property
     def _kept(self) -> int:
@@ -450,14 +452,9 @@ class Enumerated(Proof):
         return int(lost[0]) if len(lost) else len(self.margins)
 
     @property
-    def is_deployed(self) -> bool:
-        """What was spared rests on the graph that was read, and that on a comparison."""
-        return not bool(self.spared.any())
-
-    @property
     def all_run(self) -> bool:
-        """Whether every picture was run, none left out and none spared."""
-        return len(self.margins) == len(self.pictures) and self.is_deployed
+        """Whether every picture was run."""
+        return not self.pictures.has(len(self.margins))
 
     @property
     def first_lost(self) -> int | None:
@@ -467,7 +464,7 @@ class Enumerated(Proof):
     @property
     def certified(self) -> float:
         """The last float64 before the first picture that is lost, or that nobody looked at."""
-        return self.pictures.end if self._kept == len(self.pictures) else self.pictures.last_before(self._kept)
+        return self.pictures.last_before(self._kept) if self.pictures.has(self._kept) else self.pictures.end
 
     @property
     def critical(self) -> Bracket | None:

@@ -29,7 +29,6 @@ class Options(TypedDict, total=False):
     rounding: Rounding
     arithmetic: Arithmetic
     pixels: Pixels
-    shortcuts: bool
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Settings:
     `rounding` is enclosed in every proof, unless a nominal answer of the exact method is asked for. `arithmetic` is
     what a proof is about: the network in real numbers, or every float32 evaluation of it, in any order of summation.
 
-    `pixels` that have 8 bits are run picture by picture, but for those of which bounds prove the outcome (`shortcuts`).
+    `pixels` that have 8 bits are run picture by picture.
     """
 
     timeout: float | None = None
@@ -55,7 +54,6 @@ class Settings:
     rounding: Rounding = "rigorous"
     arithmetic: Arithmetic = "real"
     pixels: Pixels = "real"
-    shortcuts: bool = True
 
     @property
     def halves(self) -> HalfRule | None:

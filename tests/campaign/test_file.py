@@ -106,6 +106,7 @@ MINIMAL = 'models = ["signs.onnx"]\nperturbations = ["box-blur:size=3"]\nimages 
         ("models = [", "is no TOML"),
         (MINIMAL + "perturbation = 1", "the key 'perturbation' is not known; do you mean 'perturbations'?"),
         (MINIMAL + "timeout = 3", "the key 'timeout' is not known; it belongs to [analysis]"),
+        (MINIMAL + "[analysis]\nshortcuts = true", "the key 'shortcuts' in [analysis] is not known; it was removed"),
         (MINIMAL + "[analysis]\ntimout = 3", "the key 'timout' in [analysis] is not known; do you mean 'timeout'?"),
         (MINIMAL + "[analysis]\ntimeout = -3", "[analysis]: the timeout must be a positive number"),
         (MINIMAL + '[analysis]\ntimeout = "3"', "timeout is a number, not '3'"),

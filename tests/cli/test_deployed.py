@@ -73,7 +73,7 @@ def test_what_to_expect_is_said_before(files):
 
 def test_what_is_proved_in_time_is_reported(files):
     image, _, plain = files
-    words = ("profile", plain, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--no-shortcuts", "--json")
+    words = ("profile", plain, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--json")
     whole, late = (json.loads(run(*words, *more).stdout) for more in ((), ("--timeout", "1e-9")))
     assert (late["status"], late["reason"]) == ("undecided", "timeout")
     assert 0 < late["pieces"] < whole["pieces"]
@@ -93,9 +93,7 @@ def test_bytes_as_input(tmp_path, files):
     made.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
     onnx.save(made, tmp_path / "bytes.onnx")
     rows = [
-        json.loads(
-            run("profile", name, image, "-p", "sharpen:size=3", "--pixels", "8bit", "--no-shortcuts", "--json").stdout
-        )
+        json.loads(run("profile", name, image, "-p", "sharpen:size=3", "--pixels", "8bit", "--json").stdout)
         for name in (str(tmp_path / "bytes.onnx"), plain)
     ]
     assert rows[0]["profile"] == rows[1]["profile"]

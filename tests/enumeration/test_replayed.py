@@ -33,7 +33,7 @@ def answers(tmp_path_factory):
     mean, std = NORMALISED
     done = run(
         *("profile", str(demo.MODEL), f"{folder / 'signs.npz'}@0:2", *kernels, "--max-strength", "0.1"),
-        *("--mean", mean, "--std", std, "--pixels", "8bit", "--no-shortcuts", "--json"),
+        *("--mean", mean, "--std", std, "--pixels", "8bit", "--json"),
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 

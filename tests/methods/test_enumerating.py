@@ -8,20 +8,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from models import dense, model, network_of
+from models import model
 from onnx import helper
-from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.analysis import answers
-from shakeproof.budget import Budget
 from shakeproof.enumeration import eight_bit_pictures
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import Enumerated
 from shakeproof.methods.enumerating import Expected, grey_levels
-from shakeproof.methods.shortcuts import proved_leads
-from shakeproof.replay import compared, places
 from shakeproof.verdict import judge
 
 BLUR = "motion-blur:size=9,angle=90"
@@ -50,11 +46,10 @@ def by_hand(network, image, text, end=1.0):
     return pictures, np.array(scores)
 
 
-@pytest.mark.parametrize("shortcuts", [True, False])
-def test_profiles_are_those_of_all_pictures(network, images, shortcuts):
+def test_profiles_are_those_of_all_pictures(network, images):
     statuses = set()
     for image in images[:3]:
-        result = sp.profile(network, image, BLUR, max_strength=0.1, pixels="8bit", shortcuts=shortcuts)
+        result = sp.profile(network, image, BLUR, max_strength=0.1, pixels="8bit")
         pictures, scores = by_hand(network, image, BLUR, 0.1)
         winners = scores.argmax(1)
         assert result.pieces == len(pictures)
@@ -87,7 +82,7 @@ def test_an_early_answer_stops_at_the_first_loss(network, images):
 
 
 def test_what_is_proved_grows_from_the_left(network, images):
-    result = sp.profile(network, images[0], BLUR, pixels="8bit", timeout=1e-9, shortcuts=False)
+    result = sp.profile(network, images[0], BLUR, pixels="8bit", timeout=1e-9)
     assert (result.status, result.reason) == ("undecided", "timeout")
     assert result.rest is not None
     assert result.rest.seconds == pytest.approx(
@@ -108,64 +103,16 @@ def test_a_picture_that_nobody_looked_at_is_no_proof(network, images):
         return judge(replace(safe.evidence, proofs=(replace(proof, **change),)))[0]
 
     assert told() == "safe"
-    shorter = {name: getattr(proof, name)[:-1] for name in ("margins", "winners", "spared")}
+    shorter = {name: getattr(proof, name)[:-1] for name in ("margins", "winners")}
     assert told(**shorter) == "undecided"
     for bad in (0.0, np.nan, -1.0):
         margins = proof.margins.copy()
         margins[len(margins) // 2] = bad
         assert told(margins=margins) == "undecided"
     with pytest.raises(ProofError):
-        Enumerated(proof.pictures, proof.label, proof.margins, proof.winners[:-1], proof.spared, proof.deployment)
+        Enumerated(proof.pictures, proof.label, proof.margins, proof.winners[:-1], proof.deployment)
     with pytest.raises(ProofError):
         replace(safe, query=replace(safe.query, strengths=(0.06,)))
-
-
-def test_shortcuts_are_below_what_the_runtime_gives():
-    """However long they took: a picture is worth an hour here."""
-    network, random = network_of(nn.Sequential(nn.Flatten(), dense(3, 64, 16, 3)), 1, 8, 8), np.random.default_rng(0)
-    proved = 0
-    for text in ("box-blur:size=3", "sharpen:size=3", "sharpen:size=3,clip=0..1"):
-        (query,) = sp.perturbed(
-            network, [sp.Image("x", torch.from_numpy(random.integers(0, 256, (1, 8, 8)) / 255))], text
-        )
-        proof = sp.analyse(network, [query], sp.Settings(pixels="8bit", shortcuts=False))[0].proof
-        leads = proved_leads(network, query, proof.pictures, Budget(), seconds_each=3600)
-        assert (leads <= proof.margins).all()
-        proved += int((leads > 0).sum())
-    assert proved > 0
-    (query,) = sp.perturbed(network, [query.image], "sharpen:size=3,clip=0.1..0.9")
-    assert not (proved_leads(network, query, proof.pictures, Budget(), 3600) > -np.inf).any()
-
-
-def test_what_is_spared_rests_on_a_comparison():
-    """Bounds are about the graph that was read; without the runtime's word for that, or against it, nothing is safe."""
-    network = network_of(nn.Sequential(nn.Flatten(), dense(3, 64, 16, 3)), 1, 8, 8)
-    image = np.random.default_rng(0).integers(0, 256, (1, 8, 8)) / 255
-    safe = sp.profile(network, image, "box-blur:size=3", max_strength=0.3, pixels="8bit", shortcuts=False)
-    assert (safe.status, safe.evidence.comparison) == ("safe", None)
-    spared = replace(safe.proof, spared=np.arange(len(safe.proof.pictures)) > 0)
-    assert judge(replace(safe.evidence, proofs=(spared,)))[0] == "undecided"
-    (obligation,) = safe.query.obligations
-    (agreed,) = compared(network, [(obligation, places(obligation))], Budget())
-    assert judge(replace(safe.evidence, proofs=(spared,), comparison=agreed))[0] == "safe"
-    far = replace(agreed, disagreement=agreed.disagreement + 2)
-    assert judge(replace(safe.evidence, proofs=(spared,), comparison=far))[0] == "undecided"
-
-
-@pytest.mark.parametrize("bend", [torch.sign, torch.sigmoid])
-def test_no_shortcuts_where_float32_may_do_as_it_likes(bend):
-    class Bent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
-
-        def forward(self, x):
-            return self.last(bend(self.first(x.flatten(1))))
-
-    network, image = network_of(Bent(), 1, 8, 8), np.random.default_rng(0).integers(0, 256, (1, 8, 8)) / 255
-    (query,) = sp.perturbed(network, [sp.Image("x", torch.from_numpy(image))], "box-blur:size=3")
-    proof = sp.analyse(network, [query], sp.Settings(pixels="8bit", shortcuts=False))[0].proof
-    assert not (proved_leads(network, query, proof.pictures, Budget(), 3600) > -np.inf).any()
 
 
 class Changed:
@@ -196,12 +143,12 @@ def test_scores_that_are_no_numbers_are_no_verdict(network, images):
         return np.where((x == start).reshape(len(x), -1).all(1)[:, None], scores, np.nan)
 
     changed = replace(network, runtime=Changed(network.runtime, broken))
-    result = sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+    result = sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit")
     assert (result.status, result.reason) == ("undecided", "not-finite")
 
 
 def test_what_to_expect_is_known_before(network, images):
-    """How many pictures there are exactly, whatever bounds spare of them; and once for each query, before it is run."""
+    """How many pictures there are exactly; and once for each query, before it is run."""
     heard: list[object] = []
     queries = sp.perturbed(network, images[:2], BLUR, strength=0.05)
     settings = sp.Settings(pixels="8bit")
@@ -223,7 +170,7 @@ def test_only_one_strength_can_be_enumerated(network, images):
 def test_batches_are_used_only_where_no_bit_changes(network, images):
     def batch(change):
         changed = replace(network, runtime=Changed(network.runtime, change))
-        return sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+        return sp.profile(changed, images[0], BLUR, max_strength=0.01, pixels="8bit")
 
     same = batch(lambda scores, x: scores)
     assert same.proof.deployment.batch > 1
@@ -239,7 +186,7 @@ def test_a_batch_that_fails_is_not_called_one(tmp_path, images):
     path = tmp_path / "m.onnx"
     path.write_bytes(model(nodes, ("N", 3, 32, 32), weights).SerializeToString())
     for network in (sp.load(path), sp.load_deployed(path)):
-        result = sp.profile(network, images[0], BLUR, max_strength=0.01, pixels="8bit", shortcuts=False)
+        result = sp.profile(network, images[0], BLUR, max_strength=0.01, pixels="8bit")
         assert result.proof.deployment.batch == 1
         with pytest.raises(InputError, match="2 pictures at once"):
             network.runtime.on_one_thread()(np.zeros((2, 1, 3, 32, 32), np.float32))

@@ -14,6 +14,7 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.enumeration import EightBitPictures
 from shakeproof.evidence import Interval
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -54,14 +55,22 @@ def test_they_disagree_a_little(answered):
     assert not problems
 
 
+class Late(EightBitPictures):
+    """Pictures that are said to begin later than they do."""
+
+    def strengths(self, count):
+        found = super().strengths(count)
+        return np.append(found[:-1] + 0.02 * (found[:-1] > 0), found[-1])
+
+
 def test_a_shifted_answer_is_noticed(answered):
     network, query, claims, proof = answered
     shifted = [Interval(i.start, i.end + 1e-3 * (i.end < 0.7), i.winner) for i in claims]
     assert "the real scores are not on the real answer's side" in told(network, query, shifted, proof)[1]
     early = replace(proof, winners=np.append(proof.winners[40:], proof.winners[-40:]))
     assert "the runtime's scores are not on its answer's side" in told(network, query, claims, early)[1]
-    pictures = replace(proof.pictures, numerators=proof.pictures.numerators + proof.pictures.denominators // 50)
-    late = replace(proof, pictures=pictures)
+    true = proof.pictures
+    late = replace(proof, pictures=Late(true.changes, true.shape, true.end))
     assert "a picture is more than half a grey level from the path" in told(network, query, claims, late)[1]
 
 

@@ -75,7 +75,7 @@ def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
     if result.label is None or result.query.parameters != 1:
         return None
     if isinstance(result.proof, Enumerated):
-        z, margins = result.proof.pictures.strengths[: len(result.proof.margins)], result.proof.margins
+        z, margins = result.proof.pictures.strengths(len(result.proof.margins))[:-1], result.proof.margins
         leads = np.asarray(margins, dtype=np.float64)[:, None]
         return _simplified(z, np.array([-1]), leads, np.zeros(max(len(z) - 1, 0), bool)) if len(z) else None
     curve = result.curve

@@ -28,11 +28,13 @@ TABLES = {
     "preprocessing": ("file", "colour", "resize", "resample", "crop", "scale", "mean", "std"),
     "network": ("image_shape", "output_name", "classes"),
     "analysis": (
-        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic", "rounding", "shortcuts"),
+        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic", "rounding"),
         *("whole_curves", "device", "windows"),
     ),
     "requirement": ("id", "text"),
 }
+# What a file could hold before, and why it no longer does.
+REMOVED = {"shortcuts": "it was removed, every 8-bit picture is run; leave it out"}
 # How values are called where one is wrong.
 KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 MOST_PERTURBATIONS, MOST_WINDOWS = 10_000, 1024
@@ -178,7 +180,7 @@ class _Reader:
             for key, kind in (
                 *((key, float) for key in ("timeout", "memory", "tolerance")),
                 *((key, str) for key in ("method", "pixels", "arithmetic", "rounding", "device")),
-                *((key, bool) for key in ("shortcuts", "whole_curves")),
+                ("whole_curves", bool),
             )
             if key in said
         }
@@ -282,7 +284,9 @@ class _Reader:
                 near = get_close_matches(key, known, 1)
                 elsewhere = [f"[{table}]" for table, keys in TABLES.items() if key in keys]
                 hint = (
-                    f"; do you mean {near[0]!r}?"
+                    f"; {REMOVED[key]}"
+                    if key in REMOVED
+                    else f"; do you mean {near[0]!r}?"
                     if near
                     else f"; it belongs to {elsewhere[0]}"
                     if elsewhere

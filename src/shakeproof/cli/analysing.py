@@ -112,7 +112,6 @@ def _run(
     outputs.check()
     kernels = parsed(perturbations, strength, outputs.plot)
     whole_curve = not (outputs.plot is outputs.certificate is None)
-    how["shortcuts"] &= outputs.certificate is None  # which speaks of the runtime alone
     settings = settings_from(stop_early, whole_curve, **how)
     if perturbations:
         asked = perturbed_pictures(model, images, kernels, strength, given, deployed=settings.halves is not None)

@@ -47,9 +47,6 @@ WORK = (
     click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
                  show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
                  " up), is run in the model's own runtime; for any model that it loads."),
-    click.option("--shortcuts/--no-shortcuts", default=True,
-                 help="With 8-bit pixels: run every picture, also those of which bounds prove the outcome; a"
-                 " --certificate has none spared."),
 )  # fmt: skip
 # How a proof is made, and what it is about.
 PROVING = (
@@ -115,7 +112,6 @@ def settings_from(
     rounding: Rounding,
     arithmetic: Arithmetic,
     pixels: Pixels,
-    shortcuts: bool,
 ) -> Settings:
     import_engines()
     from shakeproof.settings import Settings
@@ -131,7 +127,6 @@ def settings_from(
         rounding,
         arithmetic,
         pixels,
-        shortcuts,
     )
     if threads:
         import torch

@@ -17,12 +17,10 @@ from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Witness
 from shakeproof.images import Image
-from shakeproof.methods.shortcuts import proved_leads
-from shakeproof.network import Deployed, Deployment, Network, Runtime
+from shakeproof.network import Deployed, Deployment, Runtime
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, places
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
@@ -33,18 +31,25 @@ AT_ONCE, MOST_AT_ONCE = 2**20, 256
 PROBED = 16
 # A first run that took so many seconds says how long others take; in a shorter one, most may be preparation.
 TELLING = 0.1
+# A pixel's path takes so much memory at most while it is worked out in whole numbers.
+PIXEL_BYTES = 512
 WHITE = np.float32(255)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known before pictures are run: how many there are, and about how long it takes to run them all here."""
+    """What is known before pictures are run: how many there are, and about how long it takes to run them all here.
+
+    The number is an estimate if the pictures are too many to be `counted` before.
+    """
 
     pictures: int
     seconds: float
+    counted: bool = True
 
     def __str__(self) -> str:
-        return f"{self.pictures} pictures, about {self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
+        seconds = f"{self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
+        return f"{'' if self.counted else 'about '}{self.pictures} pictures, about {seconds}"
 
 
 def answer_by_enumeration(
@@ -61,40 +66,29 @@ def answer_by_enumeration(
     assert label is not None
     if expect is not None:
         expect(query, runner.expected)
-    leads = np.full(len(pictures), -np.inf, np.float32)
-    if settings.shortcuts and isinstance(network, Network):
-        leads = proved_leads(network, query, pictures, budget, runner.seconds_each)
-    winners, spared = np.full(len(pictures), label), leads > 0
-    spared[0] = False  # what the picture itself gets is always looked at
-    numbers, done = np.flatnonzero(~spared), 0
-    for scores in runner.scores(numbers.tolist()):
-        some = numbers[done : done + len(scores)]
-        leads[some], winners[some] = judged(scores, label)
+    found, done = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0
+    for scores in runner.scores():
+        found.append(judged(scores, label))
         done += len(scores)
-        budget.progress(done / len(numbers))
-        if budget.is_late() or (settings.stop_early and not (leads[some] > 0).all()):
+        budget.progress(min(done / pictures.about, 1.0))
+        if budget.is_late() or (settings.stop_early and not (found[-1][0] > 0).all()):
             break
-    known = len(pictures) if done == len(numbers) else numbers[done]
+    leads, winners = (np.concatenate(parts) for parts in zip(*found, strict=True))
     proof = Enumerated(
         pictures=pictures,
         label=label,
-        margins=leads[:known],
-        winners=winners[:known],
-        spared=spared[:known],
+        margins=leads,
+        winners=winners,
         deployment=runner.deployment,
-        timed_out=known < len(pictures) and budget.is_late(),
+        timed_out=budget.is_late() and pictures.has(done),
     )
-    comparison = None
-    if not proof.is_deployed and isinstance(network, Network):
-        (obligation,) = query.obligations
-        (comparison,) = compared(network, [(obligation, places(obligation))], Budget())
     evidence = Evidence(
         needed=1,
         proofs=(proof,),
         witness=runner.witness(proof),
-        comparison=comparison,
+        comparison=None,
         start=float(leads[0]),
-        finite=not bool(np.isnan(proof.margins).any()),
+        finite=not bool(np.isnan(leads).any()),
         arithmetic="deployed",
     )
     predicted = None if np.isnan(leads[0]) else int(winners[0])
@@ -115,8 +109,10 @@ def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
             f"{query.perturbation or query.name}: 8-bit pictures can be counted along one strength only; with several,"
             " or in a box of inputs, there are too many to run"
         )
-    (end,) = query.strengths
-    return eight_bit_pictures(perturbation.exactly(*grey_levels(image)), end, perturbation.clip, settings.halves)
+    (end,), budget = query.strengths, Budget.starting(None, settings.memory)
+    budget.fitting(PIXEL_BYTES, "the exact path of 8-bit pictures", least=image.pixels.numel())
+    path = perturbation.exactly(*grey_levels(image))
+    return eight_bit_pictures(path, end, perturbation.clip, settings.halves, budget)
 
 
 def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
@@ -162,7 +158,7 @@ class Runner:
         """With batches if the runtime makes of pictures in a batch what it makes of each alone, bit for bit."""
         if not isinstance(network.runtime, Runtime):
             raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
-        most = max(min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), len(pictures)), 1)
+        most = max(min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), pictures.about), 1)
         alone = Runner(network, pictures, network.runtime.on_one_thread(), most)
         if most < 2 or not alone.runtime.in_batches:
             return alone
@@ -194,7 +190,8 @@ class Runner:
 
     @property
     def expected(self) -> Expected:
-        return Expected(len(self.pictures), self.seconds_each * len(self.pictures) / self.workers)
+        count, is_exact = self.pictures.about, self.pictures.is_counted
+        return Expected(count, self.seconds_each * count / self.workers, is_exact)
 
     @property
     def workers(self) -> int:
@@ -205,9 +202,15 @@ class Runner:
     def deployment(self) -> Deployment:
         return self.runtime.deployment(self.batch)
 
-    def scores(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """Of some pictures in order, so many at once."""
-        return side_by_side(self.run, self.pictures.batches(self.at_once, numbers), self.workers)
+    def scores(self) -> Iterator[NDArray[np.float32]]:
+        """Of all pictures in order, so many at once."""
+        return side_by_side(self.run, self.pictures.batches(self.at_once), self.workers)
+
+    def scores_of(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Of some pictures."""
+        parts = (numbers[start : start + self.at_once] for start in range(0, len(numbers), self.at_once))
+        made = (np.stack([self.pictures.picture(number) for number in part]) for part in parts)
+        return side_by_side(self.run, made, self.workers)
 
     def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""

@@ -80,8 +80,7 @@ def _margin(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
     """The lead of the class at strength 0 against the strength; of pictures, of those that were run."""
     proof = result.proof
     if isinstance(proof, Enumerated):
-        margin = np.where(proof.spared, np.nan, proof.margins)
-        return proof.pictures.strengths[: len(margin)], margin
+        return proof.pictures.strengths(len(proof.margins))[:-1], proof.margins
     assert result.label is not None
     return result.curve.z, result.curve.margin(result.label)
 
@@ -92,7 +91,7 @@ def _bars(result: Result) -> Iterator[Interval]:
     if isinstance(proof, Swept):
         yield from by_class(proof.profile)
     elif isinstance(proof, Enumerated) and len(proof.classes):
-        ends = np.append(proof.pictures.strengths, proof.pictures.end)
+        ends = proof.pictures.strengths(len(proof.classes))
         starts = np.flatnonzero(np.append(True, np.diff(proof.classes) != 0))
         for start, stop in zip(starts, np.append(starts[1:], len(proof.classes)), strict=True):
             yield Interval(float(ends[start]), float(ends[stop]), int(proof.classes[start]))

@@ -131,10 +131,9 @@ def margin_figure(result: Result, classes: Sequence[str] | None = None) -> Figur
 
 def _show_pictures(axes: Axes, proof: Enumerated) -> None:
     """The label's margin on each picture that was run, over whoever comes next."""
-    run = ~proof.spared
     axes.plot(
-        proof.pictures.strengths[: len(run)][run],
-        proof.margins[run],
+        proof.pictures.strengths(len(proof.margins))[:-1],
+        proof.margins,
         drawstyle="steps-post",
         color=INK,
         linewidth=0.8,
