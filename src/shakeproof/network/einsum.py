@@ -36,8 +36,7 @@ def _product(b: Builder, first: Operand, own: str, second: Operand, others: str,
     rows, columns = [axis for axis in own if axis not in both], [axis for axis in others if axis not in both]
     sizes = _sizes((first, own), (second, others))
     if not summed:
-        aligned = [_aligned(b, x, axes, output) for x, axes in ((first, own), (second, others))]
-        return multiply(b, *aligned)
+        return multiply(b, _aligned(b, first, own, output), _aligned(b, second, others, output))
     left = _matrices(b, _arranged(b, first, own, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
     right = _matrices(b, _arranged(b, second, others, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
     found = [*batch, *rows, *columns]
@@ -63,10 +62,12 @@ def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand, str]:
-    """An operand summed over the axes that nothing else has."""
+    """An operand summed over the axes that nothing else has; of a constant, float64 would round the sums."""
     alone = [place for place, axis in enumerate(axes) if axis not in kept]
     if alone:
-        x = x.sum(alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
+        if isinstance(x, Tensor):
+            raise Unsupported("sums over a constant alone")
+        x = total(b, x, alone, keep=False)
     return x, "".join(axis for axis in axes if axis in kept)
 
 
