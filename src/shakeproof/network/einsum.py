@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.compose import Operand, matmul, multiply, reshaped, total
+from shakeproof.network.onnx_constants import summed
+from shakeproof.network.reading import ROUNDED
 
 # Names for the axes that an equation leaves to "...": no letter that it may use itself.
 REST = "0123456789"
@@ -62,13 +66,19 @@ def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand, str]:
-    """An operand summed over the axes that nothing else has; of a constant, float64 would round the sums."""
+    """An operand summed over the axes that nothing else has; of a constant, exactly."""
     alone = [place for place, axis in enumerate(axes) if axis not in kept]
     if alone:
-        if isinstance(x, Tensor):
-            raise Unsupported("sums over a constant alone")
-        x = total(b, x, alone, keep=False)
+        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
     return x, "".join(axis for axis in axes if axis in kept)
+
+
+def _constant_sum(b: Builder, x: Tensor, axes: Sequence[int]) -> Tensor:
+    b.note_computed()
+    sums, is_exact = summed(x.numpy(), axes)
+    if not bool(is_exact.all()):
+        raise Unsupported(ROUNDED)
+    return torch.from_numpy(np.asarray(sums))
 
 
 def _sizes(*operands: tuple[Operand, str]) -> dict[str, int]:

@@ -129,6 +129,17 @@ def added(x: Array, y: Array) -> Exactly:
     return made, (error == 0) | ~(np.isfinite(x) & np.isfinite(y))
 
 
+def summed(x: Array, axes: Sequence[int]) -> Exactly:
+    """A sum over some axes, entry by entry."""
+    rows = np.moveaxis(x, axes, range(len(axes)))
+    rows = rows.reshape(-1, *rows.shape[len(axes) :])
+    total, is_exact = np.zeros(rows.shape[1:]), np.ones(rows.shape[1:], bool)
+    for row in rows:
+        total, exact = added(total, row)
+        is_exact = is_exact & exact
+    return total, is_exact
+
+
 def multiplied(x: Array, y: Array) -> Exactly:
     """A product is exact if those of the operands' odd parts fits into 53 bits, and its exponent is in range."""
     made = np.asarray(x * y)
