@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -416,3 +419,23 @@ def test_the_pictures_that_are_run_are_those_of_the_exact_path(tmp_path, levels,
     assert Fraction(last, 255) < Fraction(float(np.float32(threshold)))
     assert result.status == "unsafe"
     assert result.certified_strength < strength
+
+
+# -- scripts that once showed a false claim ----------------------------------------------------------------------------
+
+SCRIPTS = {
+    ("wrongf32_resize.py", "224", "256", ".9", ".25"): r"float32 is not certified .*: Resize \(y\)",
+    ("wrongf32_const.py", "1500", ".6"): r"float32 is not certified .*: Add \(A1\), Sub \(w\)",
+    ("wrongreal_const2.py",): r"Add \(A1\): float64 would have to round a constant",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script[0])
+def test_a_script_no_longer_shows_a_false_claim(shared, tmp_path, script):
+    name, *arguments = script
+    command = [sys.executable, str(shared(f"attacks/second/{name}")), *arguments]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    said = ran.stdout + ran.stderr
+    assert re.search(SCRIPTS[script], said), said
+    assert not re.search(r"^(float32 )?safe None (rigorous|float32)", said, re.MULTILINE)
+    assert "float32 safe" not in said

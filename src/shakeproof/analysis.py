@@ -36,6 +36,7 @@ Model = Deployed | str | Path
 Kernel = Perturbation | AnyKernel | str
 Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
 """A class or its name for all images, or a class for each."""
+MOST_NAMED = 4
 
 
 @overload  # a str is a sequence, too, but the first that matches is meant
@@ -318,18 +319,19 @@ def check_applicable(network: Deployed, query: Query, settings: Settings) -> Non
 
 def _check_arithmetic(network: Network, settings: Settings) -> None:
     if settings.arithmetic not in arithmetics(network.graph, network.dropped):
-        kinds = ", ".join((*network.graph.unpredictable_operators, *filter(None, [network.dropped])))
+        kinds = (*network.graph.unpredictable_operators, *filter(None, [network.dropped]))
+        more = f" and {len(kinds) - MOST_NAMED} more" if len(kinds) > MOST_NAMED else ""
         raise InputError(
-            f"{network.name}: float32 is not certified where libraries round in their own ways, as in {kinds}",
+            f"{network.name}: float32 is not certified where runtimes round in their own ways:"
+            f" {', '.join(kinds[:MOST_NAMED])}{more}; ask about real numbers, or about 8-bit pictures, which are run;"
+            " batch norms and constants can be folded into the weights by the exporter",
             option="arithmetic",
         )
 
 
 def arithmetics(graph: Graph, dropped: str | None) -> tuple[str, ...]:
-    """What proofs about a network may be about: how float32 libraries round a curve, or weigh pixels between which
-    they interpolate, none of them promises.
-
-    That goes for a final softmax as well, which is otherwise left out. And float32 may be on either side of a jump.
+    """What proofs about a network may be about: float32 only if all its operators say that their rounding is fixed, and
+    no weight is computed by the runtime. A final softmax, which is otherwise left out, is not fixed either.
     """
     return ("real",) if graph.unpredictable_operators or dropped else ("real", "float32")
 

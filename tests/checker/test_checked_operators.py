@@ -128,7 +128,12 @@ def contained(
     narrow, wide = (built(middle, weights, opset, wide) for wide in (False, True))
     runtime = onnxruntime.InferenceSession(narrow.SerializeToString(), providers=["CPUExecutionProvider"])
     truth = ReferenceEvaluator(wide)
-    real, single = (question(narrow, pixels, "box-blur:size=3", arithmetic=a) for a in ("real", "float32"))
+    real = question(narrow, pixels, "box-blur:size=3")
+    covered = all(made.op_type in operators.IN_FLOAT32 for made in middle)
+    if not covered:
+        with pytest.raises(checker.Unknown, match="in float32: no standard says"):
+            question(narrow, pixels, "box-blur:size=3", arithmetic="float32")
+    single = question(narrow, pixels, "box-blur:size=3", arithmetic="float32") if covered else real
     ratio = 0.0
     for low, high in ((0.0, 0.0), (0.3, 0.3), (0.2, 0.21), (0.1, 0.9)):
         below, above = bounds(real, [low], [high])
@@ -143,8 +148,8 @@ def contained(
             assert (exact >= below - 1e-12).all(), "the truth is below its bound"
             assert (exact <= above + 1e-12).all(), "the truth is above its bound"
             theirs = runtime.run(None, {"x": x.astype(np.float32)})[0].ravel()
-            assert (theirs >= under).all(), "onnxruntime is below the bound for float32"
-            assert (theirs <= over).all(), "onnxruntime is above the bound for float32"
+            assert not covered or (theirs >= under).all(), "onnxruntime is below the bound for float32"
+            assert not covered or (theirs <= over).all(), "onnxruntime is above the bound for float32"
         if low == high:
             assert (above - below).max() < 1e-11
             assert (over - under).max() < 1e-3
@@ -402,7 +407,7 @@ def test_products_of_other_shapes_are_unknown_or_right(left, shape):
 
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div"])
 def test_constants_are_computed_exactly_or_not_at_all(kind):
-    """Whole numbers as onnxruntime does it; anything that might have to be rounded is refused."""
+    """Whole numbers as onnxruntime does it; anything that would have to be rounded is refused."""
     nodes = [
         helper.make_node(kind, ["v", "w"], ["c"]),
         helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
@@ -414,9 +419,11 @@ def test_constants_are_computed_exactly_or_not_at_all(kind):
     theirs = runtime.run(None, {"x": pixels[None].astype(np.float32)})[0].ravel()
     below, above = bounds(question(data, pixels, "identity"), [0.0], [0.0])
     assert np.abs(theirs - (below + above) / 2).max() < 1e-6
-    for first, second in ((numbers(6), numbers(6)), (whole(2**40), whole(2**40)), (whole(-7), np.float32(2))):
+    for first, second in ((whole(2**40), whole(2**40)), (whole(-7), np.float32(2))):
         with pytest.raises(checker.Unknown, match="whole"):
             question(built(nodes, {"v": first, "w": second}, 13), pixels, "identity")
+    with pytest.raises(checker.Unknown, match="float64 would round"):
+        question(built(nodes, {"v": np.float64([1 / 3]), "w": np.float64([0.0007])}, 13), pixels, "identity")
     if kind == "Div":
         for second in (-2, 0):
             with pytest.raises(checker.Unknown, match="whole"):

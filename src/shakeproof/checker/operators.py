@@ -2,7 +2,8 @@
 
 A rule is a Python function whose signature is the operator's: inputs by place, attributes by name, and by either what
 older versions of ONNX give as attributes and newer ones as inputs. So Python itself notices an input or an attribute
-that no rule reads. Of constants, entries are moved and whole numbers calculated with, both of which is exact.
+that no rule reads. Of constants, entries are moved and whole numbers calculated with, both of which is exact; floats
+are calculated with in constants.py.
 """
 # ruff: noqa: N802, N803 - operators and attributes have ONNX's names
 
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from shakeproof.checker import enclosure
+from shakeproof.checker import constants, enclosure
 from shakeproof.checker.enclosure import Norms, Tube, affine, placed, rectified, scaled
 from shakeproof.checker.spectral import convolution_norms
 from shakeproof.checker.wire import FLOATS, TYPES, Array, Model, Unknown, exact, require
@@ -277,6 +278,14 @@ RULES: Mapping[str, Callable[..., Any]] = {
 # fmt: on
 ANYWHERE = {"Add", "Concat", "Mul", "Sub", "Sum"}  # where values may be any of the inputs; elsewhere, the first only
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
+# Made of sums, products and comparisons, with weights that the file states: IEEE 754 fixes how float32 rounds these. A
+# batch norm's factors are made by the runtime, and a softmax by its own exponential.
+IN_FLOAT32 = {
+    *MOVES, "Abs", "Add", "AveragePool", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Div", "Gemm",
+    "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Neg", "PRelu",
+    "ReduceMean", "ReduceSum", "Relu", "Shape", "Sub", "Sum",
+}  # fmt: skip
+HALVES = {*MOVES, "Cast", "Concat"}  # what may be done with constants of 16 bits: anything else rounds
 
 
 class Program:
@@ -284,7 +293,6 @@ class Program:
 
     def __init__(self, model: Model) -> None:
         kinds = [operation.kind for operation in model.operations]
-        self.softmax = kinds[-1:] == ["Softmax"] or kinds[-1:] == ["LogSoftmax"]
         unknown = ({*kinds} - RULES.keys()) | ({*kinds[:-1]} & {"Softmax", "LogSoftmax"})
         require(not unknown, f"the network uses {', '.join(sorted(unknown))}, for which there is no rule", Unknown)
         names = [*model.constants, model.input, *(name for made in model.operations for name in made.outputs)]
@@ -296,7 +304,7 @@ class Program:
         known: dict[str, Any] = {**self.model.constants, self.model.input: x, "": None}
         reads = Counter(["", self.model.output, *(name for made in self.model.operations for name in made.inputs)])
         for place, operation in enumerate(self.model.operations):
-            made = self._made(place, [known[name] for name in operation.inputs])
+            made = self._made(place, [known[name] for name in operation.inputs], x.float32)
             fits = len(made) == len(operation.outputs) or operation.kind == "Dropout"
             require(fits, f"{operation.kind} with {len(operation.outputs)} outputs", Unknown)
             self.largest = max(self.largest, *(math.prod(value.shape) for value in made))
@@ -307,11 +315,18 @@ class Program:
         require(isinstance(scores, Tube), "scores that do not depend on the image", Unknown)
         return scores
 
-    def _made(self, place: int, inputs: list[Any]) -> list[Any]:
-        """What an operator's rule makes of its inputs."""
+    def _made(self, place: int, inputs: list[Any], float32: bool) -> list[Any]:
+        """What an operator's rule makes of its inputs, for a claim about real numbers or about float32 too."""
         kind, _, outputs, attributes = self.model.operations[place]
         values = [isinstance(given, Tube) for given in inputs]
         require(kind in ANYWHERE or not any(values[1:]), f"{kind} of a value where a constant must be", Unknown)
+        types = {given.dtype.name for given in inputs if isinstance(given, np.ndarray)}
+        require("float16" not in types or kind in HALVES, f"{kind} of constants of 16 bits, which rounds", Unknown)
+        calculated = types == {"float64"} and kind in constants.RULES and not any(values)
+        fixed = kind in IN_FLOAT32 and (kind == "Neg" or not calculated)
+        require(fixed or not float32, f"{kind} in float32: no standard says how runtimes round it", Unknown)
+        if calculated:
+            return [constants.RULES[kind](*inputs)]
         read = {name: given for name, given in attributes.items() if name not in IGNORED}
         read = {name: given for name, given in read.items() if name not in USUAL or USUAL[name] != given}
         read = {"num_outputs": len(outputs)} | read if kind == "Split" else read

@@ -86,14 +86,12 @@ class Question:
     def _leads(self, low: Array, high: Array, winners: Array) -> Array:
         """At most score[winner] - score[j] on each leaf, for all j: the affine parts' difference, and both errors.
 
-        Errors of two entries add up to at most radius + radius, and to at most sqrt(2) times the norm. A softmax that
-        was left out keeps the order of scores, but in float32 only if they are 2^-18 of their size apart.
+        Errors of two entries add up to at most radius + radius, and to at most sqrt(2) times the norm.
         """
         scores, rows = self.scores(low, high), np.arange(len(winners))
-        size, doubt = scores.magnitude, 2.0**-18 if self._float32 and self._program.softmax else 0.0
         apart = scores.lines[:, rows, winners][:, :, None] - scores.lines
         error = np.minimum(scores.radius[rows, winners][:, None] + scores.radius, 1.5 * scores.norm[:, None])
-        error = error + np.abs(apart[1:]).sum(0) + doubt * (1 + size + size[rows, winners][:, None])
+        error = error + np.abs(apart[1:]).sum(0)
         return np.asarray(apart[0] - up(error + 8 * U64 * np.abs(apart[0])))  # both differences are rounded
 
     def scores(self, low: Array, high: Array) -> Tube:

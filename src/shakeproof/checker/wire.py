@@ -102,7 +102,9 @@ def _tensor(data: Any) -> Array:
 
 
 def exact(array: Array) -> Array:
-    """Floats widened to float64, integers to int64."""
+    """Floats widened to float64 (those of 16 bits are by a Cast), integers to int64."""
+    if array.dtype == np.float16:
+        return array
     return array.astype({"f": np.float64, "b": np.bool_}.get(array.dtype.kind, np.int64))
 
 

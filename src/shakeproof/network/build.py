@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shakeproof.network.graph import Graph, Node
 from shakeproof.network.infinite import LOWEST, REFUSED, NoNumbers, after_softmax, carried
-from shakeproof.network.simplify import simplify
+from shakeproof.network.simplify import NORMAL, simplify
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
     UNIT,
@@ -103,14 +103,22 @@ class Builder:
         self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
         self._no_numbers = NoNumbers()
         self.input = self._seen(0)
-        self.is_exact = True  # until a constant is computed from others
+        self.is_exact = True  # until a constant is computed from others, and nobody notes its roundings
+        self.origin = ""  # what is being read, as the file names it
+        self._computed: list[str] = []
+
+    def note_computed(self) -> None:
+        """What is being read has constants that every runtime computes in its own way, and rounds."""
+        self._computed.append(self.origin or "a computed constant")
 
     def finish(self, output: Value) -> Graph:
         """The simplified graph, with `output`, flattened, as class scores."""
         scores = self.reshape(output, (prod(output.shape),), keep=True)
         if scores.index in self._no_numbers:
             raise Unsupported(REFUSED)
-        graph = simplify(Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact))
+        graph = simplify(
+            Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact, computed=tuple(self._computed))
+        )
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")
         return graph
@@ -142,6 +150,9 @@ class Builder:
         hides = (offset < LOWEST) | ~offset.isfinite()
         if bool(hides.any()):
             return self.where(self.scale(x, factor, offset.masked_fill(hides, 0.0), roundings, terms), ~hides, offset)
+        size = factor[factor != 0].abs()
+        if roundings and not bool(((size > NORMAL[0]) & (size < NORMAL[1])).all()):
+            raise Unsupported("a factor that is computed, and infinite or too small for float64's digits")
         x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
         if not roundings and terms is None and bool((factor == 1).all()) and bool((offset == 0).all()):
             return x
@@ -310,7 +321,7 @@ class Builder:
                 raise Unsupported(REFUSED)
         _check_size(operator, [self._shape(i) for i in inputs])
         zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
-        self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:]))
+        self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:], self.origin))
         if no_numbers is not None:
             self._no_numbers.note(len(self._nodes), no_numbers)
         return len(self._nodes)

@@ -34,21 +34,21 @@ def add(b: Builder, first: Operand, second: Operand, sign: int = 1) -> Value:
     raise NEITHER_COMPUTED
 
 
-def multiply(b: Builder, first: Operand, second: Operand) -> Value:
-    """first * second."""
+def multiply(b: Builder, first: Operand, second: Operand, roundings: int = 0) -> Value:
+    """first * second; a constant among them was rounded so many times."""
     match first, second:
         case Value() as x, Value() as y:
             return b.multiply(x, y)
         case (Value() as x, Tensor() as constant) | (Tensor() as constant, Value() as x):
-            return b.scale(x, constant, 0.0)
+            return b.scale(x, constant, 0.0, roundings)
     raise NEITHER_COMPUTED
 
 
-def divide(b: Builder, first: Operand, second: Operand) -> Value:
-    """first / second."""
-    if isinstance(first, Value) and isinstance(second, Tensor):
-        return b.scale(first, 1.0 / second, 0.0, roundings=1)
-    return multiply(b, first, power(b, second, -1.0) if isinstance(second, Value) else 1.0 / second)
+def divide(b: Builder, first: Operand, second: Operand, roundings: int = 0) -> Value:
+    """first / second; a constant among them was rounded so many times."""
+    if isinstance(second, Value):
+        return multiply(b, first, power(b, second, -1.0), roundings)
+    return multiply(b, first, 1.0 / second, roundings + 1)
 
 
 def power(b: Builder, x: Value, exponent: float) -> Value:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from shakeproof.network.build import Builder, Unsupported, Value
 from shakeproof.network.compose import Operand, matmul, multiply, reshaped, total
+from shakeproof.network.onnx_constants import summed
+from shakeproof.network.reading import ROUNDED
 
 # Names for the axes that an equation leaves to "...": no letter that it may use itself.
 REST = "0123456789"
@@ -36,8 +40,7 @@ def _product(b: Builder, first: Operand, own: str, second: Operand, others: str,
     rows, columns = [axis for axis in own if axis not in both], [axis for axis in others if axis not in both]
     sizes = _sizes((first, own), (second, others))
     if not summed:
-        aligned = [_aligned(b, x, axes, output) for x, axes in ((first, own), (second, others))]
-        return multiply(b, *aligned)
+        return multiply(b, _aligned(b, first, own, output), _aligned(b, second, others, output))
     left = _matrices(b, _arranged(b, first, own, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
     right = _matrices(b, _arranged(b, second, others, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
     found = [*batch, *rows, *columns]
@@ -63,11 +66,19 @@ def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand, str]:
-    """An operand summed over the axes that nothing else has."""
+    """An operand summed over the axes that nothing else has; of a constant, exactly."""
     alone = [place for place, axis in enumerate(axes) if axis not in kept]
     if alone:
-        x = x.sum(alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
+        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
     return x, "".join(axis for axis in axes if axis in kept)
+
+
+def _constant_sum(b: Builder, x: Tensor, axes: Sequence[int]) -> Tensor:
+    b.note_computed()
+    sums, is_exact = summed(x.numpy(), axes)
+    if not bool(is_exact.all()):
+        raise Unsupported(ROUNDED)
+    return torch.from_numpy(np.asarray(sums))
 
 
 def _sizes(*operands: tuple[Operand, str]) -> dict[str, int]:

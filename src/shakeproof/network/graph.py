@@ -26,11 +26,15 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operator and the values it reads. Value 0 is the network's input; node i makes value i + 1."""
+    """An operator and the values it reads. Value 0 is the network's input; node i makes value i + 1.
+
+    `origin` is what it was read from, as the file names it.
+    """
 
     operator: Operator
     inputs: tuple[int, ...]
     shape: torch.Size
+    origin: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +43,8 @@ class Graph:
 
     In the arithmetic that is meant, any operation is off by a share `unit` of its result at most, and by `tiny`; both
     are at least those of float64, in which it is run here. Sums of terms up to `largest` do not overflow. `is_exact`:
-    no constant was computed from others, so that all that is not noted as rounded is the file's.
+    no constant was computed from others, so that all that is not noted as rounded is the file's. `computed` names what
+    has constants that a runtime computes itself: its float32 makes others of them.
     """
 
     input_shape: torch.Size
@@ -48,6 +53,7 @@ class Graph:
     tiny: float = TINY
     largest: float = float("inf")
     is_exact: bool = False
+    computed: tuple[str, ...] = ()
 
     def run(self, x: Tensor) -> Tensor:
         """Class scores (rows, classes) of inputs (rows, *input_shape)."""
@@ -176,13 +182,14 @@ class Graph:
 
     @cached_property
     def unpredictable_operators(self) -> tuple[str, ...]:
-        """The kinds of operators of which nobody promises how float32 rounds them."""
-        return tuple(sorted({type(n.operator).__name__ for n in self.nodes if not n.operator.rounds_as_said}))
+        """What no standard says how float32 rounds: operators that are not known to, and computed constants."""
+        kinds = (n.origin or type(n.operator).__name__ for n in self.nodes if not n.operator.rounds_as_ieee)
+        return tuple(sorted({*kinds, *self.computed}))
 
     def to(self, where: torch.device | torch.dtype) -> Graph:
         if where in (self._parameter.device, self._parameter.dtype):
             return self
-        nodes = tuple(Node(n.operator.to(where), n.inputs, n.shape) for n in self.nodes)
+        nodes = tuple(replace(n, operator=n.operator.to(where)) for n in self.nodes)
         return replace(self, nodes=nodes)
 
     def in_float32(self) -> Graph:
@@ -191,7 +198,7 @@ class Graph:
 
     def after(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""
-        shifted = (Node(n.operator, tuple(i + 1 for i in n.inputs), n.shape) for n in self.nodes)
+        shifted = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in self.nodes)
         return replace(self, nodes=(Node(operator, (0,), self.input_shape), *shifted))
 
     def then(self, operator: Operator) -> Graph:

@@ -16,6 +16,7 @@ def batch_norm(
     b: Builder, x: Value, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
 ) -> Value:
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, by channel."""
+    b.note_computed()
     factor = weight / torch.sqrt(variance + epsilon)
     moved = mean * factor
     along = (-1,) + (1,) * (len(x.shape) - 2)

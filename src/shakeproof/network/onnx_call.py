@@ -44,13 +44,17 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Call:
-    """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs."""
+    """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs.
+
+    Its constants were rounded so many times, at most, while they were computed.
+    """
 
     builder: Builder
     opset: int
     inputs: tuple[Value | Array | None, ...]
     attributes: Attributes
     outputs: int
+    roundings: int = 0
 
     def value(self, index: int = 0) -> Value:
         given = self._input(index)

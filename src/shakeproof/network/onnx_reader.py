@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
 from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
-from shakeproof.network.onnx_call import FLOATS, Array, Attributes, Call
+from shakeproof.network.onnx_call import Array, Attributes, Call
+from shakeproof.network.onnx_constants import (
+    KNOWN_OF_CONSTANTS,
+    MOVES,
+    SIXTEEN_BITS,
+    evaluated,
+    is_computed,
+    is_sixteen_bits,
+    widened,
+)
 from shakeproof.network.onnx_learning import plain
 from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, text_of, word_of
-from shakeproof.network.onnx_rules import CONSTANT_OPERATORS, IRRELEVANT, MOVES, OPERATORS, softmax_axes
-from shakeproof.network.reading import Reading, UnsupportedNode
+from shakeproof.network.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
+from shakeproof.network.reading import ROUNDED, Reading, UnsupportedNode
 
 MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)
-SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-# Constants with so few entries may be the sizes of others.
-FEW_ENTRIES = 64
 
 
 def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Reading:
@@ -49,6 +54,8 @@ class _OnnxReader:
         self.known: dict[str, Value | Array | None] = {tensor.name: _constant(tensor) for tensor in graph.initializer}
         self.known[self.image.name] = self.builder.input
         self.known[""] = None
+        # By name, of constants that were computed from others: how often they were rounded.
+        self.roundings: dict[str, int] = {}
         self.halves = {tensor.name for tensor in graph.initializer if tensor.data_type in SIXTEEN_BITS}
         self.reads = {i for node in self.nodes for i in node.input} | {self.output}
         self.reads.discard("")
@@ -61,10 +68,11 @@ class _OnnxReader:
         word = word_of(node)
         if any(i not in self.known for i in node.input):  # behind a node that already failed
             self.operators[word] += 1
-            if word not in OPERATORS and word not in CONSTANT_OPERATORS:
+            if word not in OPERATORS and word not in KNOWN_OF_CONSTANTS:
                 self._refuse(node, "not supported")
             return
         inputs = tuple(self.known[i] for i in node.input)
+        self.builder.origin = f"{word} ({_name(node)})"
         try:
             made = self._made(node, inputs) if any(isinstance(i, Value) for i in inputs) else self._folded(node, inputs)
         except Unsupported as problem:
@@ -92,23 +100,26 @@ class _OnnxReader:
         return Reading(graph, self.operators, problems, self.dropped, output_shape, notes, self.image.is_double)
 
     def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
-        self.problems.append(UnsupportedNode(word_of(node), node.name or node.output[0], reason))
+        self.problems.append(UnsupportedNode(word_of(node), _name(node), reason))
 
     def _folded(self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]) -> list[Array]:
+        """What a node gives that reads constants only."""
         if node.domain not in STANDARD_DOMAINS:
             raise Unsupported("not supported")
+        constants = [given for given in inputs if not isinstance(given, Value)]
         self._keep_halves(node)
-        made = _evaluate(node, inputs, self.opset)
-        computed = any(array.dtype.kind == "f" for array in made) and node.op_type not in MOVES
-        self.builder.is_exact &= not computed
-        return made
+        made, roundings = evaluated(node, constants, [self.roundings.get(i) for i in node.input], self.opset)
+        if is_computed(node, constants):
+            self.builder.note_computed()
+        if roundings is not None:
+            self.roundings.update(dict.fromkeys(node.output, roundings))
+        if any(map(is_sixteen_bits, made)):
+            self.halves.update(node.output)
+        return [widened(array) for array in made]
 
     def _keep_halves(self, node: onnx.NodeProto) -> None:
         """Weights of 16 bits may be moved and widened, all of which is exact; whatever is computed from them rounds."""
-        target = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
-        if node.op_type == "Cast" and target in SIXTEEN_BITS:
-            self.halves.update(node.output)
-        elif self.halves.intersection(node.input) and not (node.op_type == "Cast" and target in FLOATS):
+        if self.halves.intersection(node.input) and node.op_type != "Cast":
             if node.op_type not in MOVES:
                 raise Unsupported("computed in 16 bits, which rounds; export the network in float32")
             self.halves.update(node.output)
@@ -123,7 +134,10 @@ class _OnnxReader:
         if rule is None:
             raise Unsupported("not supported")
         attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
-        call = Call(self.builder, self.opset, inputs, attributes, len(node.output))
+        roundings = max(self.roundings.get(i, 0) for i in node.input)
+        if roundings and word not in TAKES_ROUNDED:
+            raise Unsupported(f"reads a constant that was rounded: {ROUNDED}")
+        call = Call(self.builder, self.opset, inputs, attributes, len(node.output), roundings)
         final_softmax = word in ("Softmax", "LogSoftmax") and node.output[0] == self.output and _ranks_all(call)
         result = call.value() if final_softmax else rule(call)
         made = result if isinstance(result, tuple) else (result,)
@@ -152,54 +166,14 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 def _constant(tensor: TensorProto) -> Array:
     try:
-        return _widen(numpy_helper.to_array(tensor))
+        return widened(numpy_helper.to_array(tensor))
     except (KeyError, TypeError, ValueError, MemoryError) as error:
         why = f"{tensor.data_type} is no type of ONNX's" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"the weight {tensor.name!r} cannot be read: {why}") from error
 
 
-def _widen(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
-
-
-def _evaluate(node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...], opset: int) -> list[Array]:
-    """A node that depends on constants only, by ONNX's own reference implementation, floats in float64."""
-    from onnx.reference import ReferenceEvaluator  # most networks have no such node
-
-    if node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial"):
-        raise Unsupported("random numbers")
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        raise Unsupported("a graph within the graph")
-    arrays = {n: i for n, i in zip(node.input, inputs, strict=True) if isinstance(i, np.ndarray)}
-    infos = {n: onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in (*arrays, *node.output)}
-    graph = onnx.helper.make_graph([node], "constant", [infos[n] for n in arrays], [infos[n] for n in node.output])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    _check_size(node, arrays, opset)
-    try:
-        computed = ReferenceEvaluator(model).run(None, arrays)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
-        raise Unsupported(
-            f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-        ) from error
-    return [_widen(np.asarray(array)) for array in computed]
-
-
-def _check_size(node: onnx.NodeProto, arrays: dict[str, Array], opset: int) -> None:
-    """Refuse what a few numbers in a file would make larger than any network needs, before it is made."""
-    types = {n: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in arrays.items()}
-    inputs = [onnx.helper.make_tensor_value_info(n, types[n], array.shape) for n, array in arrays.items()]
-    outputs = [onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in node.output]
-    sizes = [numpy_helper.from_array(array, n) for n, array in arrays.items() if array.size <= FEW_ENTRIES]
-    graph = onnx.helper.make_graph([node], "sizes", inputs, outputs, sizes)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    try:
-        sized = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
-        raise Unsupported(f"malformed ({str(error).splitlines()[0]})") from error
-    for made in sized.graph.output:
-        entries = prod(dim.dim_value for dim in made.type.tensor_type.shape.dim if dim.HasField("dim_value"))
-        if entries > LARGEST_VALUE:
-            raise Unsupported(f"a constant of {entries} entries")
+def _name(node: onnx.NodeProto) -> str:
+    return text_of(node.name or node.output[0])
 
 
 def _ranks_all(call: Call) -> bool:

@@ -95,6 +95,11 @@ def _binary(operation: Callable[..., Value], call: Call) -> Value:
     return operation(call.builder, call.operand(0), call.operand(1))
 
 
+def _factor(operation: Callable[..., Value], call: Call) -> Value:
+    """A product or quotient; its constant may have been rounded."""
+    return operation(call.builder, call.operand(0), call.operand(1), call.roundings)
+
+
 def _neg(call: Call) -> Value:
     return compose.negative(call.builder, call.value())
 
@@ -212,7 +217,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Concat": onnx_shapes.concat,
     "Conv": onnx_windows.conv,
     "DepthToSpace": onnx_shapes.depth_to_space,
-    "Div": partial(_binary, compose.divide),
+    "Div": partial(_factor, compose.divide),
     "Dropout": _dropout,
     "Einsum": _einsum,
     "Elu": _elu,
@@ -249,7 +254,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "MaxPool": onnx_windows.max_pool,
     "Min": partial(_folded, compose.minimum),
     "Mish": partial(_function, Mish()),
-    "Mul": partial(_binary, compose.multiply),
+    "Mul": partial(_factor, compose.multiply),
     "Neg": _neg,
     "Not": _not,
     "PRelu": _prelu,
@@ -299,13 +304,5 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "MaxPool": frozenset(("storage_order",)),
     "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
 }
-# What exporters compute from constants and shapes, besides the above: fine as long as no pixel flows into it.
-CONSTANT_OPERATORS = frozenset(("And", "Constant", "ConstantOfShape", "Or", "Range", "Xor"))
-# Of these, what leaves numbers as they are, or makes whole ones of them.
-MOVES = frozenset(
-    (
-        *("Ceil", "Floor", "Round", "Sign"),
-        *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape"),
-        *("Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
-    )
-)
+# What may read a constant that was rounded.
+TAKES_ROUNDED = frozenset(("Div", "Mul"))

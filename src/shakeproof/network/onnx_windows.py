@@ -126,7 +126,7 @@ def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensi
 def resize(call: Call) -> Value:
     """Along one axis after another; before opset 11 (and when it was called Upsample) it knew one kind of coordinates.
 
-    Which entry is nearest, runtimes work out in float32.
+    Which entry is nearest, and the weights of those around a place, runtimes work out in float32.
     """
     x, old = call.value(), call.opset < 11
     mode = call.attributes.get("mode", b"nearest").decode()
@@ -138,6 +138,7 @@ def resize(call: Call) -> Value:
         raise Unsupported(f"mode {mode}")
     _check_resize(call)
     for axis, wanted, scale in _resized_axes(call):
+        call.builder.note_computed()
         number = np.float32 if mode == "nearest" else Fraction
         where = resample.places(x.shape[axis], wanted, scale, coordinates.decode(), number)
         if mode == "nearest":

@@ -24,6 +24,13 @@ class UnsupportedNode:
 
 # What networks are that have operators of certain kinds, and what to do.
 QUANTISED = "is quantised, and quantised networks are not analysed; export the float network that it was made from"
+# Reasons that hold this say that constants are to be computed by somebody else, and the hint says how.
+ROUNDED = "float64 would have to round a constant that the file computes"
+FOLD = (
+    "let onnxruntime write a file that states its weights: o = SessionOptions(); o.graph_optimization_level ="
+    " GraphOptimizationLevel.ORT_ENABLE_BASIC; o.optimized_model_filepath = 'folded.onnx';"
+    " InferenceSession('model.onnx', o)"
+)
 OPTIMISED = "was optimised by onnxruntime, into operators of its own; use the original file"
 MOST_LISTED = 8
 
@@ -59,7 +66,8 @@ class Reading:
             return f"{OPTIMISED} ({listed})"
         reasons = "; ".join(map(str, self.problems[:MOST_LISTED]))
         more = f"; and {len(words) - MOST_LISTED} more ({listed})" if len(words) > MOST_LISTED else ""
-        return f"{len(words)} operators cannot be analysed: {reasons}{more}"
+        hint = f"; {FOLD}" if any(ROUNDED in problem.reason for problem in self.problems) else ""
+        return f"{len(words)} operators cannot be analysed: {reasons}{more}{hint}"
 
 
 # What outputs with class scores are called; the first of these that is there is meant.

@@ -53,15 +53,15 @@ def nearest(b: Builder, x: Value, axis: int, where: Sequence[Fraction], rounding
 def interpolated(b: Builder, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
     """Along an axis, at each place the weighted sum of the entries around it; the last ones go on beyond the ends.
 
-    Weights that no arithmetic rounds are known in any; of others, float32 may make its own.
+    Weights that float64 rounds are noted as rounded.
     """
     size = x.shape[x.axis(axis)]
     shares = [weights(place - floor(place)) for place in where]
     taps = len(shares[0])
     sources = [[min(max(floor(place) + 1 - taps // 2 + t, 0), size - 1) for place in where] for t in range(taps)]
-    rounded = any(share.denominator & (share.denominator - 1) for row in shares for share in row)
+    rounded = any(Fraction(float(share)) != share for row in shares for share in row)
     weight = torch.tensor([[float(row[t]) for row in shares] for t in range(taps)], dtype=torch.float64)
-    return b.resample(x, axis, sources, weight, roundings=2 if rounded else 0)
+    return b.resample(x, axis, sources, weight, roundings=int(rounded))
 
 
 def linear(share: Fraction) -> list[Fraction]:

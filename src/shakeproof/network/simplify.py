@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from shakeproof.operators import (
 
 # Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
 FOLDED = 2.0**-40, 2.0**40
+# Of numbers between these, roundings are relative: none has lost digits by underflow.
+NORMAL = 2.0**-1000, 2.0**1000
 
 
 def simplify(graph: Graph) -> Graph:
@@ -43,7 +46,7 @@ def recognise(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         function = of_one(graph, node) if isinstance(node.operator, Multiply) else None
-        nodes.append(Node(function[0], (function[1],), node.shape) if function else node)
+        nodes.append(replace(node, operator=function[0], inputs=(function[1],)) if function else node)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -69,10 +72,10 @@ def fold(graph: Graph) -> Graph:
         previous = nodes[inputs[0] - 1] if len(inputs) == 1 and alone[inputs[0]] else None
         merged = merge(previous.operator, node.operator) if previous else None
         if previous and merged:
-            nodes[inputs[0] - 1] = Node(merged, previous.inputs, node.shape)
+            nodes[inputs[0] - 1] = replace(previous, operator=merged, shape=node.shape)
             renamed[index + 1] = inputs[0]
         else:
-            nodes.append(Node(node.operator, inputs, node.shape))
+            nodes.append(replace(node, inputs=inputs))
             renamed[index + 1] = len(nodes)
         alone[renamed[index + 1]] = uses[index + 1] == 1
     return replace(graph, nodes=tuple(nodes))
@@ -97,7 +100,8 @@ def merge(first: Operator, second: Operator) -> Operator | None:
 def powered(first: float, second: float) -> Power | None:
     """A power of a power: 1 / sqrt(x). Both are defined for positive x only, as long as no exponent is whole."""
     whole = first.is_integer() or (first * second).is_integer()
-    return None if whole else Power(first * second)
+    is_exact = Fraction(first) * Fraction(second) == Fraction(first * second)
+    return Power(first * second) if is_exact and not whole else None
 
 
 def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
@@ -127,15 +131,25 @@ def scaled(first: Operator, scale: Scale) -> Operator | None:
         if np.broadcast_shapes(*shapes) != np.broadcast_shapes(*shapes, *(c.shape for c in constants)):
             return None
         made = _folded(first, first.offset, *constants, scale.roundings)
+        if not (_keeps_digits(first.factor, scale.factor) and _keeps_digits(first.offset, scale.factor)):
+            return None
         return Scale(first.factor * scale.factor, made.constant, roundings=made.roundings, off=made.off)
     if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in constants):
         return None
     factor, offset, off = (c.reshape(-1).expand(first.bias.numel()) for c in constants)
     made = _folded(first, first.bias, factor, offset, off, scale.roundings)
     by_output = factor.unsqueeze(1) if isinstance(first, Linear) else factor.reshape(first.weight.shape[0], -1, 1)
+    if not (_keeps_digits(first.weight, by_output) and _keeps_digits(first.bias, factor)):
+        return None
     weight = first.weight * by_output
-    lost = int(bool((weight / by_output != first.weight).any()))  # by underflow, if not by rounding
-    return replace(first, weight=weight, bias=made.constant, roundings=max(made.roundings, lost), off=made.off)
+    return replace(first, weight=weight, bias=made.constant, roundings=made.roundings, off=made.off)
+
+
+def _keeps_digits(first: Tensor, second: Tensor) -> bool:
+    """Whether a product is rounded by its last digit only: none of its entries overflows, or underflows."""
+    size = (first * second).abs()
+    is_normal = (size > NORMAL[0]) & (size < NORMAL[1])
+    return bool((is_normal | (first == 0) | (second == 0)).all())
 
 
 class _Folded(NamedTuple):
@@ -181,4 +195,4 @@ def without_dead_nodes(graph: Graph) -> Graph:
     kept = sorted(needed | {0})
     number = {old: new for new, old in enumerate(kept)}
     nodes = (graph.nodes[old - 1] for old in kept if old)
-    return replace(graph, nodes=tuple(Node(n.operator, tuple(number[i] for i in n.inputs), n.shape) for n in nodes))
+    return replace(graph, nodes=tuple(replace(n, inputs=tuple(number[i] for i in n.inputs)) for n in nodes))

@@ -82,6 +82,8 @@ def _places(mask: Tensor) -> Tensor:
 class Relu(Bending):
     """max(x, 0)."""
 
+    rounds_as_ieee = True
+
     thresholds = (0.0,)
 
     def apply(self, *inputs: Tensor) -> Tensor:
@@ -113,6 +115,8 @@ class Relu(Bending):
 class LeakyRelu(Bending):
     """x where positive, slope * x elsewhere; `slope` is a number or broadcasts against the value (PRelu)."""
 
+    rounds_as_ieee = True
+
     slope: Tensor
 
     thresholds = (0.0,)
@@ -134,6 +138,8 @@ class LeakyRelu(Bending):
 class Clip(Bending):
     """x limited to [low, high]; either may be infinite."""
 
+    rounds_as_ieee = True
+
     low: float
     high: float
 
@@ -151,6 +157,8 @@ class Clip(Bending):
 @dataclass(frozen=True, eq=False)
 class Abs(Bending):
     """|x|."""
+
+    rounds_as_ieee = True
 
     thresholds = (0.0,)
 

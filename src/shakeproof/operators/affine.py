@@ -65,6 +65,8 @@ class Matrix(Affine):
 class Linear(Matrix):
     """x @ weight.T + bias along the last axis."""
 
+    rounds_as_ieee = True
+
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(self.weight))
@@ -84,6 +86,7 @@ class Linear(Matrix):
 class Scale(Affine):
     """factor * x + offset, both broadcasting against the value: constants added or multiplied, batch norm."""
 
+    rounds_as_ieee = True
     passes_ranges = True
 
     factor: Tensor
@@ -102,6 +105,8 @@ class Scale(Affine):
 @dataclass(frozen=True, eq=False)
 class Combine(Affine):
     """first + sign * second, two branches of equal rank: a residual addition or a difference."""
+
+    rounds_as_ieee = True
 
     sign: int
 
@@ -125,6 +130,7 @@ class Combine(Affine):
 class Mean(Affine):
     """The mean over some axes (counted without the row axis), which stay with length 1."""
 
+    rounds_as_ieee = True
     passes_ranges = True
 
     axes: tuple[int, ...]

@@ -104,6 +104,12 @@ class Operator(ABC):
     only_moves: ClassVar[bool] = False
     """Whether every entry of the output is one of the input's, or a constant: nothing is computed, nothing rounded."""
 
+    rounds_as_ieee: ClassVar[bool] = False
+    """Whether every float32 runtime makes it of additions, multiplications and divisions by a number, which IEEE 754
+    rounds, of the file's own weights: `terms` counts their roundings. `--arithmetic float32` covers these classes only,
+    and each must say so itself.
+    """
+
     @abstractmethod
     def apply(self, *inputs: Tensor) -> Tensor:
         """The operator's output for all rows at once."""
@@ -127,11 +133,6 @@ class Operator(ABC):
         """How many rounded operations an entry of the output is made of, one after another, at most."""
         return 4
 
-    @property
-    def rounds_as_said(self) -> bool:
-        """Whether that holds in any arithmetic, and not only in our own: libraries have their own ways with curves."""
-        return False
-
 
 @dataclass(frozen=True, eq=False)
 class Affine(Operator):
@@ -146,10 +147,6 @@ class Affine(Operator):
 
     passes_ranges: ClassVar[bool] = False
     """Whether its output's range is worth working out from its inputs' (which are kept for that)."""
-
-    @property
-    def rounds_as_said(self) -> bool:
-        return True
 
     @abstractmethod
     def magnitude(self) -> Operator:
@@ -224,10 +221,6 @@ class PiecewiseLinear(Operator):
         `joined` (rows - 1) is False where two neighbours are ends of different lines, with no segment between them.
         Sound because on a segment every input is a chord: after the breaks are inserted as rows, every output is one.
         """
-
-    @property
-    def rounds_as_said(self) -> bool:
-        return True
 
     @property
     def steepest(self) -> float:

@@ -38,6 +38,8 @@ class Conv(Affine):
     convolutions), both in blocks that stay in the cache. `terms` holds for sums in any order.
     """
 
+    rounds_as_ieee = True
+
     weight: Tensor
     bias: Tensor
     window: SlidingWindow
@@ -294,6 +296,8 @@ class Conv(Affine):
 class Unrolled(Matrix):
     """A convolution on a picture so small that most of its patches are border, as one matrix; its output's shape."""
 
+    rounds_as_ieee = True
+
     shape: tuple[int, ...]
 
     def apply(self, *inputs: Tensor) -> Tensor:
@@ -330,6 +334,8 @@ def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
 @dataclass(frozen=True, eq=False)
 class AveragePool(Affine):
     """The mean under a window; `divisor` (down, across, 1) is how many entries count at each position."""
+
+    rounds_as_ieee = True
 
     window: SlidingWindow
     divisor: Tensor

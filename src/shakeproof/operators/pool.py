@@ -57,6 +57,8 @@ class MaxPool(PiecewiseLinear):
     need no rows), -inf otherwise. Padding never wins.
     """
 
+    rounds_as_ieee = True
+
     window: SlidingWindow
     floor: float = -torch.inf
 

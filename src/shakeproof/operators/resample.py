@@ -38,11 +38,6 @@ class Resample(Affine):
     def terms(self, *inputs: torch.Size) -> int:
         return len(self.sources) + 1
 
-    @property
-    def rounds_as_said(self) -> bool:
-        """Weights that are more than one quotient are worked out in float32 by others, each in its own way."""
-        return self.roundings <= 1
-
     def magnitude(self) -> Operator:
         return replace(self, weight=self.weight.abs())
 

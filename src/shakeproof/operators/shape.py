@@ -15,6 +15,7 @@ from shakeproof.operators.base import Affine, Entries, Operator
 class Reshape(Affine):
     """The same entries in another shape."""
 
+    rounds_as_ieee = True
     only_moves = True
     may_return_input = True
     passes_ranges = True
@@ -38,6 +39,7 @@ class Reshape(Affine):
 class Transpose(Affine):
     """The axes in another order: axis i of the output is axis order[i] of the input."""
 
+    rounds_as_ieee = True
     only_moves = True
     may_return_input = True
     passes_ranges = True
@@ -68,6 +70,7 @@ class Transpose(Affine):
 class Concat(Affine):
     """Branches, one after another along an axis."""
 
+    rounds_as_ieee = True
     only_moves = True
     passes_ranges = True
 
@@ -87,6 +90,7 @@ class Concat(Affine):
 class Pad(Affine):
     """Entries added, dropped or moved: on axis a, output i copies input sources[a][i], or is `value` if that is -1."""
 
+    rounds_as_ieee = True
     only_moves = True
     may_return_input = True
     passes_ranges = True
