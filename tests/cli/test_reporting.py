@@ -90,14 +90,15 @@ def test_evidence_says_what_was_claimed_found_and_checked(folder, bundle):
     assert all(row["checker"].startswith("holds: ") for row in rows[:3])
     assert {row["model_sha256"] for row in rows} == {sp.load(demo.MODEL).identity}
     assert [row["item"] for row in said["Undecided"]["rows"]] == [3]
-    assert "3 certificates" in said["Check"]["sentences"][0]
+    counts = {row["what"]: row["count"] for row in said["Coverage"]["rows"]}
+    assert counts["certificate accepted by the checker"] == 3
     assert said["Domain"]["rows"][0]["strengths from 0 to"] == [STRENGTH]
 
 
 def test_a_bundle_is_checked_from_itself_alone(copied):
     found = recheck(copied)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "3 of 3 certificates hold; 0 verdicts have none" in found.stdout
+    assert "3 of 3 certificates hold; 0 prove less than is claimed; 0 claims have none" in found.stdout
     with sqlite3.connect(copied / "store.db") as connection:
         assert connection.execute("SELECT count(*) FROM results").fetchone() == (4,)
 

@@ -18,7 +18,7 @@ from shakeproof.campaign.stored import (
     StoredModel,
     StoredProfile,
 )
-from shakeproof.campaign.tables import PaperTable, flat, paper_table
+from shakeproof.campaign.tables import PaperTable, flat, paper_table, results_line
 from shakeproof.campaign.trial import Forecast, forecast
 from shakeproof.campaign.working import Workbench
 
@@ -52,5 +52,6 @@ __all__ = [
     "paper_table",
     "read_campaign",
     "register",
+    "results_line",
     "workers",
 ]

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.campaign.curves import DrawnCurve
+from shakeproof.claim import Claim
 from shakeproof.classes import ClassNames
 from shakeproof.images import Image
 from shakeproof.kernels import Matrix, ParameterisedKernel
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Part, Perturbation, Tone
-from shakeproof.result import Record
+from shakeproof.result import Record, claim_of
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
 KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
@@ -50,12 +51,19 @@ class StoredModel:
 
 @dataclass(frozen=True, eq=False)
 class StoredImage:
-    """A picture, (channels, height, width) in float64, as it was perturbed; `label` is what came with it."""
+    """A picture, as it was perturbed; `label` is what came with it. `packed` are its pixels, kept as a `kind` of them."""
 
     digest: str
     name: str
     label: int | None
-    pixels: NDArray[np.float64]
+    shape: tuple[int, int, int]
+    kind: str
+    packed: bytes
+
+    @property
+    def pixels(self) -> NDArray[np.float64]:
+        """(channels, height, width) in float64."""
+        return unpack_pixels(self.kind, self.packed, self.shape)
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class StoredCampaign:
 class StoredProfile:
     """An answer, with what it is about. `number` is its place in the campaign, `query` its number in the store.
 
+    `said` is the answer as JSON; `record` is the same with names and types, and `claim` what it says at which strength.
     `perturbation` is the real one, made from the kernels in the store: `perturbation.kernel.at(z)` has the entries,
     `perturbation.apply(pixels)` the path of pictures. `settings` are how it was asked. `certificate` is the SHA-256 of
     the certificate, which `Store.certificate(query)` gives; else `unproved` says why there is none, if one was wanted.
@@ -105,13 +114,21 @@ class StoredProfile:
     model: StoredModel
     image: StoredImage
     perturbation: Perturbation
-    record: Record
+    said: Mapping[str, Any]
     packed_curve: bytes | None
     label_predicted: bool
     settings: Mapping[str, Any]
     certificate: str | None
     unproved: str | None
     finished: str
+
+    @cached_property
+    def record(self) -> Record:
+        return Record.from_json(self.said)
+
+    @cached_property
+    def claim(self) -> Claim:
+        return claim_of(self.said)
 
     @cached_property
     def curve(self) -> DrawnCurve | None:

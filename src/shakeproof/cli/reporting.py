@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -47,7 +46,7 @@ def report(
     STORE is what `shakeproof campaign` wrote. Exit code 1: the checker refused a certificate.
     """
     from shakeproof.campaign import Store
-    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle
+    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle, written
 
     output = output or (None if bundle else Path(f"report.{form}"))
     if output is not None:
@@ -61,11 +60,14 @@ def report(
         evidence = safety_case(found)
         text = html_page(found, evidence, title or found.campaign.name) if form == "html" or bundle else ""
         if output is not None:
-            write_whole({output: (text if form == "html" else json.dumps(evidence, indent=1)).encode()})
+            write_whole({output: (text if form == "html" else written(evidence)).encode()})
         if bundle is not None:
             write_bundle(bundle, opened, found, evidence, text)
-    refused = sum(not outcome.accepted for outcome in found.checks.values())
+    refused = sum(outcome.refused for outcome in found.checks.values())
     if not quiet:
-        said = f"; {len(found.checks) - refused} of {len(found.checks)} certificates hold" if found.checks else ""
+        held = sum(outcome.accepted for outcome in found.checks.values())
+        less = len(found.checks) - held - refused
+        said = f"; {held} of {len(found.checks)} certificates hold" if found.checks else ""
+        said += f", {less} prove less than is claimed" if less else ""
         say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{said}")
     return 1 if refused else 0

@@ -78,7 +78,7 @@ def results(
     campaign: int | None,
 ) -> int:
     """All answers of a campaign, one a row."""
-    from shakeproof.campaign import Store, flat
+    from shakeproof.campaign import Store, flat, results_line
 
     if output is not None:
         check_writable(output, ())
@@ -87,7 +87,7 @@ def results(
     with Store.open(store) as opened:
         found = opened.profiles(campaign, model, perturbation, status)
         if kind == "jsonl":
-            lines = (f"{json.dumps(profile.record.to_json())}\n" for profile in found)
+            lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)
             _put(lines, output)
         elif kind == "csv":
             _put([_csv(map(flat, found))], output)

@@ -15,8 +15,12 @@ async function unpack(text) {
   return new Response(stream).arrayBuffer();
 }
 
+/* Answers come as rows without their keys. */
 async function contents() {
-  return JSON.parse(new TextDecoder().decode(await block("contents")));
+  const report = JSON.parse(new TextDecoder().decode(await block("contents")));
+  const { keys, rows } = report.answers;
+  report.answers = rows.map((row) => Object.fromEntries(row.map((value, i) => [keys[i], value])));
+  return report;
 }
 
 /* Whole numbers from `low` to `high`, as the page keeps what it only draws. */
