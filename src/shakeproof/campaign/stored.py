@@ -51,7 +51,7 @@ class StoredModel:
 
 @dataclass(frozen=True, eq=False)
 class StoredImage:
-    """A picture, as it was perturbed; `label` is what came with it. `packed` are its pixels, kept as a `kind` of them."""
+    """A picture, as it was perturbed; `label` is what came with it. Its pixels are `packed`, in one of the `KINDS`."""
 
     digest: str
     name: str

@@ -82,7 +82,7 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
     answers = [_answer(one, reported, digits) | about(one) for one in reported.profiles]
     answers += [_error(one) | about(one) for one in reported.errors]
     rows = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
-    said = {
+    said: dict[str, Any] = {
         "lead": _lead(reported, rows),
         "notices": list(notices(reported)),
         "strengths": list(reported.strengths),
@@ -294,7 +294,7 @@ def _answer(one: StoredProfile, reported: Reported, digits: int) -> dict[str, An
     }
 
 
-def _rival(said: Mapping[str, Any], claim: Claim) -> int | None:
+def _rival(said: Mapping[str, Any], claim: Claim) -> Any:
     """The class that wins where the label loses first; None where it was not shown to lose."""
     if claim.lost is None:
         return None

@@ -104,14 +104,14 @@ def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[flo
     if "witness" in arrays:
         return None, max(arrays["witness"].tolist())
     if "intervals" in header:
-        ends = [*map(Fraction, re.findall(r"[\d/]+", " ".join(text for text, _ in header["intervals"])))]
+        ends = [float(Fraction(own)) for text, _ in header["intervals"] for own in re.findall(r"[\d/]+", text)]
         starts, stops, winners = ends[::2], ends[1::2], [winner for _, winner in header["intervals"]]
     else:
         cuts, winners = arrays["cuts"].tolist(), arrays["winners"].tolist()
         starts, stops = [0.0, *cuts], [*cuts, *strength]
     kept = next((number for number, winner in enumerate(winners) if winner != label), len(winners))
-    lost = next((float(at) for at, winner in zip(starts, winners, strict=True) if winner not in (label, -1)), None)
-    return float(stops[kept - 1]) if kept else None, lost
+    lost = next((at for at, winner in zip(starts, winners, strict=True) if winner not in (label, -1)), None)
+    return stops[kept - 1] if kept else None, lost
 
 
 def _other(row: Row, header: Mapping[str, Any], certified: float | None, violated: float | None) -> Iterator[str]:
@@ -242,7 +242,7 @@ class Bundle:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """All files below a folder, by their names; nothing there may be a link, nor a folder without files."""
+    """All files below a folder, by their names; nothing there may be a link."""
     for place, folders, names in os.walk(folder):
         for path in (Path(place) / name for name in (*folders, *names)):
             name = path.relative_to(folder).as_posix()
@@ -250,8 +250,6 @@ def _files(folder: Path) -> Iterator[str]:
                 raise BundleError(f"{name}: is no plain file or folder")
             if path.is_file():
                 yield name
-        if not folders and not names:
-            raise BundleError(f"{Path(place).relative_to(folder).as_posix()}: is an empty folder")
 
 
 def read_json(data: bytes) -> Any:
