@@ -35,10 +35,19 @@ def page(reported):
 
 
 def contents(page: str) -> dict:
-    block = re.search(r'id="contents">([^<]*)</script>', page)
-    said = json.loads(zlib.decompress(base64.b64decode(block[1])))
+    """As the page's program puts it together."""
+    said, drawings = (unpacked(re.search(rf'id="{name}">([^<]*)</script>', page)[1]) for name in ("contents", "drawings"))
     keys, rows = said["answers"]["keys"], said["answers"]["rows"]
-    return said | {"answers": [dict(zip(keys, row, strict=True)) for row in rows]}
+    answers = [dict(zip(keys, row, strict=True)) for row in rows]
+    for number, answer in enumerate(answers):
+        answer["margins"] = drawings["margins"].get(str(number))
+    for number, image in enumerate(said["images"]):
+        image["pixels"] = drawings["pixels"].get(str(number))
+    return said | {"answers": answers}
+
+
+def unpacked(block: str) -> dict:
+    return json.loads(zlib.decompress(base64.b64decode(block)))
 
 
 def test_names_stay_names(page):
@@ -161,11 +170,9 @@ def test_a_page_of_many_answers_leaves_drawings_out_and_says_so(reported):
     least, most = size(0), size(10**7)
     room = (least + most) // 2
     assert least < size(room) <= room
-    said = json.loads(zlib.decompress(base64.b64decode(blocks(reported, evidence, room)["contents"])))
-    place = said["answers"]["keys"].index("margins")
-    curves = [row[place] is not None for row in said["answers"]["rows"]]
-    assert 0 < sum(curves) < sum(one.curve is not None for one in reported.profiles)
-    assert any(text.startswith("Left out, to keep the page small") for text in said["notices"])
+    drawings = unpacked(blocks(reported, evidence, room)["drawings"])
+    assert 0 < len(drawings["margins"]) < sum(one.curve is not None for one in reported.profiles)
+    assert any(text.startswith("Left out, to keep the page small") for text in drawings["notices"])
 
 
 def test_margins_and_pixels_are_kept_closely_enough_to_be_drawn(page, reported):

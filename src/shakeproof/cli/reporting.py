@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from shakeproof.cli.options import check_writable
-from shakeproof.cli.terminal import progress_bar, say
+from shakeproof.cli.terminal import many_values, progress_bar, say
 from shakeproof.files import write_whole
 
 
@@ -53,7 +53,7 @@ def report(
         check_writable(output, (f".{form}",))
     if bundle is not None:
         check_new(bundle)
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         with progress_bar("checking certificates", quiet or not checks) as bar:
             only = {"model": model, "perturbation": perturbation, "status": status}
             found = gathered(opened, campaign, checks, bar.advance, **only)

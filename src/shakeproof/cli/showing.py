@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import check_writable
-from shakeproof.cli.terminal import complain, say, terminal
+from shakeproof.cli.terminal import complain, many_values, say, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
@@ -43,7 +43,7 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     """
     from shakeproof.campaign import Store, paper_table
 
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         found = opened.campaign(campaign)
         made = paper_table(opened, found.id, by_model)
     if kind == "csv":
@@ -84,7 +84,7 @@ def results(
         check_writable(output, ())
     elif kind == "parquet":
         raise InputError("Parquet is no text; say where to write it, with -o FILE")
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         found = opened.profiles(campaign, model, perturbation, status)
         if kind == "jsonl":
             lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)

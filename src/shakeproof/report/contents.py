@@ -56,7 +56,7 @@ class Blocks:
 
 
 def packed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 9)).decode()
+    return base64.b64encode(zlib.compress(data)).decode()
 
 
 def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) -> dict[str, str]:
@@ -64,7 +64,6 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
 
     Pictures and curves are kept as far as there is room: those of the answers that lose their label first.
     """
-    pictures, curves = Blocks("pictures"), Blocks("curves")
     images = {image_key(image): number for number, image in enumerate(reported.images)}
     models = {model.digest: number for number, model in enumerate(reported.models)}
     kinds = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
@@ -94,17 +93,26 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
         "bands": _bands(answers),
         "evidence": shortened(evidence),
     }
-    left = room - len(_packed_json(said))
-    drawn = _drawn(reported, left / 2)
-    for number in drawn:
-        answers[number]["margins"] = _margins(reported.profiles[number].curve, curves)
-    shown = _shown(reported, [answers[number]["image"] for number in _weakest(reported)], left / 2)
-    for number in shown:
-        said["images"][number]["pixels"] = _pixels(reported.images[number], pictures)
+    contents = _packed_json(said)
+    return {"contents": contents, **_drawings(reported, [answer["image"] for answer in answers], room - len(contents))}
+
+
+def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str, str]:
+    """What is only drawn: curves by the numbers of their answers, which have these `images`, and pictures by theirs."""
+    pictures, curves = Blocks("pictures"), Blocks("curves")
+    weakest = _weakest(reported)
+    drawn = _drawn(reported, weakest, room / 2)
+    shown_images = _shown(reported, [images[number] for number in weakest], room / 2)
     curved = sum(one.packed_curve is not None for one in reported.profiles)
-    said["notices"] += _left_out("curve", curved - len(drawn)) + _left_out("picture", len(reported.images) - len(shown))
-    said["answers"] = _table(answers)
-    return {"contents": _packed_json(said), **dict(pictures.packed()), **dict(curves.packed())}
+    said = {
+        "margins": {number: _margins(reported.profiles[number].curve, curves) for number in drawn},
+        "pixels": {number: _pixels(reported.images[number], pictures) for number in shown_images},
+        "notices": [
+            *_left_out("curve", curved - len(drawn)),
+            *_left_out("picture", len(reported.images) - len(shown_images)),
+        ],
+    }
+    return {"drawings": _packed_json(said), **dict(pictures.packed()), **dict(curves.packed())}
 
 
 def _packed_json(said: Mapping[str, Any]) -> str:
@@ -114,7 +122,7 @@ def _packed_json(said: Mapping[str, Any]) -> str:
 def _table(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Answers without their keys, which are the same for all."""
     keys = list(answers[0]) if answers else []
-    return {"keys": keys, "rows": [[answer[key] for key in keys] for answer in answers]}
+    return {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]}
 
 
 def _lead(reported: Reported, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -147,10 +155,10 @@ def _weakest(reported: Reported) -> list[int]:
     return sorted(range(len(reported.profiles)), key=key)
 
 
-def _drawn(reported: Reported, room: float) -> list[int]:
+def _drawn(reported: Reported, weakest: Iterable[int], room: float) -> list[int]:
     """The answers whose curves there is room for; both are deflated in the same way, in the store and in the page."""
     found = []
-    for number in _weakest(reported):
+    for number in weakest:
         kept = reported.profiles[number].packed_curve
         if kept is None:
             continue
@@ -253,7 +261,6 @@ def _image(image: StoredImage, digits: int) -> dict[str, Any]:
         "name": shown(image.name),
         "sha256": _digest(image.digest, digits),
         "shape": list(image.shape),
-        "pixels": None,
     }
 
 
@@ -290,7 +297,6 @@ def _answer(one: StoredProfile, reported: Reported, digits: int) -> dict[str, An
         "certificate": _digest(one.certificate, digits),
         "unproved": None if one.unproved is None else shown(one.unproved),
         "checked": checked(one, reported),
-        "margins": None,
     }
 
 
@@ -312,7 +318,7 @@ def _rounded(number: float | None) -> float | None:
 def _error(one: StoredError) -> dict[str, Any]:
     nothing = ("predicted", "proved", "lost", "rival", "counterexample", "min_margin", "certificate", "unproved")
     return {
-        **dict.fromkeys((*nothing, "checked", "margins")),
+        **dict.fromkeys((*nothing, "checked")),
         "label": one.image.label,
         "strength": None,
         "status": "error",
