@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shakeproof.verdict import Reason, Status
 
 # With these reasons, nothing that was proved of the network as it was read is claimed of the deployed one.
-UNFOUNDED = (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE)
+UNFOUNDED = {"runtime-disagrees", "comparison", "not-finite"}
 
 Strengths = float | Sequence[float] | None
 

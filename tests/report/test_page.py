@@ -36,7 +36,9 @@ def page(reported):
 
 def contents(page: str) -> dict:
     """As the page's program puts it together."""
-    said, drawings = (unpacked(re.search(rf'id="{name}">([^<]*)</script>', page)[1]) for name in ("contents", "drawings"))
+    said, drawings = (
+        unpacked(re.search(rf'id="{name}">([^<]*)</script>', page)[1]) for name in ("contents", "drawings")
+    )
     keys, rows = said["answers"]["keys"], said["answers"]["rows"]
     answers = [dict(zip(keys, row, strict=True)) for row in rows]
     for number, answer in enumerate(answers):
