@@ -1,11 +1,22 @@
-"""What an answer says about each part [0, z] of its strengths: one rule, for tables, results, reports and evidence."""
+"""What an answer says about each part [0, z] of its strengths: one rule, for tables, results, reports and evidence.
+
+It needs no torch: a table of 100,000 answers takes less time than importing that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from shakeproof.errors import InputError
 from shakeproof.verdict import Reason, Status
+
+# The version of a record's JSON.
+FORMAT = 2
+REASONS = {reason.value: reason for reason in Reason}
+# What `shakeproof results` adds to a record: its verdict, and the numbers that it claims.
+CLAIMED = ("verdict", "proved_up_to", "lost_from")
 
 # With these reasons, nothing that was proved of the network as it was read is claimed of the deployed one.
 UNFOUNDED = {"runtime-disagrees", "comparison", "not-finite"}
@@ -77,6 +88,38 @@ def claim(
         shown.append(critical[1])
     lost = min(shown, default=None)
     return Claim(status, ends, proved if proved is None or lost is None else min(proved, lost), lost)
+
+
+def claim_of(said: Mapping[str, Any]) -> Claim:
+    """What a record claims, from its JSON: the same as `Record.from_json(said).claim`, in a fraction of the time."""
+    with Explained():
+        check_version(said)
+        reason, witness = said["reason"], said["counterexample"]
+        return claim(
+            status=Status(said["status"]),
+            reason=None if reason is None else REASONS[reason],
+            rounding=said["rounding"],
+            strength=said["strength"],
+            certified=said["certified_strength"],
+            critical=said["critical_strength"],
+            witness=None if witness is None else witness["strength"],
+        )
+
+
+def check_version(said: Mapping[str, Any]) -> None:
+    if said["version"] != FORMAT:
+        raise InputError(f"a result of version {said['version']} cannot be read, only of version {FORMAT}")
+
+
+class Explained:
+    """What Python raises when JSON is no record, as one line; a class, since `contextmanager` is much slower."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (KeyError, RecursionError, TypeError, ValueError)):
+            raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
 
 
 def several(strength: Strengths) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.claim import Claim, claim
+from shakeproof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Bracket, Enumerated, Interval, Proof, Regions, Swept, Witness
@@ -26,10 +26,6 @@ from shakeproof.verdict import Evidence, Reason, Status, judge
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 2
-REASONS = {reason.value: reason for reason in Reason}
-# What `shakeproof results` adds to a record: its verdict, and the numbers that it claims.
-CLAIMED = ("verdict", "proved_up_to", "lost_from")
 UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 
 
@@ -348,11 +344,11 @@ class Record:
     @staticmethod
     def from_json(line: str | Mapping[str, Any]) -> Record:
         """The record that one line of `--json` is, of an `--output` file, or of `shakeproof results`."""
-        with _Explained():
+        with Explained():
             said = dict(json.loads(line) if isinstance(line, str) else line)
             for key in ("question", *CLAIMED):  # which are not the record's own
                 said.pop(key, None)
-            _check_version(said)
+            check_version(said)
             found = said["counterexample"]
             said |= {
                 "status": Status(said["status"]),
@@ -367,38 +363,6 @@ class Record:
                 else RecordedWitness(_tupled(found["strength"]), found["class"], found["margin"], found["replayed"]),
             }
             return Record(**said)
-
-
-def claim_of(said: Mapping[str, Any]) -> Claim:
-    """What a record claims, from its JSON: the same as `Record.from_json(said).claim`, in a fraction of the time."""
-    with _Explained():
-        _check_version(said)
-        reason, witness = said["reason"], said["counterexample"]
-        return claim(
-            status=Status(said["status"]),
-            reason=None if reason is None else REASONS[reason],
-            rounding=said["rounding"],
-            strength=said["strength"],
-            certified=said["certified_strength"],
-            critical=said["critical_strength"],
-            witness=None if witness is None else witness["strength"],
-        )
-
-
-def _check_version(said: Mapping[str, Any]) -> None:
-    if said["version"] != FORMAT:
-        raise InputError(f"a result of version {said['version']} cannot be read, only of version {FORMAT}")
-
-
-class _Explained:
-    """What Python raises when JSON is no record, as one line; a class, since `contextmanager` is much slower."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (KeyError, RecursionError, TypeError, ValueError)):
-            raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
 
 
 def spoken_time(seconds: float) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from shakeproof.evidence import Comparison, Proof, Witness
+if TYPE_CHECKING:
+    from shakeproof.evidence import Comparison, Proof, Witness
 
 
 class Status(StrEnum):

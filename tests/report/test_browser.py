@@ -158,7 +158,7 @@ def test_what_lies_between_proof_and_loss_is_not_settled(opened, reported, tmp_p
     """Rounding leaves something open, long before the label is lost: the curve knows who wins, but without proof."""
     unsafe = next(one for one in reported.profiles if one.record.status == "unsafe" and one.record.profile)
     loss = unsafe.record.critical_strength[1]
-    doubtful = replace(unsafe, record=replace(unsafe.record, certified_strength=loss / 4))
+    doubtful = replace(unsafe, said={**unsafe.said, "certified_strength": loss / 4})
     only = replace(reported, profiles=[doubtful], errors=[], checks={})
     path = tmp_path / "doubtful.html"
     path.write_text(html_page(only, safety_case(only), "signs"), encoding="utf-8")

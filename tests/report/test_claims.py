@@ -12,9 +12,9 @@ from warm import run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import keep
-from shakeproof.claim import claim
+from shakeproof.claim import claim, claim_of
 from shakeproof.images import read_image
-from shakeproof.result import Record, claim_of
+from shakeproof.result import Record
 from shakeproof.settings import Settings
 from shakeproof.verdict import Reason, Status
 

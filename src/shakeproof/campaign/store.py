@@ -29,10 +29,8 @@ from shakeproof.campaign.stored import (
     StoredModel,
     StoredProfile,
     read_model,
-    read_perturbation,
 )
 from shakeproof.errors import InputError
-from shakeproof.perturbation import Perturbation
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +69,7 @@ class Store:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
         self._model, self._image = cache(self._read_model), cache(self._read_image)
-        self._perturbation = cache(self._read_perturbation)
+        self._definition = cache(self._read_definition)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -131,7 +129,7 @@ class Store:
                 number=number,
                 model=network,
                 image=image,
-                perturbation=self._perturbation(kernel),
+                definition=self._definition(kernel),
                 said=_read_record(record) | {"model": network.name, "image": image.name},
                 packed_curve=curve,
                 label_predicted=bool(predicted),
@@ -145,7 +143,7 @@ class Store:
 
     def records(self, campaign: int | None = None) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
         """Of each answer of a campaign, all that a table needs: its number, model, perturbation, and its JSON."""
-        texts = cache(lambda number: str(self._perturbation(number)))
+        texts = cache(lambda number: str(json.loads(self._definition(number))["text"]))
         for _, number, own, _, kernel, record in self._asked(RECORDS, campaign, model=None, perturbation=None):
             yield number, self._model(own).name, texts(kernel), _read_record(record)
 
@@ -155,7 +153,7 @@ class Store:
         """The queries of a campaign that ended without an answer."""
         for row in self._asked(ERRORS, campaign, model=model, perturbation=perturbation):
             (query, number, own, image, kernel, kind, message, finished) = row
-            about = (self._model(own), self._image(image), self._perturbation(kernel))
+            about = (self._model(own), self._image(image), self._definition(kernel))
             yield StoredError(query, number, *about, kind, message, finished)
 
     def certificate(self, query: int) -> bytes | None:
@@ -189,9 +187,9 @@ class Store:
         digest, name, label, shape, kind, pixels = row
         return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
 
-    def _read_perturbation(self, number: int) -> Perturbation:
+    def _read_definition(self, number: int) -> str:
         ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
-        return read_perturbation(definition)
+        return str(definition)
 
 
 def _read_record(text: str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""What a store gives back: models, pictures, perturbations and answers, each as it was."""
+"""What a store gives back: models, pictures, perturbations and answers, each as it was.
+
+Numbers are unpacked, and torch is imported, when they are first asked for: a table needs neither.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from shakeproof.campaign.curves import DrawnCurve
-from shakeproof.claim import Claim
+from shakeproof.claim import Claim, claim_of
 from shakeproof.classes import ClassNames
-from shakeproof.images import Image
-from shakeproof.kernels import Matrix, ParameterisedKernel
-from shakeproof.network import Deployed
-from shakeproof.perturbation import Part, Perturbation, Tone
-from shakeproof.result import Record, claim_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from shakeproof.campaign.curves import DrawnCurve
+    from shakeproof.images import Image
+    from shakeproof.kernels import Matrix, ParameterisedKernel
+    from shakeproof.network import Deployed
+    from shakeproof.perturbation import Part, Perturbation, Tone
+    from shakeproof.result import Record
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
 KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
@@ -113,7 +117,7 @@ class StoredProfile:
     number: int
     model: StoredModel
     image: StoredImage
-    perturbation: Perturbation
+    definition: str
     said: Mapping[str, Any]
     packed_curve: bytes | None
     label_predicted: bool
@@ -122,8 +126,14 @@ class StoredProfile:
     unproved: str | None
     finished: str
 
+    @property
+    def perturbation(self) -> Perturbation:
+        return read_perturbation(self.definition)
+
     @cached_property
     def record(self) -> Record:
+        from shakeproof.result import Record
+
         return Record.from_json(self.said)
 
     @cached_property
@@ -133,6 +143,8 @@ class StoredProfile:
     @cached_property
     def curve(self) -> DrawnCurve | None:
         """What there is to draw; None where strengths are several, or nothing was found out."""
+        from shakeproof.campaign.curves import DrawnCurve
+
         return None if self.packed_curve is None else DrawnCurve.unpacked(self.packed_curve)
 
 
@@ -144,14 +156,20 @@ class StoredError:
     number: int
     model: StoredModel
     image: StoredImage
-    perturbation: Perturbation
+    definition: str
     kind: str
     message: str
     finished: str
 
+    @property
+    def perturbation(self) -> Perturbation:
+        return read_perturbation(self.definition)
+
 
 def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
     """How pixels (channels, height, width) in float64 are kept, and the bytes."""
+    import numpy as np
+
     exact = pixels.numpy()
     levels = np.rint(exact * WHITE)
     with np.errstate(over="ignore"):
@@ -164,6 +182,8 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
 
 
 def unpack_pixels(kind: str, data: bytes, shape: Sequence[int]) -> NDArray[np.float64]:
+    import numpy as np
+
     pixels = np.frombuffer(zlib.decompress(data), KINDS[kind]).reshape(shape).astype(np.float64)
     return pixels / WHITE if kind == "grey" else pixels
 
@@ -179,6 +199,10 @@ class PackedImage:
     pixels: bytes
 
     def image(self) -> Image:
+        import torch
+
+        from shakeproof.images import Image
+
         return Image(self.name, torch.from_numpy(unpack_pixels(self.kind, self.pixels, self.shape)), self.label)
 
 
@@ -216,6 +240,8 @@ def write_perturbation(perturbation: Perturbation) -> str:
 
 
 def _effect(effect: ParameterisedKernel | Tone) -> dict[str, Any]:
+    from shakeproof.perturbation import Tone
+
     if isinstance(effect, Tone):
         return {"gain": str(effect.gain), "offset": str(effect.offset)}
     (change,) = effect.coefficients
@@ -228,11 +254,16 @@ def _written(matrix: Matrix) -> list[list[str]]:
 
 @cache
 def read_perturbation(definition: str) -> Perturbation:
+    from shakeproof.perturbation import Perturbation
+
     said = json.loads(definition)
     return Perturbation(tuple(map(_part, said["parts"])), None if said["clip"] is None else tuple(said["clip"]))
 
 
 def _part(said: Mapping[str, Any]) -> Part:
+    from shakeproof.kernels import ParameterisedKernel
+    from shakeproof.perturbation import Part, Tone
+
     effect: ParameterisedKernel | Tone
     if "gain" in said:
         effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))

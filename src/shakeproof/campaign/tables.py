@@ -12,7 +12,7 @@ from typing import Any
 
 from shakeproof.campaign.store import Store
 from shakeproof.campaign.stored import StoredProfile
-from shakeproof.result import CLAIMED, claim_of
+from shakeproof.claim import CLAIMED, claim_of
 from shakeproof.verdict import Status
 
 BRACKET = ("critical_strength_low", "critical_strength_high")

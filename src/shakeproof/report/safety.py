@@ -17,11 +17,11 @@ from typing import Any
 import shakeproof
 from shakeproof.campaign import StoredError, StoredProfile
 from shakeproof.certificate import written_kernels
+from shakeproof.claim import REASONS
 from shakeproof.report import recheck
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
 from shakeproof.report.reported import Reported, checked
-from shakeproof.result import REASONS
 from shakeproof.settings import Settings
 from shakeproof.verdict import Status
 
