@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from warm import run
+from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
@@ -123,3 +126,26 @@ def test_the_rule(changed, expected):
         assert (said == "safe") == (
             proved is not None and strength <= proved and not (lost is not None and lost <= strength)
         )
+
+
+@pytest.mark.parametrize("command", ["table", "results"])
+def test_what_is_only_read_needs_no_torch(store, command):
+    """Importing it takes longer than a table of 100,000 answers."""
+    script = (
+        "import sys; from shakeproof.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", script, command, str(store)], capture_output=True, check=False)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert found.stdout
+
+
+def test_a_record_that_is_none_is_said_in_a_line(store, tmp_path):
+    for number, text in enumerate(('{"version": 2}', "[", '{"version": 1}')):
+        copy = shutil.copy(store, tmp_path / f"{number}.db")
+        with sqlite3.connect(copy) as connection:
+            connection.execute("UPDATE results SET record = ?", (text,))
+        for command in ("table", "results"):
+            assert "result" in complaint(command, copy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,8 +101,8 @@ def _put(texts: Iterable[str], output: Path | None) -> None:
     if output is not None:
         write_whole({output: "".join(texts).encode(errors="surrogateescape")})
         return
-    for text in texts:
-        say(text.rstrip("\n"))
+    sys.stdout.writelines(texts)
+    sys.stdout.flush()
 
 
 def _csv(rows: Iterable[dict[str, Any]]) -> str:

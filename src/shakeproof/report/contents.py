@@ -78,7 +78,8 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
             "perturbation": places[id(one.perturbation)],
         }
 
-    answers = [_answer(one, reported, digits) | about(one) for one in reported.profiles]
+    told: dict[Any, str] = {}
+    answers = [_answer(one, reported, digits, told) | about(one) for one in reported.profiles]
     answers += [_error(one) | about(one) for one in reported.errors]
     rows = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
     said: dict[str, Any] = {
@@ -277,8 +278,8 @@ def _digest(digest: str | None, digits: int) -> str | None:
     return digest if digest is None or not digits else f"{digest[:digits]}…"
 
 
-def _answer(one: StoredProfile, reported: Reported, digits: int) -> dict[str, Any]:
-    """What the page says of an answer: what it claims as numbers, and how it was found."""
+def _answer(one: StoredProfile, reported: Reported, digits: int, told: dict[Any, str]) -> dict[str, Any]:
+    """What the page says of an answer: what it claims as numbers, and how it was found. `told` are sentences so far."""
     said, claim, witness = one.said, one.claim, one.said["counterexample"]
     return {
         "label": said["label"],
@@ -292,12 +293,22 @@ def _answer(one: StoredProfile, reported: Reported, digits: int) -> dict[str, An
         "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
         "min_margin": _rounded(said["min_margin"]),
         **{key: said[key] for key in ("method", "pieces", "rounding", "arithmetic", "reason", "seconds")},
-        "told": shown(one.record.told(one.model.class_names)),
+        "told": _told(one, told),
         "label_predicted": one.label_predicted,
         "certificate": _digest(one.certificate, digits),
         "unproved": None if one.unproved is None else shown(one.unproved),
         "checked": checked(one, reported),
     }
+
+
+def _told(one: StoredProfile, told: dict[Any, str]) -> str:
+    """What was found, in words: the same for all answers that found no more than that a label is safe."""
+    if one.said["status"] != Status.SAFE:
+        return shown(one.record.told(one.model.class_names))
+    key = id(one.model), *(str(one.said[name]) for name in ("label", "predicted", "strength", "rounding", "reason"))
+    if key not in told:
+        told[key] = shown(one.record.told(one.model.class_names))
+    return told[key]
 
 
 def _rival(said: Mapping[str, Any], claim: Claim) -> Any:

@@ -87,12 +87,12 @@ def notices(reported: Reported) -> Iterator[str]:
 
 def confidence(samples: int) -> list[tuple[float, float]]:
     """Clopper and Pearson's bounds for a share, for 0, 1, ... hits among so many: they hold at least that often."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     hits, tail = np.arange(samples + 1), (1 - CONFIDENCE) / 2
     with np.errstate(invalid="ignore"):
-        low = np.nan_to_num(beta.ppf(tail, hits, samples - hits + 1), nan=0.0)
-        high = np.nan_to_num(beta.ppf(1 - tail, hits + 1, samples - hits), nan=1.0)
+        low = np.nan_to_num(betaincinv(hits, samples - hits + 1, tail), nan=0.0)
+        high = np.nan_to_num(betaincinv(hits + 1, samples - hits, 1 - tail), nan=1.0)
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
