@@ -176,7 +176,8 @@ class Store:
 
     def _rows(self, statement: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with explained(self.path):
-            yield from self.connection.execute(statement, values)
+            for row in self.connection.execute(statement, values):  # `yield from` would close it, perhaps too late
+                yield row
 
     def _read_model(self, number: int) -> StoredModel:
         (row,) = self._rows("SELECT digest, identity, name, facts FROM models WHERE id = ?", (number,))
