@@ -176,8 +176,8 @@ class Store:
 
     def _rows(self, statement: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with explained(self.path):
-            for row in self.connection.execute(statement, values):  # `yield from` would close it, perhaps too late
-                yield row
+            # through `map`, since `yield from` closes a cursor, perhaps after its connection
+            yield from map(tuple, self.connection.execute(statement, values))
 
     def _read_model(self, number: int) -> StoredModel:
         (row,) = self._rows("SELECT digest, identity, name, facts FROM models WHERE id = ?", (number,))
