@@ -38,6 +38,7 @@ LAYERS = {
         "query",
         "evidence",
         "verdict",
+        "claim",
         "replay",
         "result",
         "methods",

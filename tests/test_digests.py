@@ -8,8 +8,15 @@ import numpy as np
 import torch
 
 import shakeproof as sp
-from shakeproof.digests import image_digest, network_digest, question_digest
+from shakeproof import demo
+from shakeproof.campaign import Store, keep
+from shakeproof.cli.recording import question
+from shakeproof.digests import content_digest, image_digest, network_digest, query_digest, question_digest
+from shakeproof.images import read_image
+from shakeproof.inputs import InputBox
 from shakeproof.perturbation import parse_path
+from shakeproof.property import wins
+from shakeproof.query import Obligation, Query, perturbed
 
 # Another value than the usual one for each of the settings.
 OTHERWISE = {
@@ -87,3 +94,32 @@ def test_an_image_is_its_pixels():
     nearly = pixels.clone()
     nearly[0, 0, 0] += 2.0**-60
     assert image_digest(pixels) == image_digest(pixels.clone()) != image_digest(nearly)
+
+
+def test_a_question_has_one_digest_wherever_it_is_asked(demo_network, tmp_path):
+    """A campaign, a store of answers that are there already, and a file of answers build on the same one."""
+    path, label = demo.images()[0]
+    for own in (None, label):
+        picture = replace(read_image(str(path)).fitted(demo_network.picture()), label=own)
+        (query,) = perturbed(demo_network, [picture], BLUR)
+        model, image = network_digest(demo_network, SETTINGS), image_digest(picture.pixels)
+        asked = question_digest(model, image, own, BLUR, SETTINGS)  # as a campaign asks it
+        assert query_digest(demo_network, query, SETTINGS) == asked
+        keep(tmp_path / "s.db", f"label {own}", demo_network, [sp.profile(demo_network, picture, BLUR)], SETTINGS)
+        with Store.open(tmp_path / "s.db") as store:
+            assert (asked,) in store.connection.execute("SELECT question FROM queries").fetchall()
+        for change in ({"method": "bounds"}, {"rounding": "nominal"}):
+            other = replace(SETTINGS, **change)
+            assert question(demo_network, query, SETTINGS) != question(demo_network, query, other)
+        assert question(demo_network, query, SETTINGS) == question(demo_network, query, replace(SETTINGS, memory=1.0))
+
+
+def test_boxes_are_told_apart_by_their_numbers(demo_network):
+    box = InputBox(torch.zeros(3, 32, 32), torch.ones(3, 32, 32), demo_network.layout)
+    wider = replace(box, high=2 * box.high)
+    queries = [
+        Query("box", (Obligation(inputs, wins(winner, demo_network.classes)),), None, winner)
+        for inputs in (box, wider)
+        for winner in (0, 1)
+    ]
+    assert len({content_digest(query) for query in queries}) == len(queries)

@@ -18,7 +18,6 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
 from shakeproof.report import DemoRows
-from shakeproof.report.reported import lost_from, proved_up_to
 from shakeproof.result import spoken_time
 from shakeproof.vnnlib import robustness
 
@@ -232,7 +231,8 @@ def test_what_is_not_proved_is_nowhere_called_safe():
     undecided = replace(result, evidence=replace(result.evidence, comparison=None))
     for shown, safe in ((result, True), (undecided, False)):
         assert (shown.status is sp.Status.SAFE, shown.critical_strength) == (safe, None)
-        assert (proved_up_to(shown.record), lost_from(shown.record)) == (1.0 if safe else 0.0, None)
+        claim = shown.record.claim
+        assert (claim.proved, claim.lost) == (1.0 if safe else None, None)
         console = Console(file=io.StringIO())
         console.print(DemoRows([shown.query.name], [str(shown.query.perturbation)], 80).drawn([shown]))
         assert ("safe" in console.file.getvalue()) is safe

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import shakeproof
 from shakeproof import checker
+from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Enumerated, by_class
 from shakeproof.network import Deployed
@@ -90,7 +91,7 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
         "model": path.name,
         "model_sha256": network.identity,
         "image": file.name,
-        "image_sha256": hashlib.sha256(pixels.tobytes()).hexdigest(),
+        "image_sha256": image_digest(query.image.pixels),
         "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
         "channels_last": network.picture().channels_last,
         "perturbation": str(query.perturbation),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shakeproof.analysis import Model, answers, as_network
 from shakeproof.budget import nobody
+from shakeproof.claim import FORMAT
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Interval
@@ -22,7 +23,7 @@ from shakeproof.methods import Runner
 from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed
-from shakeproof.result import FORMAT, Result
+from shakeproof.result import Result
 from shakeproof.settings import Pixels, Settings
 from shakeproof.verdict import Reason
 
@@ -83,7 +84,7 @@ class Compared:
         results = self.first, self.second
         if not all(result.evidence.finite for result in results):
             return Reason.NOT_FINITE
-        if not all(map(_is_compared, results)):
+        if not all(result.evidence.runtime_agrees for result in results):
             return Reason.RUNTIME_DISAGREES
         if not all(found.replayed for found in self.disagreements):
             return Reason.NOT_REPLAYED
@@ -330,14 +331,6 @@ def _winners(parts: Sequence[Interval], starts: NDArray[np.float64]) -> list[int
 def _are_same(one: Deployed, other: Deployed) -> bool:
     """Whether they compute the same function, and so agree with each other even where rounding hides what it is."""
     return all(getattr(one, name) == getattr(other, name) for name in ("identity", "normalisation", "layout"))
-
-
-def _is_compared(result: Result) -> bool:
-    """Whether the runtime computes what was analysed, or did all the work itself."""
-    comparison, proof = result.evidence.comparison, result.proof
-    if comparison is None:
-        return proof is not None and proof.is_deployed
-    return len(comparison.margin) > 0 and comparison.agrees
 
 
 def _predicted(result: Result) -> int | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from shakeproof import __version__
 from shakeproof.network import Deployed, Runtime
 from shakeproof.perturbation import AnyKernel, Perturbation
+from shakeproof.query import Query
 from shakeproof.settings import Settings
 
 
@@ -31,13 +32,34 @@ def image_digest(pixels: Tensor) -> str:
 
 
 def question_digest(
-    network: str, image: str, label: int | None, perturbation: Perturbation | AnyKernel, settings: Settings
+    network: str, image: str, label: int | None, perturbation: Perturbation | AnyKernel | None, settings: Settings
 ) -> str:
     """All that an answer depends on but how far the strengths go: network and image by their digests, the kernel by its
     entries, the settings, our version. Without a label, the class that is predicted is meant.
     """
     kernel = (str(perturbation), getattr(perturbation, "kernel", None))
     return digest((__version__, network, image, label, kernel, decisive(settings)))
+
+
+def query_digest(network: Deployed, query: Query, settings: Settings) -> str:
+    """The same of a query: without a perturbation, by its boxes and what must hold on them."""
+    label = None if query.label_predicted else query.label
+    return question_digest(
+        network_digest(network, settings), content_digest(query), label, query.perturbation, settings
+    )
+
+
+def content_digest(query: Query) -> str:
+    """What a query is about: an image's pixels, or boxes of inputs and what must hold of their outputs."""
+    if query.perturbation is not None and query.image is not None:
+        return image_digest(query.image.pixels)
+    parts = []
+    for obligation in query.obligations:
+        sides = (getattr(obligation.inputs, name, None) for name in ("low", "high"))
+        parts += [side.numpy() for side in sides if side is not None]
+        for case in obligation.property.cases:
+            parts += [case.coefficients, case.constants, case.strict]
+    return digest([(part.dtype.str, part.shape, hashlib.sha256(part.tobytes()).hexdigest()) for part in parts])
 
 
 def decisive(settings: Settings) -> Settings:

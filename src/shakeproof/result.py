@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shakeproof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Bracket, Enumerated, Interval, Proof, Regions, Swept, Witness
@@ -25,7 +26,6 @@ from shakeproof.verdict import Evidence, Reason, Status, judge
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 2
 UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 
 
@@ -307,19 +307,24 @@ class Record:
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
         return (self.reason.sentence if self.reason else "nothing was proved") + reached + rest
 
+    @cached_property
+    def claim(self) -> Claim:
+        """What it says about each part of its strengths."""
+        return claim(
+            status=self.status,
+            reason=self.reason,
+            rounding=self.rounding,
+            strength=self.strength,
+            certified=self.certified_strength,
+            critical=self.critical_strength,
+            witness=None if self.counterexample is None else self.counterexample.strength,
+        )
+
     def status_at(self, strength: float) -> Status:
-        """What the answer says about a part of the path, [0, `strength`]; of several strengths, each up to that."""
-        own = self.strength if isinstance(self.strength, tuple) else (-1.0 if self.strength is None else self.strength,)
-        if not 0 <= strength <= min(own):
+        """The verdict on a part of the path, [0, `strength`]; of several strengths, on each up to that."""
+        if not 0 <= strength <= min(self.claim.ends, default=-1.0):
             raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
-        if own == (strength,) * len(own) or self.status in (Status.SAFE, Status.MISCLASSIFIED):
-            return self.status
-        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
-            return Status.UNDECIDED
-        if strength <= self.certified_strength > 0:  # where nothing is proved, strength 0 is not either
-            return Status.SAFE
-        shown = self.critical_strength is not None and self.critical_strength[1] <= strength
-        return Status.UNSAFE if shown and self.status is Status.UNSAFE else Status.UNDECIDED
+        return self.claim.at(strength)
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
@@ -339,18 +344,16 @@ class Record:
 
     @staticmethod
     def from_json(line: str | Mapping[str, Any]) -> Record:
-        """The record that one line of `--json` is, or of an `--output` file."""
-        try:
+        """The record that one line of `--json` is, of an `--output` file, or of `shakeproof results`."""
+        with Explained():
             said = dict(json.loads(line) if isinstance(line, str) else line)
-            said.pop("question", None)  # by which a file's line is found again
-            if said["version"] != FORMAT:
-                raise InputError(f"a result of version {said['version']} cannot be read, only of version {FORMAT}")
+            for key in ("question", *CLAIMED):  # which are not the record's own
+                said.pop(key, None)
+            check_version(said)
             found = said["counterexample"]
             said |= {
                 "status": Status(said["status"]),
-                "reason": None
-                if said["reason"] is None
-                else {reason.value: reason for reason in Reason}[said["reason"]],
+                "reason": None if said["reason"] is None else REASONS[said["reason"]],
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "rest": Rest(**said["rest"]) if said.get("rest") else None,
                 "profile": tuple(  # answers of earlier versions do not say what is proved
@@ -364,8 +367,6 @@ class Record:
                 else RecordedWitness(_tupled(found["strength"]), found["class"], found["margin"], found["replayed"]),
             }
             return Record(**said)
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error
 
 
 def spoken_time(seconds: float) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from shakeproof.evidence import Comparison, Proof, Witness
+if TYPE_CHECKING:
+    from shakeproof.evidence import Comparison, Proof, Witness
 
 
 class Status(StrEnum):
@@ -62,14 +64,19 @@ class Evidence:
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
-        compared = self.comparison
-        agreed = compared is not None and len(compared.margin) > 0 and compared.agrees and compared.holds
-        agreed = agreed or (compared is None and all(proof.is_deployed for proof in self.proofs))
+        agreed = self.runtime_agrees and (self.comparison is None or self.comparison.holds)
         return complete and agreed and self.finite and self.witness is None and not self.is_misclassified
 
     @property
     def is_misclassified(self) -> bool:
         return self.start is not None and self.start <= 0
+
+    @property
+    def runtime_agrees(self) -> bool:
+        """Whether the runtime was asked, and computes what was analysed; or did all the work itself."""
+        if self.comparison is None:
+            return bool(self.proofs) and all(proof.is_deployed for proof in self.proofs)
+        return len(self.comparison.margin) > 0 and self.comparison.agrees
 
 
 def judge(evidence: Evidence) -> tuple[Status, Reason | None]:

@@ -16,7 +16,7 @@ from onnx import helper
 from PIL import Image
 from warm import complaint, run
 
-from shakeproof import Record, Settings, demo, load
+from shakeproof import Record, Settings, demo, digests, load
 from shakeproof.cli import recording
 from shakeproof.query import perturbed
 
@@ -163,7 +163,7 @@ def test_what_another_version_answered_is_asked_again(monkeypatch):
     (query,) = perturbed(network, [STOP], "identity")
     before = recording.question(network, query, Settings())
     assert recording.question(network, query, Settings()) == before
-    monkeypatch.setattr(recording, "__version__", "0.0.9")
+    monkeypatch.setattr(digests, "__version__", "0.0.9")
     assert recording.question(network, query, Settings()) != before
 
 

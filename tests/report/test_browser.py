@@ -10,7 +10,6 @@ import pytest
 import torch
 from report.conftest import HOSTILE
 
-from shakeproof.evidence import Interval
 from shakeproof.perturbation import parse_path
 from shakeproof.report import html_page, safety_case
 
@@ -159,12 +158,10 @@ def test_what_lies_between_proof_and_loss_is_not_settled(opened, reported, tmp_p
     """Rounding leaves something open, long before the label is lost: the curve knows who wins, but without proof."""
     unsafe = next(one for one in reported.profiles if one.record.status == "unsafe" and one.record.profile)
     loss = unsafe.record.critical_strength[1]
-    label, behind = (
-        unsafe.record.label,
-        [part for part in unsafe.record.profile if part.proved and part.start > loss / 4],
-    )
-    profile = (Interval(0, loss / 4, label), Interval(loss / 4, loss, label, proved=False), *behind)
-    doubtful = replace(unsafe, record=replace(unsafe.record, certified_strength=loss / 4, profile=profile))
+    behind = [part for part in unsafe.said["profile"] if part["proved"] and part["from"] > loss / 4]
+    label = {"class": unsafe.record.label}
+    won = {"from": 0, "to": loss / 4, **label, "proved": True}, {"from": loss / 4, "to": loss, **label, "proved": False}
+    doubtful = replace(unsafe, said={**unsafe.said, "certified_strength": loss / 4, "profile": [*won, *behind]})
     only = replace(reported, profiles=[doubtful], errors=[], checks={})
     path = tmp_path / "doubtful.html"
     path.write_text(html_page(only, safety_case(only), "signs"), encoding="utf-8")

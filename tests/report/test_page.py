@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
+import sqlite3
 import zlib
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,10 +19,13 @@ from report.conftest import HOSTILE
 from scipy.stats import binom
 
 import shakeproof.report
-from shakeproof.report import html_page, safety_case
-from shakeproof.report.reported import confidence, lost_from, proved_up_to
-from shakeproof.verdict import Reason
+from shakeproof.budget import nobody
+from shakeproof.campaign import Store, paper_table
+from shakeproof.report import gathered, html_page, safety_case
+from shakeproof.report.contents import blocks
+from shakeproof.report.reported import confidence
 
+STRENGTHS = [0.0, 0.1, 0.5, 1.0]
 ASSETS = Path(shakeproof.report.__file__).parent / "assets"
 
 
@@ -29,8 +35,21 @@ def page(reported):
 
 
 def contents(page: str) -> dict:
-    block = re.search(r'id="contents">([^<]*)</script>', page)
-    return json.loads(zlib.decompress(base64.b64decode(block[1])))
+    """As the page's program puts it together."""
+    said, drawings = (
+        unpacked(re.search(rf'id="{name}">([^<]*)</script>', page)[1]) for name in ("contents", "drawings")
+    )
+    keys, rows = said["answers"]["keys"], said["answers"]["rows"]
+    answers = [dict(zip(keys, row, strict=True)) for row in rows]
+    for number, answer in enumerate(answers):
+        answer["margins"] = drawings["margins"].get(str(number))
+    for number, image in enumerate(said["images"]):
+        image["pixels"] = drawings["pixels"].get(str(number))
+    return said | {"answers": answers}
+
+
+def unpacked(block: str) -> dict:
+    return json.loads(zlib.decompress(base64.b64decode(block)))
 
 
 def test_names_stay_names(page):
@@ -72,38 +91,90 @@ def test_every_answer_is_there_with_what_it_supports(page, reported):
     assert len(answers) == len(reported.profiles) + len(reported.errors)
     assert {answer["status"] for answer in answers} == {"safe", "unsafe", "undecided", "error"}
     for answer in answers:
-        assert (answer["proved"] > 0) <= (answer["status"] in ("safe", "unsafe"))
+        assert (answer["proved"] is not None) <= (answer["status"] in ("safe", "unsafe"))
         assert (answer["lost"] is not None) == (answer["status"] == "unsafe")
 
 
-def test_what_is_proved_agrees_with_the_record_at_every_strength(reported):
-    for one in reported.profiles:
-        record = one.record
-        if isinstance(record.strength, tuple):
-            continue
-        for strength in np.linspace(0.01, record.strength, 50):
-            proved, lost = proved_up_to(record), lost_from(record)
-            said = "safe" if proved >= strength else "unsafe" if lost is not None and lost <= strength else "undecided"
-            assert said == record.status_at(strength)
+def said_by_the_page(answer: dict, strength: float) -> str:
+    """As the page's program counts it."""
+    if answer["lost"] is not None and answer["lost"] <= strength:
+        return "violated"
+    return "certified" if answer["proved"] is not None and strength <= answer["proved"] else "undecided"
+
+
+def test_page_evidence_table_and_record_say_the_same_at_every_strength(page, reported, store, tmp_path):
+    words = {"safe": "certified", "unsafe": "violated", "misclassified": "violated", "undecided": "undecided"}
+    answers = contents(page)["answers"]
+    for one, answer in zip(reported.profiles, answers, strict=False):
+        end = min(one.claim.ends)
+        for strength in np.linspace(0, end, 50):
+            assert said_by_the_page(answer, strength) == words[one.record.status_at(strength)]
+    copy = Path(shutil.copy(store, tmp_path))
+    with sqlite3.connect(copy) as connection:
+        connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
+    with Store.open(copy) as opened:
+        cells = [*paper_table(opened).cells()]
+        again = gathered(opened, None, checks=False, advance=nobody)
+    counted = {z: Counter() for z in STRENGTHS}
+    for cell in cells:
+        counted[cell["strength"]].update({key: cell[key] for key in ("verified", "unsafe", "undecided")})
+    for row in section(safety_case(again), "Claim")["rows"]:
+        table = counted[row["strength"]]
+        shown = Counter(said_by_the_page(answer, row["strength"]) for answer in answers)
+        assert [row[key] for key in ("certified", "violated", "undecided")] == [
+            table[key] for key in ("verified", "unsafe", "undecided")
+        ]
+        assert shown == Counter({key: row[key] for key in shown})
+    assert all(counted[1.0].values())  # of each kind, so that the comparison can fail
 
 
 @pytest.mark.parametrize("change", [{"rounding": "nominal"}, {"reason": "runtime-disagrees"}, {"reason": "not-finite"}])
 def test_what_ignores_rounding_or_is_about_another_network_proves_nothing(reported, change):
-    safe = next(one.record for one in reported.profiles if one.record.status == "safe")
-    change = {key: Reason(value) if key == "reason" else value for key, value in change.items()}
-    assert proved_up_to(safe) == 1.0
-    assert proved_up_to(replace(safe, **change)) == 0.0
+    safe = next(one for one in reported.profiles if one.record.status == "safe")
+    other = replace(safe, said={**safe.said, **change})
+    assert safe.claim.proved == 1.0
+    for claim in (other.claim, other.record.claim):
+        assert (claim.verdict, claim.proved, claim.lost) == ("undecided", None, None)
 
 
 def test_what_ignores_rounding_is_nowhere_called_certified(reported):
     safe = next(one for one in reported.profiles if one.record.status == "safe")
-    nominal = replace(safe, record=replace(safe.record, rounding="nominal"))
-    only = replace(reported, profiles=[nominal], errors=[], checks={})
+    only = replace(reported, profiles=[nominal(safe)], errors=[], checks={})
     evidence = safety_case(only)
     (answer,) = contents(html_page(only, evidence, "signs"))["answers"]
-    (row,) = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
-    assert (answer["status"], answer["proved"], row["verdict"]) == ("undecided", 0.0, "undecided")
+    (row,) = section(evidence, "Results")["rows"]
+    assert (answer["status"], answer["proved"], row["verdict"]) == ("undecided", None, "undecided")
     assert "certified" not in {key for at in evidence["sections"][0]["rows"] for key, count in at.items() if count}
+
+
+def nominal(one):
+    return replace(one, said={**one.said, "rounding": "nominal"})
+
+
+def section(evidence: dict, heading: str) -> dict:
+    return next(own for own in evidence["sections"] if own["heading"] == heading)
+
+
+def test_a_nominal_loss_is_what_the_runtime_showed(reported):
+    """The critical strength of such an answer was not proved; the counterexample was run."""
+    unsafe = next(one for one in reported.profiles if one.record.status == "unsafe" and one.record.critical_strength)
+    witness = unsafe.said["counterexample"]["strength"]
+    assert unsafe.claim.lost == unsafe.record.critical_strength[1] < witness
+    assert (nominal(unsafe).claim.proved, nominal(unsafe).claim.lost) == (None, witness)
+    assert nominal(unsafe).claim.critical == (0.0, witness)
+
+
+def test_a_page_of_many_answers_leaves_drawings_out_and_says_so(reported):
+    def size(room: int) -> int:
+        return sum(map(len, blocks(reported, evidence, room).values()))
+
+    evidence = safety_case(reported)
+    least, most = size(0), size(10**7)
+    room = (least + most) // 2
+    assert least < size(room) <= room
+    drawings = unpacked(blocks(reported, evidence, room)["drawings"])
+    assert 0 < len(drawings["margins"]) < sum(one.curve is not None for one in reported.profiles)
+    assert any(text.startswith("Left out, to keep the page small") for text in drawings["notices"])
 
 
 def test_margins_and_pixels_are_kept_closely_enough_to_be_drawn(page, reported):

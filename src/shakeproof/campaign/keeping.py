@@ -8,7 +8,7 @@ from pathlib import Path
 from shakeproof.campaign.findings import finding
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.stored import Requirement
-from shakeproof.digests import question_digest
+from shakeproof.digests import query_digest
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Perturbation
 from shakeproof.result import Result
@@ -26,14 +26,14 @@ def keep(
 ) -> None:
     """Write answers about perturbed images into a store, as a campaign with a name."""
     with Ledger.open(path) as ledger:
-        model, digest = ledger.add_model(network, settings)
+        model, _ = ledger.add_model(network, settings)
         items = []
         for result in results:
             query = result.query
             assert query.image is not None
             assert isinstance(query.perturbation, Perturbation)
-            image, pixels = ledger.add_image(query.image)
-            question = question_digest(digest, pixels, query.label, query.perturbation, settings)
+            image, _ = ledger.add_image(query.image)
+            question = query_digest(network, query, settings)
             items.append(Item(model, image, ledger.add_perturbation(query.perturbation), question, query.strengths))
         campaign = ledger.begin(name, "", name, requirement or Requirement(), (), settings, items)
         numbers = [waiting.query for waiting in ledger.waiting(campaign, None, certificates)]

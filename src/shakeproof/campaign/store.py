@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +29,8 @@ from shakeproof.campaign.stored import (
     StoredModel,
     StoredProfile,
     read_model,
-    read_perturbation,
-    unpack_pixels,
 )
 from shakeproof.errors import InputError
-from shakeproof.result import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -48,7 +44,7 @@ CAMPAIGNS = """
     FROM campaigns ORDER BY last_run, id"""
 # What answers and errors have in common: where they stand in a campaign, and what they are about.
 ABOUT = """
-    SELECT queries.id, items.number, queries.model, items.image, perturbations.definition, {columns}
+    SELECT queries.id, items.number, queries.model, items.image, queries.perturbation, {columns}
     FROM items JOIN queries ON queries.id = items.query JOIN perturbations ON perturbations.id = queries.perturbation
         JOIN models ON models.id = queries.model {joined}
     WHERE items.campaign = :campaign AND (:model IS NULL OR models.name GLOB :model)
@@ -57,8 +53,9 @@ ABOUT = """
 PROFILES = ABOUT.format(
     columns="record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished",
     joined="JOIN results ON results.query = queries.id LEFT JOIN certificates ON certificates.query = queries.id",
-    only="AND (:status IS NULL OR results.status = :status)",
+    only="",
 )
+RECORDS = ABOUT.format(columns="record", joined="JOIN results ON results.query = queries.id", only="")
 ERRORS = ABOUT.format(
     columns="errors.kind, errors.message, errors.finished",
     joined="JOIN errors ON errors.query = queries.id LEFT JOIN results ON results.query = queries.id",
@@ -72,6 +69,7 @@ class Store:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
         self._model, self._image = cache(self._read_model), cache(self._read_image)
+        self._definition = cache(self._read_definition)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -119,24 +117,35 @@ class Store:
         perturbation: str | None = None,
         status: str | None = None,
     ) -> Iterator[StoredProfile]:
-        """The answers of a campaign, in its order; of those models, perturbations (patterns with *) and status only."""
-        for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation, status=status):
-            (query, number, own, picture, kernel, record, curve, predicted, settings, sha256, unproved, finished) = row
+        """The answers of a campaign, in its order; of those models and perturbations (patterns with *) only, and only
+        with that verdict: an answer that ignores rounding is undecided, whatever it found.
+        """
+        settings = cache(json.loads)
+        for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation):
+            (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row
             network, image = self._model(own), self._image(picture)
-            yield StoredProfile(
+            found = StoredProfile(
                 query=query,
                 number=number,
                 model=network,
                 image=image,
-                perturbation=read_perturbation(kernel),
-                record=replace(Record.from_json(record), model=network.name, image=image.name),
+                definition=self._definition(kernel),
+                said=_read_record(record) | {"model": network.name, "image": image.name},
                 packed_curve=curve,
                 label_predicted=bool(predicted),
-                settings=json.loads(settings),
+                settings=settings(how),
                 certificate=sha256,
                 unproved=unproved,
                 finished=finished,
             )
+            if status is None or found.claim.verdict == status:
+                yield found
+
+    def records(self, campaign: int | None = None) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
+        """Of each answer of a campaign, all that a table needs: its number, model, perturbation, and its JSON."""
+        texts = cache(lambda number: str(json.loads(self._definition(number))["text"]))
+        for _, number, own, _, kernel, record in self._asked(RECORDS, campaign, model=None, perturbation=None):
+            yield number, self._model(own).name, texts(kernel), _read_record(record)
 
     def errors(
         self, campaign: int | None = None, model: str | None = None, perturbation: str | None = None
@@ -144,7 +153,7 @@ class Store:
         """The queries of a campaign that ended without an answer."""
         for row in self._asked(ERRORS, campaign, model=model, perturbation=perturbation):
             (query, number, own, image, kernel, kind, message, finished) = row
-            about = (self._model(own), self._image(image), read_perturbation(kernel))
+            about = (self._model(own), self._image(image), self._definition(kernel))
             yield StoredError(query, number, *about, kind, message, finished)
 
     def certificate(self, query: int) -> bytes | None:
@@ -167,7 +176,8 @@ class Store:
 
     def _rows(self, statement: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with explained(self.path):
-            yield from self.connection.execute(statement, values)
+            # through `map`, since `yield from` closes a cursor, perhaps after its connection
+            yield from map(tuple, self.connection.execute(statement, values))
 
     def _read_model(self, number: int) -> StoredModel:
         (row,) = self._rows("SELECT digest, identity, name, facts FROM models WHERE id = ?", (number,))
@@ -176,4 +186,15 @@ class Store:
     def _read_image(self, number: int) -> StoredImage:
         (row,) = self._rows("SELECT digest, name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
         digest, name, label, shape, kind, pixels = row
-        return StoredImage(digest, name, label, unpack_pixels(kind, pixels, json.loads(shape)))
+        return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
+
+    def _read_definition(self, number: int) -> str:
+        ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
+        return str(definition)
+
+
+def _read_record(text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error

@@ -1,4 +1,7 @@
-"""What a store gives back: models, pictures, perturbations and answers, each as it was."""
+"""What a store gives back: models, pictures, perturbations and answers, each as it was.
+
+Numbers are unpacked, and torch is imported, when they are first asked for: a table needs neither.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from shakeproof.campaign.curves import DrawnCurve
+from shakeproof.claim import Claim, claim_of
 from shakeproof.classes import ClassNames
-from shakeproof.images import Image
-from shakeproof.kernels import Matrix, ParameterisedKernel
-from shakeproof.network import Deployed
-from shakeproof.perturbation import Part, Perturbation, Tone
-from shakeproof.result import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from shakeproof.campaign.curves import DrawnCurve
+    from shakeproof.images import Image
+    from shakeproof.kernels import Matrix, ParameterisedKernel
+    from shakeproof.network import Deployed
+    from shakeproof.perturbation import Part, Perturbation, Tone
+    from shakeproof.result import Record
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
 KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
@@ -50,12 +55,19 @@ class StoredModel:
 
 @dataclass(frozen=True, eq=False)
 class StoredImage:
-    """A picture, (channels, height, width) in float64, as it was perturbed; `label` is what came with it."""
+    """A picture, as it was perturbed; `label` is what came with it. Its pixels are `packed`, in one of the `KINDS`."""
 
     digest: str
     name: str
     label: int | None
-    pixels: NDArray[np.float64]
+    shape: tuple[int, int, int]
+    kind: str
+    packed: bytes
+
+    @property
+    def pixels(self) -> NDArray[np.float64]:
+        """(channels, height, width) in float64."""
+        return unpack_pixels(self.kind, self.packed, self.shape)
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,7 @@ class StoredCampaign:
 class StoredProfile:
     """An answer, with what it is about. `number` is its place in the campaign, `query` its number in the store.
 
+    `said` is the answer as JSON; `record` is the same with names and types, and `claim` what it says at which strength.
     `perturbation` is the real one, made from the kernels in the store: `perturbation.kernel.at(z)` has the entries,
     `perturbation.apply(pixels)` the path of pictures. `settings` are how it was asked. `certificate` is the SHA-256 of
     the certificate, which `Store.certificate(query)` gives; else `unproved` says why there is none, if one was wanted.
@@ -104,8 +117,8 @@ class StoredProfile:
     number: int
     model: StoredModel
     image: StoredImage
-    perturbation: Perturbation
-    record: Record
+    definition: str
+    said: Mapping[str, Any]
     packed_curve: bytes | None
     label_predicted: bool
     settings: Mapping[str, Any]
@@ -113,9 +126,25 @@ class StoredProfile:
     unproved: str | None
     finished: str
 
+    @property
+    def perturbation(self) -> Perturbation:
+        return read_perturbation(self.definition)
+
+    @cached_property
+    def record(self) -> Record:
+        from shakeproof.result import Record
+
+        return Record.from_json(self.said)
+
+    @cached_property
+    def claim(self) -> Claim:
+        return claim_of(self.said)
+
     @cached_property
     def curve(self) -> DrawnCurve | None:
         """What there is to draw; None where strengths are several, or nothing was found out."""
+        from shakeproof.campaign.curves import DrawnCurve
+
         return None if self.packed_curve is None else DrawnCurve.unpacked(self.packed_curve)
 
 
@@ -127,14 +156,20 @@ class StoredError:
     number: int
     model: StoredModel
     image: StoredImage
-    perturbation: Perturbation
+    definition: str
     kind: str
     message: str
     finished: str
 
+    @property
+    def perturbation(self) -> Perturbation:
+        return read_perturbation(self.definition)
+
 
 def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
     """How pixels (channels, height, width) in float64 are kept, and the bytes."""
+    import numpy as np
+
     exact = pixels.numpy()
     levels = np.rint(exact * WHITE)
     with np.errstate(over="ignore"):
@@ -147,6 +182,8 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
 
 
 def unpack_pixels(kind: str, data: bytes, shape: Sequence[int]) -> NDArray[np.float64]:
+    import numpy as np
+
     pixels = np.frombuffer(zlib.decompress(data), KINDS[kind]).reshape(shape).astype(np.float64)
     return pixels / WHITE if kind == "grey" else pixels
 
@@ -162,6 +199,10 @@ class PackedImage:
     pixels: bytes
 
     def image(self) -> Image:
+        import torch
+
+        from shakeproof.images import Image
+
         return Image(self.name, torch.from_numpy(unpack_pixels(self.kind, self.pixels, self.shape)), self.label)
 
 
@@ -199,6 +240,8 @@ def write_perturbation(perturbation: Perturbation) -> str:
 
 
 def _effect(effect: ParameterisedKernel | Tone) -> dict[str, Any]:
+    from shakeproof.perturbation import Tone
+
     if isinstance(effect, Tone):
         return {"gain": str(effect.gain), "offset": str(effect.offset)}
     (change,) = effect.coefficients
@@ -211,11 +254,16 @@ def _written(matrix: Matrix) -> list[list[str]]:
 
 @cache
 def read_perturbation(definition: str) -> Perturbation:
+    from shakeproof.perturbation import Perturbation
+
     said = json.loads(definition)
     return Perturbation(tuple(map(_part, said["parts"])), None if said["clip"] is None else tuple(said["clip"]))
 
 
 def _part(said: Mapping[str, Any]) -> Part:
+    from shakeproof.kernels import ParameterisedKernel
+    from shakeproof.perturbation import Part, Tone
+
     effect: ParameterisedKernel | Tone
     if "gain" in said:
         effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))

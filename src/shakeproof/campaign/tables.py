@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from heapq import merge
+from operator import itemgetter
 from typing import Any
 
 from shakeproof.campaign.store import Store
-from shakeproof.campaign.stored import StoredError, StoredProfile
+from shakeproof.campaign.stored import StoredProfile
+from shakeproof.claim import CLAIMED, claim_of
 from shakeproof.verdict import Status
 
 BRACKET = ("critical_strength_low", "critical_strength_high")
@@ -53,24 +57,29 @@ class PaperTable:
 def paper_table(store: Store, campaign: int | None = None, by_model: bool = False) -> PaperTable:
     """The paper's table of a campaign. What ended in an error is neither verified nor unsafe."""
     found = store.campaign(campaign)
-    rows: dict[tuple[str, str], dict[float, TableCell]] = defaultdict(lambda: {z: TableCell() for z in found.strengths})
-    asked: Iterable[StoredProfile | StoredError] = sorted(
-        [*store.profiles(found.id), *store.errors(found.id)], key=lambda own: own.number
-    )
-    for own in asked:
-        row = rows[own.model.name if by_model else "", str(own.perturbation)]
-        for strength, cell in row.items():
-            if isinstance(own, StoredError):
-                cell.counts["undecided"] += 1
-                continue
-            cell.counts[KINDS[own.record.status_at(strength)]] += 1
-            cell.seconds += own.record.seconds
-    return PaperTable(found.strengths, dict(rows))
+    failed = ((own.number, own.model.name, str(own.perturbation), None) for own in store.errors(found.id))
+    rows: dict[tuple[str, str], dict[float, TableCell]] = {}
+    kinds = cache(lambda claim: [KINDS[claim.at(strength)] for strength in found.strengths])
+    nothing = ["undecided"] * len(found.strengths)
+    for _, model, perturbation, said in merge(store.records(found.id), failed, key=itemgetter(0)):
+        key = (model if by_model else "", perturbation)
+        row = rows.get(key) or rows.setdefault(key, {strength: TableCell() for strength in found.strengths})
+        shown, seconds = (nothing, 0.0) if said is None else (kinds(claim_of(said)), said["seconds"])
+        for cell, kind in zip(row.values(), shown, strict=True):
+            cell.counts[kind] += 1
+            cell.seconds += seconds
+    return PaperTable(found.strengths, rows)
+
+
+def results_line(profile: StoredProfile) -> dict[str, Any]:
+    """An answer's JSON, and what it claims."""
+    claim = profile.claim
+    return {**profile.said, **dict(zip(CLAIMED, (claim.verdict.value, claim.proved, claim.lost), strict=True))}
 
 
 def flat(profile: StoredProfile) -> dict[str, Any]:
-    """An answer as one value for each column."""
-    said = profile.record.to_json()
+    """The same as one value for each column."""
+    said = results_line(profile)
     low, high = said.pop("critical_strength") or (None, None)
     witness = said.pop("counterexample") or {}
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import hashlib
 import io
 import json
 import os
@@ -14,14 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shakeproof import __version__
 from shakeproof.cli.queries import Asked, Known
 from shakeproof.errors import InputError, Refusal
 from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shakeproof.cli.queries import Answer
     from shakeproof.methods import SweptWindow
     from shakeproof.network import Deployed
@@ -138,33 +134,15 @@ class Recording:
 
 
 def question(network: Deployed, query: Query, settings: Settings, late: bool = False) -> str:
-    """A digest of all that an answer depends on: the model, the pixels or boxes, the kernel, the settings, our version.
+    """By what an answer is found again: the digest of its question, the names in its line, and how far strengths go.
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).
     """
-    from shakeproof.digests import decisive, network_digest
+    from shakeproof.digests import digest, query_digest
 
-    how = replace(decisive(settings), timeout=settings.timeout if late else None)
-    about = (__version__, network_digest(network, settings), network.name, query.name, query.label)
-    kernel = (str(query.perturbation), getattr(query.perturbation, "kernel", None), query.strengths)
-    digest = hashlib.sha256(repr((about, kernel, how)).encode(errors="surrogateescape"))
-    for array in _arrays(query):
-        digest.update(array.tobytes())
-    return digest.hexdigest()[:24]
-
-
-def _arrays(query: Query) -> Iterator[NDArray[Any]]:
-    """The numbers of a query: an image's pixels, or boxes of inputs and what must hold of their outputs."""
-    if query.perturbation is not None and query.image is not None:
-        yield query.image.pixels.numpy()
-        return
-    for obligation in query.obligations:
-        inputs = obligation.inputs
-        yield from (
-            side.numpy() for side in (getattr(inputs, "low", None), getattr(inputs, "high", None)) if side is not None
-        )
-        for case in obligation.property.cases:
-            yield from (case.coefficients, case.constants, case.strict)
+    waited = settings.timeout if late else None
+    names = network.name, query.name
+    return digest((query_digest(network, query, settings), names, query.strengths, waited))[:24]
 
 
 def _flat(said: Mapping[str, Any]) -> dict[str, Any]:

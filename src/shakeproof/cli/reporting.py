@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from shakeproof.cli.options import check_writable
-from shakeproof.cli.terminal import progress_bar, say
+from shakeproof.cli.terminal import many_values, progress_bar, say
 from shakeproof.files import write_whole
 
 
@@ -47,25 +46,28 @@ def report(
     STORE is what `shakeproof campaign` wrote. Exit code 1: the checker refused a certificate.
     """
     from shakeproof.campaign import Store
-    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle
+    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle, written
 
     output = output or (None if bundle else Path(f"report.{form}"))
     if output is not None:
         check_writable(output, (f".{form}",))
     if bundle is not None:
         check_new(bundle)
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         with progress_bar("checking certificates", quiet or not checks) as bar:
             only = {"model": model, "perturbation": perturbation, "status": status}
             found = gathered(opened, campaign, checks, bar.advance, **only)
         evidence = safety_case(found)
         text = html_page(found, evidence, title or found.campaign.name) if form == "html" or bundle else ""
         if output is not None:
-            write_whole({output: (text if form == "html" else json.dumps(evidence, indent=1)).encode()})
+            write_whole({output: (text if form == "html" else written(evidence)).encode()})
         if bundle is not None:
             write_bundle(bundle, opened, found, evidence, text)
-    refused = sum(not outcome.accepted for outcome in found.checks.values())
+    refused = sum(outcome.refused for outcome in found.checks.values())
     if not quiet:
-        said = f"; {len(found.checks) - refused} of {len(found.checks)} certificates hold" if found.checks else ""
+        held = sum(outcome.accepted for outcome in found.checks.values())
+        less = len(found.checks) - held - refused
+        said = f"; {held} of {len(found.checks)} certificates hold" if found.checks else ""
+        said += f", {less} prove less than is claimed" if less else ""
         say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{said}")
     return 1 if refused else 0

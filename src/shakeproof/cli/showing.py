@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import check_writable
-from shakeproof.cli.terminal import complain, say, terminal
+from shakeproof.cli.terminal import complain, many_values, say, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
@@ -43,7 +44,7 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     """
     from shakeproof.campaign import Store, paper_table
 
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         found = opened.campaign(campaign)
         made = paper_table(opened, found.id, by_model)
     if kind == "csv":
@@ -78,16 +79,16 @@ def results(
     campaign: int | None,
 ) -> int:
     """All answers of a campaign, one a row."""
-    from shakeproof.campaign import Store, flat
+    from shakeproof.campaign import Store, flat, results_line
 
     if output is not None:
         check_writable(output, ())
     elif kind == "parquet":
         raise InputError("Parquet is no text; say where to write it, with -o FILE")
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, many_values():
         found = opened.profiles(campaign, model, perturbation, status)
         if kind == "jsonl":
-            lines = (f"{json.dumps(profile.record.to_json())}\n" for profile in found)
+            lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)
             _put(lines, output)
         elif kind == "csv":
             _put([_csv(map(flat, found))], output)
@@ -100,8 +101,8 @@ def _put(texts: Iterable[str], output: Path | None) -> None:
     if output is not None:
         write_whole({output: "".join(texts).encode(errors="surrogateescape")})
         return
-    for text in texts:
-        say(text.rstrip("\n"))
+    sys.stdout.writelines(texts)
+    sys.stdout.flush()
 
 
 def _csv(rows: Iterable[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shakeproof.report.page import html_page
     from shakeproof.report.plain import plain_table
     from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
-    from shakeproof.report.safety import safety_case
+    from shakeproof.report.safety import safety_case, written
     from shakeproof.report.tables import DemoRows, ResultRows
 
 # matplotlib takes half a second to import, and a table does not need it.
@@ -25,7 +25,7 @@ _HOMES = {
     "bundle": ("check_new", "write_bundle"),
     "gathering": ("gathered",),
     "page": ("html_page",),
-    "safety": ("safety_case",),
+    "safety": ("safety_case", "written"),
     "plain": ("plain_table",),
     "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
     "tables": ("DemoRows", "ResultRows"),
@@ -48,6 +48,7 @@ __all__ = [
     "safety_case",
     "save",
     "write_bundle",
+    "written",
 ]
 
 

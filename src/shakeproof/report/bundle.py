@@ -21,6 +21,7 @@ from shakeproof.errors import InputError
 from shakeproof.report import recheck
 from shakeproof.report.gathering import model_files
 from shakeproof.report.reported import Reported
+from shakeproof.report.safety import written
 
 README = """\
 report.html     the report, for any browser; it asks nothing of any other computer
@@ -43,7 +44,7 @@ def write_bundle(folder: Path, store: Store, reported: Reported, evidence: Mappi
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            _fill(draft, store, reported, {"report.html": page, recheck.EVIDENCE: json.dumps(evidence, indent=1)})
+            _fill(draft, store, reported, {recheck.PAGE: page, recheck.EVIDENCE: written(evidence)})
             draft.chmod(0o755)
             draft.replace(folder)
         finally:
@@ -59,7 +60,7 @@ def check_new(folder: Path) -> None:
 
 
 def _fill(draft: Path, store: Store, reported: Reported, texts: Mapping[str, str]) -> None:
-    found = model_files(store, reported.campaign, set(reported.models))
+    found = model_files(store, reported.campaign, reported.models)
     models = {identity: f"models/{identity[:12]}-{path.name}" for identity, path in found.items()}
     images = {image.digest: f"images/{image.digest}.npy" for image in reported.images}
     digests = {}

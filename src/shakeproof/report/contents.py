@@ -5,28 +5,30 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, floor, inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
+from shakeproof.claim import Claim
 from shakeproof.kernels import Matrix
 from shakeproof.perturbation import Part, Perturbation, Tone
+from shakeproof.report import recheck
 from shakeproof.report.names import shown
-from shakeproof.report.reported import (
-    Reported,
-    checked,
-    confidence,
-    image_key,
-    lead,
-    lost_from,
-    notices,
-    proved_up_to,
-    verdict,
-)
+from shakeproof.report.reported import Reported, checked, confidence, image_key, notices
+from shakeproof.verdict import Status
 
+# A page takes 10 MB at most: so many characters are for its data, the rest is for its program.
+ROOM = 9_800_000
+# In a table of evidence on the page.
+MOST_ROWS = 1000
+# In a page of more answers than this, digests are cut to their first digits.
+MANY, SHORT = 20_000, 16
+# Characters of base64 for each byte, with some to spare; and what it takes to say where something is.
+GROWTH, PLACE = 1.4, 150
 # So many bytes are unpacked at once, when the first of them is needed.
 BLOCK = 2**20
 # The option of a family that says how large a perturbation is, the usual one first.
@@ -54,38 +56,134 @@ class Blocks:
 
 
 def packed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 9)).decode()
+    return base64.b64encode(zlib.compress(data)).decode()
 
 
-def blocks(reported: Reported, evidence: Mapping[str, Any]) -> dict[str, str]:
-    """The blocks of the page by their names: `contents` is JSON, and says where the numbers of the others are."""
-    pictures, curves = Blocks("pictures"), Blocks("curves")
-    places = {image_key(image): number for number, image in enumerate(reported.images)}
+def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) -> dict[str, str]:
+    """The blocks of the page by their names: `contents` is JSON, and says where the numbers of the others are.
+
+    Pictures and curves are kept as far as there is room: those of the answers that lose their label first.
+    """
+    images = {image_key(image): number for number, image in enumerate(reported.images)}
     models = {model.digest: number for number, model in enumerate(reported.models)}
-    kinds = {kind: number for number, kind in enumerate(reported.perturbations)}
+    kinds = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
+    known = {id(one.perturbation): one.perturbation for one in reported.asked}
+    places = {own: kinds[perturbation] for own, perturbation in known.items()}
+    digits = len(reported.asked) > MANY and SHORT
 
     def about(one: StoredProfile | StoredError) -> dict[str, int]:
         return {
             "model": models[one.model.digest],
-            "image": places[image_key(one.image)],
-            "perturbation": kinds[one.perturbation],
+            "image": images[image_key(one.image)],
+            "perturbation": places[id(one.perturbation)],
         }
 
-    answers = [_answer(one, reported) | _margins(one.curve, curves) | about(one) for one in reported.profiles]
-    said = {
-        "lead": lead(reported),
+    told: dict[Any, str] = {}
+    answers = [_answer(one, reported, digits, told) | about(one) for one in reported.profiles]
+    answers += [_error(one) | about(one) for one in reported.errors]
+    rows = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
+    said: dict[str, Any] = {
+        "lead": _lead(reported, rows),
         "notices": list(notices(reported)),
         "strengths": list(reported.strengths),
         "strength": max(reported.strengths),
         "models": [_model(model) for model in reported.models],
-        "images": [_image(image, pictures) for image in reported.images],
+        "images": [_image(image, digits) for image in reported.images],
         "perturbations": [described(kind) for kind in reported.perturbations],
-        "answers": answers + [_error(one) | about(one) for one in reported.errors],
+        "answers": _table(answers),
         "bands": _bands(answers),
-        "evidence": evidence,
+        "evidence": shortened(evidence),
     }
-    text = json.dumps(said, separators=(",", ":"), allow_nan=False)
-    return {"contents": packed(text.encode()), **dict(pictures.packed()), **dict(curves.packed())}
+    contents = _packed_json(said)
+    return {"contents": contents, **_drawings(reported, [answer["image"] for answer in answers], room - len(contents))}
+
+
+def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str, str]:
+    """What is only drawn: curves by the numbers of their answers, which have these `images`, and pictures by theirs."""
+    pictures, curves = Blocks("pictures"), Blocks("curves")
+    weakest = _weakest(reported)
+    drawn = _drawn(reported, weakest, room / 2)
+    shown_images = _shown(reported, [images[number] for number in weakest], room / 2)
+    curved = sum(one.packed_curve is not None for one in reported.profiles)
+    said = {
+        "margins": {number: _margins(reported.profiles[number].curve, curves) for number in drawn},
+        "pixels": {number: _pixels(reported.images[number], pictures) for number in shown_images},
+        "notices": [
+            *_left_out("curve", curved - len(drawn)),
+            *_left_out("picture", len(reported.images) - len(shown_images)),
+        ],
+    }
+    return {"drawings": _packed_json(said), **dict(pictures.packed()), **dict(curves.packed())}
+
+
+def _packed_json(said: Mapping[str, Any]) -> str:
+    return packed(json.dumps(said, separators=(",", ":"), allow_nan=False).encode())
+
+
+def _table(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Answers without their keys, which are the same for all."""
+    keys = list(answers[0]) if answers else []
+    return {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]}
+
+
+def _lead(reported: Reported, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The report in a sentence or two."""
+    seconds, pieces = (sum(one.said[name] for one in reported.profiles) for name in ("seconds", "pieces"))
+    times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
+    return f"{recheck.lead(rows)}, each for all strengths at once. {times}."
+
+
+def shortened(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """The evidence as a page shows it: the first rows of long tables."""
+    return {**evidence, "sections": [_shortened(section) for section in evidence["sections"]]}
+
+
+def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    left = len(section["rows"]) - MOST_ROWS
+    if left <= 0:
+        return section
+    more = f"{left:,} more rows are in the evidence file."
+    return {**section, "rows": section["rows"][:MOST_ROWS], "sentences": [*section["sentences"], more]}
+
+
+def _weakest(reported: Reported) -> list[int]:
+    """The numbers of the answers, in the order in which the page lists them at first."""
+
+    def key(number: int) -> tuple[float, float]:
+        claim = reported.profiles[number].claim
+        return inf if claim.lost is None else claim.lost, claim.proved or 0.0
+
+    return sorted(range(len(reported.profiles)), key=key)
+
+
+def _drawn(reported: Reported, weakest: Iterable[int], room: float) -> list[int]:
+    """The answers whose curves there is room for; both are deflated in the same way, in the store and in the page."""
+    found = []
+    for number in weakest:
+        kept = reported.profiles[number].packed_curve
+        if kept is None:
+            continue
+        room -= GROWTH * len(kept) + PLACE
+        if room < 0:
+            break
+        found.append(number)
+    return sorted(found)
+
+
+def _shown(reported: Reported, wanted: Iterable[int], room: float) -> list[int]:
+    """The images that there is room for, of those wanted first."""
+    found = []
+    for number in dict.fromkeys([*wanted, *range(len(reported.images))]):
+        room -= GROWTH * len(reported.images[number].packed) + PLACE
+        if room < 0:
+            break
+        found.append(number)
+    return sorted(found)
+
+
+def _left_out(what: str, count: int) -> list[str]:
+    left = f"Left out, to keep the page small: {recheck.counted(count, what)}. The store has them."
+    return [left] if count > 0 else []
 
 
 def described(perturbation: Perturbation) -> dict[str, Any]:
@@ -159,41 +257,83 @@ def _model(model: StoredModel) -> dict[str, Any]:
     return {"name": shown(model.name), "sha256": model.identity, "classes": names}
 
 
-def _image(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
+def _image(image: StoredImage, digits: int) -> dict[str, Any]:
+    return {
+        "name": shown(image.name),
+        "sha256": _digest(image.digest, digits),
+        "shape": list(image.shape),
+    }
+
+
+def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
     """Grey levels where the pixels are some; else far finer ones."""
     pixels, whole = image.pixels, np.rint(image.pixels * 255)
     is_grey = bool((whole == pixels * 255).all()) and whole.min() >= 0 and whole.max() <= 255
     low, high = (0.0, 1.0) if is_grey else (float(pixels.min()), float(pixels.max()))
-    place = pictures.add(pixels, 8 if is_grey else 16, low, high)
-    return {"name": shown(image.name), "sha256": image.digest, "shape": list(pixels.shape), "pixels": place}
+    return pictures.add(pixels, 8 if is_grey else 16, low, high)
 
 
-def _answer(one: StoredProfile, reported: Reported) -> dict[str, Any]:
-    """The record, without what is said elsewhere, and what the page says of it."""
-    record = one.record
+def _digest(digest: str | None, digits: int) -> str | None:
+    """All of it, or the first digits."""
+    return digest if digest is None or not digits else f"{digest[:digits]}…"
+
+
+def _answer(one: StoredProfile, reported: Reported, digits: int, told: dict[Any, str]) -> dict[str, Any]:
+    """What the page says of an answer: what it claims as numbers, and how it was found. `told` are sentences so far."""
+    said, claim, witness = one.said, one.claim, one.said["counterexample"]
     return {
-        **{key: value for key, value in record.to_json().items() if key not in ("version", "image", "perturbation")},
-        "status": str(verdict(record)),
-        "told": shown(record.told(one.model.class_names)),
-        "proved": proved_up_to(record),
-        "lost": lost_from(record),
+        "label": said["label"],
+        "predicted": said["predicted"],
+        "strength": said["strength"],
+        "status": claim.verdict.value,
+        "proved": claim.proved,
+        "lost": claim.lost,
+        "rival": _rival(said, claim),
+        "profile": said["profile"],
+        "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
+        "min_margin": _rounded(said["min_margin"]),
+        **{key: said[key] for key in ("method", "pieces", "rounding", "arithmetic", "reason", "seconds")},
+        "told": _told(one, told),
         "label_predicted": one.label_predicted,
-        "certificate": one.certificate,
+        "certificate": _digest(one.certificate, digits),
         "unproved": None if one.unproved is None else shown(one.unproved),
         "checked": checked(one, reported),
     }
 
 
+def _told(one: StoredProfile, told: dict[Any, str]) -> str:
+    """What was found, in words: the same for all answers that found no more than that a label is safe."""
+    if one.said["status"] != Status.SAFE:
+        return shown(one.record.told(one.model.class_names))
+    key = id(one.model), *(str(one.said[name]) for name in ("label", "predicted", "strength", "rounding", "reason"))
+    if key not in told:
+        told[key] = shown(one.record.told(one.model.class_names))
+    return told[key]
+
+
+def _rival(said: Mapping[str, Any], claim: Claim) -> Any:
+    """The class that wins where the label loses first; None where it was not shown to lose."""
+    if claim.lost is None:
+        return None
+    if claim.verdict is Status.MISCLASSIFIED:
+        return said["predicted"]
+    others = (part["class"] for part in said["profile"] if part["class"] != said["label"])
+    return next(others, said["counterexample"] and said["counterexample"]["class"])
+
+
+def _rounded(number: float | None) -> float | None:
+    """A number that is only shown, in as many digits as it is shown in."""
+    return None if number is None else float(f"{number:.5g}")
+
+
 def _error(one: StoredError) -> dict[str, Any]:
+    nothing = ("predicted", "proved", "lost", "rival", "counterexample", "min_margin", "certificate", "unproved")
     return {
+        **dict.fromkeys((*nothing, "checked")),
         "label": one.image.label,
-        "predicted": None,
-        "strength": 1.0,
+        "strength": None,
         "status": "error",
-        "critical_strength": None,
         "profile": [],
-        "counterexample": None,
-        "min_margin": None,
         "method": one.kind,
         "pieces": 0,
         "rounding": "rigorous",
@@ -201,25 +341,17 @@ def _error(one: StoredError) -> dict[str, Any]:
         "reason": one.kind,
         "seconds": 0.0,
         "told": shown(one.message),
-        "proved": 0.0,
-        "lost": None,
         "label_predicted": False,
-        "certificate": None,
-        "unproved": None,
-        "checked": None,
-        "margins": None,
     }
 
 
-def _margins(curve: DrawnCurve | None, curves: Blocks) -> dict[str, Any]:
+def _margins(curve: DrawnCurve | None, curves: Blocks) -> dict[str, Any] | None:
     if curve is None or len(curve.z) < 2:
-        return {"margins": None}
+        return None
     return {
-        "margins": {
-            "rivals": [{"class": int(rival)} for rival in curve.rivals],
-            "z": curves.add(curve.z, 16, 0.0, float(curve.z[-1])),
-            "leads": curves.add(curve.leads, 16, float(curve.leads.min()), float(curve.leads.max())),
-        }
+        "rivals": [{"class": int(rival)} for rival in curve.rivals],
+        "z": curves.add(curve.z, 16, 0.0, float(curve.z[-1])),
+        "leads": curves.add(curve.leads, 16, float(curve.leads.min()), float(curve.leads.max())),
     }
 
 
@@ -229,4 +361,7 @@ def _bands(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]
     for answer in answers:
         key = (answer["model"], answer["perturbation"])
         groups[key] = groups.get(key, 0) + 1
-    return {str(all_): [list(band) for band in confidence(all_)] for all_ in sorted(set(groups.values()))}
+    return {
+        str(all_): [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(all_)]
+        for all_ in sorted(set(groups.values()))
+    }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from shakeproof.campaign import Store, StoredCampaign, StoredModel, StoredProfile
-from shakeproof.checker import Outcome
 from shakeproof.errors import InputError
 from shakeproof.report import recheck
 from shakeproof.report.reported import Reported
@@ -30,9 +29,9 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
     if not profiles and not errors:
         raise InputError(f"{store.path}: has no such answers yet; run the campaign, or ask for others")
     certified = {one.query: one for one in profiles if one.certificate is not None}
-    found: dict[int, Outcome] = {}
+    found: dict[int, recheck.Examined] = {}
     unchecked = {} if checks else dict.fromkeys(certified, NOT_ASKED)
-    models = model_files(store, chosen, {one.model for one in certified.values()})
+    models = model_files(store, chosen, {id(one.model): one.model for one in certified.values()}.values())
     for number, (query, one) in enumerate(certified.items() if checks else ()):
         path = models.get(one.model.identity)
         if path is None:
@@ -43,13 +42,13 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
     return Reported(chosen, profiles, errors, found, unchecked)
 
 
-def _examined(one: StoredProfile, certificate: bytes, model: Path) -> Outcome:
+def _examined(one: StoredProfile, certificate: bytes, model: Path) -> recheck.Examined:
     if hashlib.sha256(certificate).hexdigest() != one.certificate:
-        return Outcome(False, "the store's certificate has another digest than the store says", {})
+        return recheck.Examined("REFUSED", "the store's certificate has another digest than the store says")
     return recheck.examined(item_row(one), certificate, model.read_bytes())
 
 
-def model_files(store: Store, campaign: StoredCampaign, models: set[StoredModel]) -> dict[str, Path]:
+def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:
     """The files of networks by their digests, as far as they are what they were: where they were named, or nearby."""
     folders = (Path(), Path(campaign.file).parent, store.path.parent)
     names = {model.identity: (Path(model.name), Path(Path(model.name).name)) for model in models}

@@ -6,6 +6,7 @@ The headings follow what ISO/IEC 24029-2 asks of a statement about a network's r
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import shakeproof
-from shakeproof.campaign import StoredProfile
+from shakeproof.campaign import StoredError, StoredProfile
 from shakeproof.certificate import written_kernels
+from shakeproof.claim import REASONS
 from shakeproof.report import recheck
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
-from shakeproof.report.reported import Reported, checked, lost_from, proved_up_to, verdict
-from shakeproof.result import Record
+from shakeproof.report.reported import Reported, checked
 from shakeproof.settings import Settings
+from shakeproof.verdict import Status
 
-FORMAT = "shakeproof evidence 1"
+FORMAT = "shakeproof evidence 2"
+Rows = Sequence[Mapping[str, Any]]
 LIBRARIES = ("numpy", "torch", "onnx", "onnxruntime")
 METHODS = {
     "exact": (
@@ -40,6 +43,11 @@ METHODS = {
         "complete: there are finitely many pictures",
     ),
 }
+# What a row says of an answer beside what it is about; nothing of an error.
+CLAIMED = (
+    *("strength", "verdict", "certified_strength", "violated_from", "critical_strength", "method", "arithmetic"),
+    *("details_sha256", "certificate_sha256"),
+)
 ARITHMETIC = {
     "real": "the network as a function on the real numbers, with the weights in the file",
     "float32": "every float32 evaluation of the network, in any order of summation (not Winograd's method, not TF32)",
@@ -54,12 +62,27 @@ def safety_case(reported: Reported) -> dict[str, Any]:
         *(_identity, _images, _results, _check, _coverage, _undecided, _assumptions),
     )
     campaign = reported.campaign
+    found = [*_rows(reported)]
     return {
         "format": FORMAT,
         "campaign": shown(campaign.name),
         "requirement": {"id": shown(campaign.requirement.id), "text": shown(campaign.requirement.text)},
-        "sections": [maker(reported) for maker in makers],
+        "sections": [maker(reported, found) for maker in makers],
     }
+
+
+def written(evidence: Mapping[str, Any]) -> str:
+    """The evidence as a file: JSON with a line for each sentence and each row."""
+    lines = []
+    for section in evidence["sections"]:
+        parts = {key: _lines(own) if isinstance(own, list) else json.dumps(own) for key, own in section.items()}
+        lines.append(",\n".join(f"  {json.dumps(key)}: {text}" for key, text in parts.items()))
+    head = "".join(f" {json.dumps(key)}: {json.dumps(evidence[key])},\n" for key in evidence if key != "sections")
+    return f'{{\n{head} "sections": [\n {{\n' + "\n },\n {\n".join(lines) + "\n }\n ]\n}\n"
+
+
+def _lines(values: Sequence[Any]) -> str:
+    return "[" + ",".join(f"\n   {json.dumps(value, allow_nan=False)}" for value in values) + "]"
 
 
 def _section(
@@ -68,43 +91,28 @@ def _section(
     return {"heading": heading, "asks": asks, "sentences": list(sentences), "rows": list(rows)}
 
 
-def _claim(reported: Reported) -> dict[str, Any]:
+def _claim(reported: Reported, found: Rows) -> dict[str, Any]:
     campaign = reported.campaign
     wanted = campaign.requirement
     named = shown(f"{wanted.id}: {wanted.text}".strip(": ")) or "The campaign file names no requirement."
     file = f"Campaign {shown(campaign.name)}" + (f", from {shown(campaign.file)}" if campaign.file else "")
     when = f"{file}, started {campaign.started}, last run {campaign.last_run}."
-    rows = [
-        {"strength": strength, **_counts([_at(one.record, strength) for one in reported.profiles])}
-        for strength in reported.strengths
-    ]
+    rows = [{"strength": strength, **recheck.counts(found, strength)} for strength in reported.strengths]
     return _section("Claim", "What the results are evidence for.", (named, when), rows)
 
 
-def _at(record: Record, strength: float) -> str:
-    """What an answer says about strengths from 0 to another one."""
-    lost = lost_from(record)
-    if lost is not None and lost <= strength:
-        return "violated"
-    proved = proved_up_to(record)
-    return "certified" if proved >= strength and (proved > 0 or verdict(record) == "safe") else "undecided"
-
-
-def _counts(words: Sequence[str]) -> dict[str, int]:
-    counts = Counter(words)
-    return {word: counts[word] for word in ("certified", "violated", "undecided")}
-
-
-def _domain(reported: Reported) -> dict[str, Any]:
+def _domain(reported: Reported, found: Rows) -> dict[str, Any]:
     largest: dict[str, set[Any]] = {}
-    for one in reported.profiles:
-        largest.setdefault(str(one.perturbation), set()).add(one.record.strength)
+    for row in found:
+        if row["strength"] is not None:
+            ends = row["strength"]
+            largest.setdefault(row["perturbation"], set()).add(tuple(ends) if isinstance(ends, list) else ends)
     rows = [
         {
             "perturbation": said["text"],
             "in words": said["words"],
             "kernel": " x ".join(map(str, perturbation.kernel.shape)),
-            "strengths from 0 to": sorted(largest.get(str(perturbation), {"-"}), key=str),
+            "strengths from 0 to": sorted(largest.get(said["text"], {"-"}), key=str),
             "padding": ", ".join(perturbation.paddings) or "-",
             "clipping": "-" if perturbation.clip is None else "{:g} to {:g}".format(*perturbation.clip),
         }
@@ -120,7 +128,7 @@ def _domain(reported: Reported) -> dict[str, Any]:
     return _section("Domain", "The set of inputs that the statement is about.", words, rows)
 
 
-def _property(reported: Reported) -> dict[str, Any]:
+def _property(reported: Reported, found: Rows) -> dict[str, Any]:
     words = (
         "The network's score for the label is greater than its scores for all other classes, at every strength of the"
         " domain. A tie counts as a loss.",
@@ -129,7 +137,7 @@ def _property(reported: Reported) -> dict[str, Any]:
     return _section("Property", "What must hold for every input of the domain.", words)
 
 
-def _criterion(reported: Reported) -> dict[str, Any]:
+def _criterion(reported: Reported, found: Rows) -> dict[str, Any]:
     words = (
         "Certified: a proof covers every strength from 0 on, with a margin that exceeds what rounding may have done,"
         " and the reference runtime gave the same outputs on the item's own pictures.",
@@ -140,9 +148,9 @@ def _criterion(reported: Reported) -> dict[str, Any]:
     return _section("Criterion", "When an item passes, and when it fails.", words)
 
 
-def _arithmetic(reported: Reported) -> dict[str, Any]:
+def _arithmetic(reported: Reported, found: Rows) -> dict[str, Any]:
     asked = Counter(
-        (one.record.arithmetic, one.record.rounding, str(one.settings.get("pixels", "real")))
+        (one.said["arithmetic"], one.said["rounding"], str(one.settings.get("pixels", "real")))
         for one in reported.profiles
     )
     rows = [
@@ -161,8 +169,8 @@ def _arithmetic(reported: Reported) -> dict[str, Any]:
     return _section("Arithmetic", "Real numbers, or those of a computer.", words, rows)
 
 
-def _method(reported: Reported) -> dict[str, Any]:
-    used = Counter(one.record.method for one in reported.profiles)
+def _method(reported: Reported, found: Rows) -> dict[str, Any]:
+    used = Counter(one.said["method"] for one in reported.profiles)
     rows = [
         {"method": method, "how": METHODS[method][0], "completeness": METHODS[method][1], "items": count}
         for method, count in used.items()
@@ -171,7 +179,7 @@ def _method(reported: Reported) -> dict[str, Any]:
     return _section("Method", "Whether it is sound, complete and deterministic.", words, rows)
 
 
-def _identity(reported: Reported) -> dict[str, Any]:
+def _identity(reported: Reported, found: Rows) -> dict[str, Any]:
     rows = [
         {"what": "tool that ran the campaign", "name": reported.campaign.tool, "sha256": "-"},
         {"what": "tool that wrote this", "name": f"shakeproof {shakeproof.__version__}", "sha256": tool_digest()},
@@ -202,12 +210,12 @@ def tool_digest() -> str:
     return whole.hexdigest()
 
 
-def _images(reported: Reported) -> dict[str, Any]:
+def _images(reported: Reported, found: Rows) -> dict[str, Any]:
     rows = [
         {
             "image": shown(image.name),
             "label": image.label,
-            "shape": " x ".join(map(str, image.pixels.shape)),
+            "shape": " x ".join(map(str, image.shape)),
             "pixels_sha256": image.digest,
         }
         for image in reported.images
@@ -216,48 +224,62 @@ def _images(reported: Reported) -> dict[str, Any]:
     return _section("Images", "Which pictures this is about.", words, rows)
 
 
-def _results(reported: Reported) -> dict[str, Any]:
+def _results(reported: Reported, found: Rows) -> dict[str, Any]:
     words = (
         "Verdicts are about all strengths from 0 to the item's own. A certified strength is the largest up to which the"
-        " label was proved to win; a critical strength lies between the two numbers given.",
+        " label was proved to win, violated_from the smallest at which it was shown to lose; the critical strength, at"
+        " which it loses first, lies between the two. Of several strengths, each is at most that.",
     )
-    return _section("Results", "Verdict and certificate for each item.", words, [*_rows(reported)])
+    return _section("Results", "Verdict and certificate for each item.", words, found)
 
 
 def _rows(reported: Reported) -> Iterator[dict[str, Any]]:
+    known: dict[Any, Any] = {}
     for one in reported.profiles:
-        yield item_row(one) | {"checker": checked(one, reported)}
+        yield item_row(one, known) | {"checker": checked(one, reported)}
     for failed in reported.errors:
         yield {
             "item": failed.number,
-            "image": shown(failed.image.name),
-            "image_sha256": failed.image.digest,
-            "model_sha256": failed.model.identity,
-            "perturbation": shown(str(failed.perturbation)),
+            **_about(failed, known),
             "label": failed.image.label,
+            **dict.fromkeys(CLAIMED),
             "verdict": f"error ({failed.kind})",
             "checker": shown(failed.message),
         }
 
 
-def item_row(one: StoredProfile) -> dict[str, Any]:
-    """What the evidence says of an answer."""
-    record = one.record
+def item_row(one: StoredProfile, known: dict[Any, Any] | None = None) -> dict[str, Any]:
+    """What the evidence says of an answer. What many answers share is worked out once, and kept in `known`."""
+    known = {} if known is None else known
+    said, claim = one.said, one.claim
+    key = id(one.model), id(one.perturbation), id(one.settings)
+    if key not in known:
+        known[key] = _details(one)
     return {
         "item": one.number,
+        **_about(one, known),
+        "label": said["label"],
+        "strength": said["strength"],
+        "verdict": claim.verdict.value,
+        "certified_strength": claim.proved,
+        "violated_from": claim.lost,
+        "critical_strength": None if claim.critical is None else [*claim.critical],
+        "method": said["method"],
+        "arithmetic": said["arithmetic"],
+        "details_sha256": known[key],
+        "certificate_sha256": one.certificate,
+    }
+
+
+def _about(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
+    """Which item a row is about."""
+    if id(one.perturbation) not in known:
+        known[id(one.perturbation)] = shown(str(one.perturbation))
+    return {
         "image": shown(one.image.name),
         "image_sha256": one.image.digest,
         "model_sha256": one.model.identity,
-        "perturbation": shown(str(one.perturbation)),
-        "label": record.label,
-        "strength": record.strength,
-        "verdict": str(verdict(record)),
-        "certified_strength": proved_up_to(record),
-        "critical_strength": record.critical_strength,
-        "method": record.method,
-        "arithmetic": record.arithmetic,
-        "details_sha256": _details(one),
-        "certificate_sha256": one.certificate,
+        "perturbation": known[id(one.perturbation)],
     }
 
 
@@ -275,12 +297,11 @@ def _details(one: StoredProfile) -> str:
     )
 
 
-def _check(reported: Reported) -> dict[str, Any]:
-    accepted = sum(outcome.accepted for outcome in reported.checks.values())
+def _check(reported: Reported, found: Rows) -> dict[str, Any]:
     words = [
-        f"The independent checker (shakeproof.checker, which shares no code with the prover and needs numpy only) ran"
-        f" for this report on {len(reported.checks):,} certificates, with numpy {_version('numpy')} on Python"
-        f" {platform.python_version()}: {accepted:,} hold, {len(reported.checks) - accepted:,} were refused.",
+        "The independent checker (shakeproof.checker, which shares no code with the prover and needs numpy only) ran"
+        f" for this report, with numpy {_version('numpy')} on Python {platform.python_version()}. The numbers of"
+        " certificates that hold, prove less than is claimed, or were refused are under Coverage.",
     ]
     words += [f"{count:,} certificates: {why}" for why, count in Counter(reported.unchecked.values()).items()]
     rows = [
@@ -291,53 +312,36 @@ def _check(reported: Reported) -> dict[str, Any]:
     return _section("Check", "Who verified the results, apart from the tool that found them.", words, rows)
 
 
-def _coverage(reported: Reported) -> dict[str, Any]:
-    campaign, profiles = reported.campaign, reported.profiles
-    settled = sum(verdict(one.record) != "undecided" for one in profiles)
-    rows = [
-        {"what": "queries of the campaign", "count": campaign.asked},
-        {"what": "in this report, with an answer", "count": len(profiles)},
-        {"what": "in this report, ended in an error", "count": len(reported.errors)},
-        {"what": "not run yet", "count": campaign.missing},
-        {"what": "with a verdict", "count": settled},
-        {"what": "with a certificate", "count": sum(one.certificate is not None for one in profiles)},
-        {"what": "certificate accepted by the checker", "count": sum(o.accepted for o in reported.checks.values())},
-    ]
+def _coverage(reported: Reported, found: Rows) -> dict[str, Any]:
+    campaign = reported.campaign
+    counts = {"queries of the campaign": campaign.asked, "not run yet": campaign.missing, **recheck.coverage(found)}
+    rows = [{"what": what, "count": count} for what, count in counts.items()]
     words = ("A certified item covers all of its domain: no strength in between was left out or sampled.",)
     return _section("Coverage", "How much of what was asked is answered, certified and checked.", words, rows)
 
 
-def _undecided(reported: Reported) -> dict[str, Any]:
+def _undecided(reported: Reported, found: Rows) -> dict[str, Any]:
+    why = {one.number: _why(one) for one in reported.profiles if one.claim.verdict is Status.UNDECIDED}
+    why |= {failed.number: f"error ({failed.kind}): {shown(failed.message)}" for failed in reported.errors}
     rows = [
         {
-            "item": one.number,
-            "image": shown(one.image.name),
-            "perturbation": shown(str(one.perturbation)),
-            "proved up to": proved_up_to(one.record),
-            "why": _why(one),
+            **{key: row[key] for key in ("item", "image", "perturbation")},
+            "proved up to": row["certified_strength"],
+            "why": why[row["item"]],
         }
-        for one in reported.profiles
-        if verdict(one.record) == "undecided"
-    ] + [
-        {
-            "item": failed.number,
-            "image": shown(failed.image.name),
-            "perturbation": shown(str(failed.perturbation)),
-            "proved up to": 0.0,
-            "why": f"error ({failed.kind}): {shown(failed.message)}",
-        }
-        for failed in reported.errors
+        for row in found
+        if row["item"] in why
     ]
     return _section("Undecided", "Everything of which nothing is claimed.", () if rows else ("Nothing.",), rows)
 
 
 def _why(one: StoredProfile) -> str:
-    if one.record.rounding == "nominal":
+    if one.said["rounding"] == "nominal":
         return "rounding was not looked at, as was asked for"
-    return one.record.reason.sentence if one.record.reason else "nothing was proved"
+    return REASONS[one.said["reason"]].sentence if one.said["reason"] else "nothing was proved"
 
 
-def _assumptions(reported: Reported) -> dict[str, Any]:
+def _assumptions(reported: Reported, found: Rows) -> dict[str, Any]:
     paddings = ", ".join(sorted({pad for kind in reported.perturbations for pad in kind.paddings})) or "none"
     clipped = sum(kind.clip is not None for kind in reported.perturbations)
     pixels = ", ".join(sorted({str(one.settings.get("pixels", "real")) for one in reported.profiles}))

@@ -32,7 +32,7 @@ function accuracyPanel(selection, members) {
         const high = low && heights(possible, all, (n) => selection.band(n, all)[1]);
         const unsettled = selection.byPerturbation
           .get(kind.number)
-          .some((answer) => answer.proved < Math.min(answer.lost, selection.end));
+          .some((answer) => answer.reached < Math.min(answer.lost, selection.end));
         return [
           low ? svg("path", { class: "band", fill: colour, d: areaBetween(high, low, x, y) }) : null,
           unsettled

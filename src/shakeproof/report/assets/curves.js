@@ -80,7 +80,7 @@ class MarginChart {
   /* Certified from 0 on, violated, not settled: by what was proved, not by where the curves are. */
   shades({ x, top, bottom }) {
     const { answer, end } = this,
-      sure = Math.min(answer.proved, end),
+      sure = Math.min(answer.reached, end),
       isOpen = answer.status === "undecided";
     const region = (from, to, colour, opacity = 1) =>
       to > from

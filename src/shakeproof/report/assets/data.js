@@ -15,8 +15,19 @@ async function unpack(text) {
   return new Response(stream).arrayBuffer();
 }
 
+const parsed = async (id) => JSON.parse(new TextDecoder().decode(await block(id)));
+
+/* Answers come as rows without their keys; what is only drawn, as far as there was room for it. */
 async function contents() {
-  return JSON.parse(new TextDecoder().decode(await block("contents")));
+  const [report, drawings] = await Promise.all([parsed("contents"), parsed("drawings")]);
+  const { keys, rows } = report.answers;
+  report.answers = rows.map((row, number) => ({
+    ...Object.fromEntries(row.map((value, i) => [keys[i], value])),
+    margins: drawings.margins[number] ?? null,
+  }));
+  report.images.forEach((image, number) => (image.pixels = drawings.pixels[number] ?? null));
+  report.notices.push(...drawings.notices);
+  return report;
 }
 
 /* Whole numbers from `low` to `high`, as the page keeps what it only draws. */

@@ -23,7 +23,7 @@ class Detail {
       at ||
       [answer.strength]
         .flat()
-        .map((end) => (answer.proved > 0 && kind.parts.length === 1 ? Math.min(end, answer.proved) : end));
+        .map((end) => (answer.reached > 0 && kind.parts.length === 1 ? Math.min(end, answer.reached) : end));
     this.now = el("p", { class: "now-line", role: "status" });
     this.moved = el("canvas", { role: "img", width: 1, height: 1 });
     this.kernel = el("div", { class: "kernel" });
@@ -115,11 +115,10 @@ class Detail {
         this.strengths = [...places];
         this.move();
       };
-    const flip =
-      one && answer.critical_strength && answer.status !== "misclassified" ? answer.critical_strength[1] : null;
+    const flip = one && answer.lost > 0 && answer.lost < Infinity ? answer.lost : null;
     const places = [
       ["No perturbation", ends.map(() => 0)],
-      ...(one && answer.proved > 0 && answer.proved < ends[0] ? [["End of what is certified", [answer.proved]]] : []),
+      ...(one && answer.reached > 0 && answer.reached < ends[0] ? [["End of what is certified", [answer.reached]]] : []),
       ...(flip === null ? [] : [["Where the label is lost", [flip]]]),
       ...(found ? [["Counterexample", found]] : []),
       ["Full strength", ends],
@@ -226,7 +225,7 @@ class Detail {
   facts() {
     const { answer, kind, image } = this,
       model = this.report.models[answer.model],
-      bracket = answer.critical_strength;
+      one = kind.parts.length === 1;
     const rows = [
       [
         "label",
@@ -236,9 +235,9 @@ class Detail {
       ["asked up to strength", [answer.strength].flat().map(plain).join(", ")],
       [
         "certified up to",
-        kind.parts.length > 1 ? (answer.status === "safe" ? "all of it" : "–") : down(answer.proved, 9),
+        one ? down(answer.reached, 9) : answer.proved === null ? "–" : "all of it",
       ],
-      ["critical strength", bracket ? `${bracket[0]} to ${bracket[1]}` : "none found"],
+      ["critical strength", one && answer.lost < Infinity ? `${answer.reached} to ${answer.lost}` : "none found"],
       ["smallest margin found", answer.min_margin === null ? "–" : answer.min_margin.toPrecision(5)],
       ["method", `${answer.method}, ${words(answer.pieces, "piece")}`],
       ["rounding", answer.rounding === "rigorous" ? "enclosed (rigorous)" : "not looked at (nominal)"],

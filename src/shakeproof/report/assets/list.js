@@ -4,15 +4,15 @@ const ROW = 68;
 const SORTS = {
   weakest: [
     "weakest first",
-    (a, b) => a.lost - b.lost || a.proved - b.proved || (a.min_margin ?? 0) - (b.min_margin ?? 0),
+    (a, b) => a.lost - b.lost || a.reached - b.reached || (a.min_margin ?? 0) - (b.min_margin ?? 0),
   ],
   strongest: [
     "strongest first",
-    (a, b) => b.lost - a.lost || b.proved - a.proved || (b.min_margin ?? 0) - (a.min_margin ?? 0),
+    (a, b) => b.lost - a.lost || b.reached - a.reached || (b.min_margin ?? 0) - (a.min_margin ?? 0),
   ],
   unsettled: [
     "least settled first",
-    (a, b) => Math.min(b.lost, b.end) - b.proved - (Math.min(a.lost, a.end) - a.proved),
+    (a, b) => Math.min(b.lost, b.end) - b.reached - (Math.min(a.lost, a.end) - a.reached),
   ],
   image: ["by name", (a, b) => a.imageWords.localeCompare(b.imageWords, "en", { numeric: true })],
 };

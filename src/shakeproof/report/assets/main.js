@@ -14,27 +14,24 @@ function prepared(report) {
     number === null ? null : (report.models[model].classes[number] ?? `class ${number}`);
   const pictures = shortened(report.images.map((image) => image.name));
   report.answers.forEach((answer, number) => {
+    answer.strength ??= 1; // of an error, nothing was asked
     const ends = [answer.strength].flat(),
       found = answer.counterexample,
       wrong = answer.status === "misclassified";
-    const reached = answer.proved,
+    const reached = answer.proved ?? 0,
       where = answer.lost ?? Infinity;
     for (const part of answer.profile) part.words = called(answer.model, part.class);
     for (const rival of answer.margins?.rivals ?? [])
       rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
     if (found) found.words = called(answer.model, found.class);
-    const next = wrong
-      ? answer.predicted
-      : where === Infinity
-        ? null
-        : (answer.profile.find((part) => part.class !== answer.label)?.class ?? found?.class ?? null);
     Object.assign(answer, {
       number,
       end: Math.min(...ends),
       lost: where,
+      reached,
       labelWords: called(answer.model, answer.label) ?? "no label",
       predictedWords: called(answer.model, answer.predicted),
-      rival: called(answer.model, next),
+      rival: called(answer.model, answer.rival),
       imageWords: pictures[answer.image],
       briefly: wrong
         ? "at 0"
@@ -67,7 +64,11 @@ function themed() {
 }
 
 function controls(report, changed) {
-  const end = Math.max(...report.answers.map((answer) => answer.end), 0) || 1;
+  const end =
+    largest(
+      report.answers.map((answer) => answer.end),
+      0,
+    ) || 1;
   const state = { z: Math.min(report.strength, end), model: "" };
   const output = el("output", { for: "z" }, plain(state.z));
   const range = el("input", {

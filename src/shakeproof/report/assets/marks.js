@@ -67,7 +67,7 @@ function hatching() {
 /* One bar from weak to strong: certified, not settled, lost. */
 function track(answer) {
   const end = answer.end || 1,
-    proved = Math.min(answer.proved / end, 1),
+    proved = Math.min(answer.reached / end, 1),
     lost = Math.min(answer.lost / end, 1);
   const part = (from, to, fill) =>
     to > from ? svg("rect", { x: 100 * from, width: 100 * (to - from), height: 8, fill }) : null;

@@ -1,7 +1,10 @@
-/* What some answers say together, at a strength and for a network. */
+/* What some answers say together, at a strength and for a network. Each has two numbers: the label is proved to win up to
+   `proved` (null: nowhere), and is lost from `lost` on (Infinity: nowhere). */
 
-const proved = (answer, z) => (answer.proved > 0 || answer.status === "safe") && answer.proved >= z;
 const lost = (answer, z) => answer.lost <= z;
+const proved = (answer, z) => answer.proved !== null && z <= answer.proved && !lost(answer, z);
+/* The largest of many numbers, and at least another one. */
+const largest = (numbers, least) => numbers.reduce((most, number) => Math.max(most, number), least);
 
 function counted(answers, z) {
   const certified = answers.filter((answer) => proved(answer, z)).length;
@@ -28,7 +31,10 @@ class Selection {
     this.pooled = model === "" && report.models.length > 1;
     this.answers = report.answers.filter((answer) => model === "" || answer.model === Number(model));
     this.byPerturbation = grouped(this.answers, (answer) => answer.perturbation);
-    this.end = Math.max(...this.answers.map((answer) => answer.end), 0);
+    this.end = largest(
+      this.answers.map((answer) => answer.end),
+      0,
+    );
   }
 
   /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */
@@ -43,7 +49,7 @@ class Selection {
   steps(number) {
     const answers = this.byPerturbation.get(number),
       sorted = (values) => Float64Array.from(values).sort();
-    const certified = answers.filter((answer) => proved(answer, 0)).map((answer) => answer.proved);
+    const certified = answers.filter((answer) => answer.proved !== null).map((answer) => answer.proved);
     return {
       all: answers.length,
       certified: steps(sorted(certified), this.end),

@@ -95,7 +95,7 @@ function drawDirections(selection) {
   if (!shown) return;
   const sizes = [...grouped(moving, (kind) => kind.motion.words).entries()].sort((a, b) => a[1][0].size - b[1][0].size);
   const reach = (kind) =>
-    average(selection.byPerturbation.get(kind.number).map((answer) => Math.min(answer.proved, answer.end)));
+    average(selection.byPerturbation.get(kind.number).map((answer) => Math.min(answer.reached, answer.end)));
   const series = sizes.map(([size, kinds], place) => {
     const half = kinds
       .map((kind) => ({ angle: kind.motion.angle, reach: reach(kind) }))

@@ -1,0 +1,306 @@
+"""`recheck.py`: whatever is changed in a bundle is noticed, also where the manifest was changed with it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli.conftest import recheck, sections
+from warm import run
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.campaign import keep
+from shakeproof.images import read_image
+from shakeproof.report.recheck import GAP, counts, main
+from shakeproof.settings import Settings
+
+DATA = re.compile(r'(id="contents">)([^<]*)(</script>)')
+
+
+def relist(place: Path) -> None:
+    """Write the manifest anew, as whoever changes a bundle would."""
+    manifest = json.loads((place / "manifest.json").read_text())
+    names = (path for path in place.rglob("*") if path.is_file() and path.name != "manifest.json")
+    manifest["files"] = {
+        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in names
+    }
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
+def changed_evidence(place: Path, change) -> None:
+    evidence = json.loads((place / "evidence.json").read_text())
+    change(sections(evidence))
+    (place / "evidence.json").write_text(json.dumps(evidence))
+    relist(place)
+
+
+def changed_page(place: Path, change) -> None:
+    text = (place / "report.html").read_text()
+    said = json.loads(zlib.decompress(base64.b64decode(DATA.search(text)[2])))
+    change(said)
+    packed = base64.b64encode(zlib.compress(json.dumps(said).encode())).decode()
+    (place / "report.html").write_text(DATA.sub(lambda found: found[1] + packed + found[3], text))
+    relist(place)
+
+
+def refused(place: Path) -> str:
+    found = recheck(place)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert found.stderr == ""
+    return found.stdout
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """What a check in this process says of a bundle that it refuses."""
+
+    def check(place: Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["recheck.py", str(place)])
+        assert main() == 1
+        return capsys.readouterr().out
+
+    return check
+
+
+def test_a_list_that_is_written_anew_is_the_same(copied):
+    relist(copied)
+    assert recheck(copied).returncode == 0
+    assert recheck(copied).returncode == 0  # it leaves nothing behind
+
+
+@pytest.mark.parametrize("pattern", ["certificates/*", "models/*", "images/*", "checker/*/*/question.py", "store.db"])
+def test_a_file_that_was_changed_is_not_the_one_that_was_bundled(copied, pattern):
+    path = min(copied.glob(pattern))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    assert "is not the file that was bundled" in refused(copied)
+    path.unlink()
+    assert "is in the manifest, but not in the folder" in refused(copied)
+
+
+def result(number: int, **change):
+    return lambda said: said["Results"]["rows"][number].update(change)
+
+
+def counted(heading: str, number: int, key: str):
+    def change(said):
+        said[heading]["rows"][number][key] += 1
+
+    return change
+
+
+# Items: 0 is safe up to 0.05, 1 is unsafe, 2 is misclassified, 3 is undecided.
+CLAIMS = {
+    "a safe item's strength": result(0, strength=1.0),
+    "a safe item's certified strength": result(0, certified_strength=1.0),
+    "a safe item's verdict": result(0, verdict="unsafe"),
+    "an unsafe item's verdict": result(1, verdict="safe"),
+    "an unsafe item's certified strength": result(1, certified_strength=0.9),
+    "an unsafe item's first loss": result(1, violated_from=0.01),
+    "an unsafe item's critical strength": result(1, critical_strength=[0.9, 0.95]),
+    "all three of them": result(1, certified_strength=0.95, violated_from=0.97, critical_strength=[0.95, 0.97]),
+    "all three, too early": result(1, certified_strength=0.01, violated_from=0.02, critical_strength=[0.01, 0.02]),
+    "a misclassified item's verdict": result(2, verdict="unsafe"),
+    "a misclassified item's first loss": result(2, violated_from=0.05, critical_strength=[0.0, 0.05]),
+    "an undecided item's verdict": result(3, verdict="safe"),
+    "an undecided item's certified strength": result(3, certified_strength=1.0),
+    "a label": result(0, label=0),
+    "a perturbation": result(0, perturbation="box-blur:size=5"),
+    "an arithmetic": result(0, arithmetic="float32"),
+    "an image": result(0, image_sha256="0" * 64),
+    "how pictures reach the network": result(0, details_sha256="0" * 64),
+    "what the checker said": result(0, checker="REFUSED: no"),
+    "a count of certified items": counted("Claim", 0, "certified"),
+    "a count of violated items": counted("Claim", 4, "violated"),
+    "a count of undecided items": counted("Claim", 2, "undecided"),
+    "a strength of the claim": lambda said: said["Claim"]["rows"][4].update(strength=0.01),
+    "a count of answers": counted("Coverage", 2, "count"),
+    "a count of verdicts": counted("Coverage", 4, "count"),
+    "a count of certificates": counted("Coverage", 5, "count"),
+    "a count of certificates that hold": counted("Coverage", 6, "count"),
+    "a count by method": counted("Method", 0, "items"),
+    "a count by arithmetic": counted("Arithmetic", 0, "items"),
+    "what is undecided": lambda said: said["Undecided"]["rows"].clear(),
+    "how far an undecided item is proved": lambda said: said["Undecided"]["rows"][0].update({"proved up to": 0.5}),
+    "no items": lambda said: said["Results"]["rows"].clear(),
+    "no strengths": lambda said: said["Claim"]["rows"].clear(),
+    "an item twice": lambda said: said["Results"]["rows"].append(said["Results"]["rows"][0]),
+    "an item left out": lambda said: said["Results"]["rows"].pop(),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_every_number_of_the_evidence_is_compared(copied, said, claim):
+    before = (copied / "evidence.json").read_text()
+    changed_evidence(copied, CLAIMS[claim])
+    assert json.loads((copied / "evidence.json").read_text()) != json.loads(before)
+    said(copied)
+
+
+def answer(number: int, **change):
+    def changed(said):
+        for key, value in change.items():
+            said["answers"]["rows"][number][said["answers"]["keys"].index(key)] = value
+
+    return changed
+
+
+SHOWN = {
+    "a verdict": answer(3, status="safe"),
+    "how far is proved": answer(1, proved=0.99),
+    "where it is lost": answer(1, lost=0.99),
+    "a strength": answer(0, strength=1.0),
+    "a certificate": answer(3, certificate="0" * 64),
+    "an answer left out": lambda said: said["answers"]["rows"].pop(),
+    "the first sentence": lambda said: said.update(lead="2" + said["lead"]),
+    "the strengths": lambda said: said["strengths"].append(0.5),
+    "the evidence": lambda said: said["evidence"]["sections"][0]["rows"][0].update(certified=9),
+}
+
+
+@pytest.mark.parametrize("claim", SHOWN)
+def test_every_number_of_the_page_is_compared(copied, said, claim):
+    changed_page(copied, SHOWN[claim])
+    assert "the page" in said(copied)
+
+
+def test_page_and_evidence_changed_alike_are_refused_by_the_certificate(copied, said):
+    """Only the certificate knows that the label is lost before."""
+    numbers = {"certified_strength": 0.95, "violated_from": 0.97, "critical_strength": [0.95, 0.97]}
+    rows = {}
+
+    def both(found):
+        found["Results"]["rows"][1].update(numbers)
+        rows["all"] = found["Results"]["rows"]
+        for row in found["Claim"]["rows"]:
+            row.update(counts(rows["all"], row["strength"]))
+
+    changed_evidence(copied, both)
+    evidence = json.loads((copied / "evidence.json").read_text())
+    changed_page(copied, lambda said: said.update(evidence=evidence))
+    changed_page(copied, answer(1, proved=0.95, lost=0.97))
+    assert "item 1, unsafe: PROVES LESS: the label is certified up to 0.95" in said(copied)
+
+
+def test_a_certificate_is_about_all_that_is_claimed_up_to_its_gaps(copied):
+    rows = sections(json.loads((copied / "evidence.json").read_text()))["Results"]["rows"]
+    assert 0 < rows[1]["violated_from"] - rows[1]["certified_strength"] < GAP
+    assert "item 1, unsafe: holds" in recheck(copied).stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["json.py", "numpy.py", "checker/numpy.py", "checker/shakeproof/checker/struct.py", "notes.txt", "a/b/c"]
+)
+def test_files_that_are_no_part_of_a_bundle_are_refused_and_not_run(copied, tmp_path, name):
+    trap = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\nraise SystemExit(0)\n"
+    path = copied / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(trap)
+    for relisted in (False, True):
+        if relisted:
+            relist(copied)
+        found = subprocess.run(
+            [sys.executable, str(copied / "recheck.py")], capture_output=True, text=True, cwd=copied, check=False
+        )
+        if name == "checker/shakeproof/checker/struct.py" and relisted:
+            assert found.returncode == 0  # a file of the checker, which nothing imports by that name
+        else:
+            assert (found.returncode, found.stderr) == (1, "")
+            assert name in found.stdout
+        assert not (tmp_path / "ran").exists()
+
+
+def test_bytecode_and_libraries_do_not_take_the_checkers_place(copied, tmp_path):
+    folder = copied / "checker" / "shakeproof" / "checker"
+    trap = tmp_path / "certificate.py"
+    trap.write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    cached = folder / "__pycache__" / f"certificate.{sys.implementation.cache_tag}.pyc"
+    cached.parent.mkdir()
+    py_compile.compile(str(trap), str(cached), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    shutil.copytree(cached.parent, tmp_path / "kept")
+    assert "__pycache__" in refused(copied)
+    relist(copied)
+    assert "is no part of a bundle" in refused(copied)
+    (folder / "certificate").mkdir()
+    (folder / "certificate" / "__init__.py").write_text(trap.read_text())
+    relist(copied)
+    assert "is no part of a bundle" in refused(copied)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_links_and_names_that_lead_elsewhere_are_refused(copied, tmp_path):
+    image = min(copied.glob("images/*"))
+    elsewhere = shutil.move(image, tmp_path / image.name)
+    os.symlink(elsewhere, image)
+    assert "is no plain file or folder" in refused(copied)
+    image.unlink()
+    manifest = json.loads((copied / "manifest.json").read_text())
+    digest = manifest["files"].pop(f"images/{image.name}")
+    for name in (str(elsewhere), f"../{Path(elsewhere).name}"):
+        there = {**manifest, "files": {**manifest["files"], name: digest}, "images": {image.stem: name}}
+        (copied / "manifest.json").write_text(json.dumps(there))
+        assert "is in the manifest, but not in the folder" in refused(copied)
+    os.symlink(tmp_path, copied / "folder")
+    assert "is no plain file or folder" in refused(copied)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("manifest.json", '{"files": {}, "models": {}, "images": {}}', "lists no files"),
+        ("manifest.json", "[]", "is not written as a bundle must be"),
+        ("evidence.json", '{"sections": [], "sections": []}', "has a key twice"),
+        ("evidence.json", '{"sections": [NaN]}', "has the number NaN"),
+        ("evidence.json", '{"sections": []}', "is not written as a bundle must be"),
+        ("report.html", "<html></html>", "does not have its data once"),
+    ],
+)
+def test_what_is_no_bundle_is_said_in_a_line(copied, said, file, text, expected):
+    (copied / file).write_text(text)
+    if file != "manifest.json":
+        relist(copied)
+    line = said(copied)
+    assert expected in line
+    assert line.count("\n") == 1
+
+
+def test_another_bundle_is_checked_with_the_own_checker(copied, bundle):
+    """Nothing of the bundle is run: neither with a bundle's own script, nor with an installed one."""
+    path = copied / "checker" / "shakeproof" / "checker" / "certificate.py"
+    path.write_text("raise SystemExit(0)\n")
+    relist(copied)
+    for script in ([str(bundle / "recheck.py")], ["-m", "shakeproof.report.recheck"]):
+        found = subprocess.run([sys.executable, *script, str(copied)], capture_output=True, text=True, check=False)
+        assert "3 of 3 certificates hold" in found.stdout
+        assert found.returncode == 0
+
+
+def test_by_bounds_a_certificate_that_proves_less_than_the_claim_is_not_counted(tmp_path):
+    """A witness shows that the label is lost; nothing in it proves how far the label wins before."""
+    shutil.copy(demo.MODEL, tmp_path / "signs.onnx")
+    network = sp.load(tmp_path / "signs.onnx")
+    path, label = next(own for own in demo.images() if own[0].stem == "warning.1")
+    picture = replace(read_image(str(path)).fitted(network.picture()), name="warning.1", label=label)
+    answer = sp.profile(network, picture, "haze:colour=0.8", method="bounds", timeout=20)
+    assert (answer.status, answer.method) == ("unsafe", "bounds")
+    assert answer.certified_strength > 0.1
+    keep(tmp_path / "s.db", "Signs", network, [answer], Settings(method="bounds"), certificates=True)
+    made = run("report", tmp_path / "s.db", "--bundle", tmp_path / "bundle")
+    assert made.returncode == 0
+    assert "0 of 1 certificates hold, 1 prove less than is claimed" in made.stdout
+    counts = sections(json.loads((tmp_path / "bundle" / "evidence.json").read_text()))["Coverage"]["rows"]
+    assert {row["count"] for row in counts if row["what"].startswith("certificate accepted")} == {0}
+    found = recheck(tmp_path / "bundle")
+    assert found.returncode == 3
+    assert "item 0, unsafe: PROVES LESS: the label is certified up to" in found.stdout
