@@ -36,6 +36,8 @@ MOST_PARTS, NARROWEST, MOST_LEAVES = 16, 1e-9, 10**6
 GROWTH = 1.5
 OPEN = -1  # the winner of a leaf of which nothing is claimed
 NEAR = (0.9e-9, 1e-7, 1e-5)
+# How long a certificate may take unless something else is said, in seconds.
+CERTIFICATE_SECONDS = 300.0
 TOO_SIMPLE = "the checker's simpler bounds do not prove this answer"
 
 

@@ -108,7 +108,7 @@ def test_a_timeout_is_enforced_from_outside(tmp_path, monkeypatch):
         thread.join()
         (error,) = desk.ledger.errors()
         assert (error.kind, desk.ledger.campaign().answered) == ("timeout", 1)
-        more_time = desk.ledger.waiting(desk.registered.id, 2.0, False)
+        more_time = desk.ledger.waiting(desk.registered.id, 2.0, None)
         assert [own.query for own in more_time] == [error.query]
 
 

@@ -5,7 +5,7 @@ from shakeproof.campaign.curves import DrawnCurve, drawn
 from shakeproof.campaign.desk import Desk, Standing
 from shakeproof.campaign.engines import workers
 from shakeproof.campaign.file import Campaign, read_campaign
-from shakeproof.campaign.findings import Finding, finding
+from shakeproof.campaign.findings import Certified, Finding, certified, finding
 from shakeproof.campaign.keeping import keep
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.local import Pool, default_jobs
@@ -24,6 +24,7 @@ from shakeproof.campaign.working import Workbench
 
 __all__ = [
     "Campaign",
+    "Certified",
     "Desk",
     "DrawnCurve",
     "Finding",
@@ -43,6 +44,7 @@ __all__ = [
     "StoredModel",
     "StoredProfile",
     "Workbench",
+    "certified",
     "default_jobs",
     "drawn",
     "finding",

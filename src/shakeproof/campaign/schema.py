@@ -21,8 +21,8 @@ STEPS = (
         id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, file TEXT NOT NULL, toml TEXT NOT NULL,
         requirement_id TEXT NOT NULL, requirement_text TEXT NOT NULL, strengths TEXT NOT NULL, tool TEXT NOT NULL,
         started TEXT NOT NULL, last_run TEXT NOT NULL) STRICT;
-    -- What is asked, once, whichever campaigns ask it. `owner` works on it until `lease` (seconds since 1970); `deaths`
-    -- counts the workers that died of it.
+    -- What is asked, once, whichever campaigns ask it. `owner` works on it and counts on in `lease`; `deaths` counts
+    -- the workers that died of it.
     CREATE TABLE queries (
         id INTEGER PRIMARY KEY, question TEXT NOT NULL, strengths TEXT NOT NULL,
         model INTEGER NOT NULL REFERENCES models, image INTEGER NOT NULL REFERENCES images,
