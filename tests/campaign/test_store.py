@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,6 +223,26 @@ def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):
         mine.release()
         assert theirs.claim(queries[:3], None, None) == [queries[2]]
         assert mine.claim(queries[:5], None, None) == []
+
+
+@pytest.mark.parametrize("jump", [-(10**9), 0, 10**9])
+def test_a_silent_owner_loses_its_queries_whatever_the_time_of_day(tmp_path, demo_network, results, monkeypatch, jump):
+    """An owner on another machine, whose clock was set: what counts is whether its number changes while we look on."""
+    clock = [0.0]
+    monkeypatch.setattr("shakeproof.campaign.ledger.now", lambda: clock[0])
+    with Ledger.open(tmp_path / "s.db") as mine, Ledger.open(tmp_path / "s.db") as theirs:
+        campaign = asked(mine, demo_network, results)
+        queries = [own.query for own in mine.waiting(campaign, None, None)]
+        theirs.owner, theirs.beats = "elsewhere 1 1", max(0, int(time.time()) + jump)
+        assert theirs.claim(queries, None, None) == queries
+        for _ in range(5):  # it counts on
+            theirs.renew()
+            clock[0] += LEASE / 2
+            mine.renew()
+            assert mine.claim(queries, None, None) == []
+        clock[0] += LEASE + 1  # it does not any more
+        mine.renew()
+        assert mine.claim(queries, None, None) == queries
 
 
 def test_what_a_dead_process_claimed_is_free_at_once(tmp_path, demo_network, results):

@@ -50,7 +50,7 @@ class Desk:
         self.campaign, self.registered, self.ledger, self.jobs = campaign, registered, ledger, jobs
         self.timeout, self.certificates = campaign.settings.timeout, campaign.certificates
         self.run = uuid4().hex
-        self.notices: list[str] = []
+        self.notices: list[str] = [*ledger.notices]
         self.unusable: dict[int, str] = {}
         self.alone: set[int] = set()
         self.outcomes: dict[int, str] = {}

@@ -30,7 +30,7 @@ class Certified:
 
     query: int
     certificate: bytes | None
-    unproved: str = ""
+    unproved: str | None = None
     is_late: bool = False
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from shakeproof import __version__
 from shakeproof.budget import now
 from shakeproof.campaign.findings import Certified, Finding
-from shakeproof.campaign.opening import closed, explained, opened, transaction
+from shakeproof.campaign.opening import closed, explained, opened_to_write, transaction
 from shakeproof.campaign.store import Store
 from shakeproof.campaign.stored import (
     PackedImage,
@@ -46,7 +46,8 @@ ANSWERED = """
         AND (results.timeout IS NULL OR results.timeout >= :timeout))"""
 SETTLED = f"""
     (({ANSWERED} AND (:certificates IS NULL
-        OR EXISTS (SELECT 1 FROM results WHERE results.query = queries.id AND results.unproved IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM results WHERE results.query = queries.id AND results.unproved IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id AND errors.kind = '{CERTIFICATE}'))
         OR EXISTS (SELECT 1 FROM certificates WHERE certificates.query = queries.id)))
     OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id AND (errors.timeout IS NULL
         OR errors.timeout >= CASE errors.kind WHEN '{CERTIFICATE}' THEN :certificates ELSE :timeout END)))"""
@@ -99,13 +100,17 @@ class Ledger(Store):
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         super().__init__(path, connection)
-        self.owner, self.beats = this_process(), 0
+        self.owner, self.beats, self.notices = this_process(), 0, list[str]()
         # What was last seen of other owners: how far they have counted, and since when.
         self.seen: dict[str, tuple[int, float]] = {}
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        return cls(Path(path), opened(Path(path), writing=True))
+        connection, lost = opened_to_write(Path(path))
+        ledger = cls(Path(path), connection)
+        if lost:
+            ledger.notices.append(f"{path}-wal: is damaged; answers in {lost} pages of it are lost and are asked again")
+        return ledger
 
     def close(self) -> None:
         closed(self.connection)
@@ -162,7 +167,8 @@ class Ledger(Store):
             connection.execute("DELETE FROM items WHERE campaign = ?", (campaign,))
             for number, item in enumerate(items):
                 query = self._query(connection, item, how)
-                connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", (campaign, number, query, item.image))
+                row = (campaign, number, query, item.image)
+                connection.execute("INSERT INTO items (campaign, number, query, image) VALUES (?, ?, ?, ?)", row)
         return int(campaign)
 
     def _query(self, connection: sqlite3.Connection, item: Item, how: str) -> int:
@@ -183,7 +189,9 @@ class Ledger(Store):
     def forget_errors(self, campaign: int) -> None:
         """Let queries that ended in an error be asked again."""
         of_campaign = "(SELECT query FROM items WHERE campaign = ?)"
+        late = f"(SELECT query FROM errors WHERE kind = '{CERTIFICATE}' AND query IN {of_campaign})"
         with self.writing() as connection:
+            connection.execute(f"UPDATE results SET unproved = NULL WHERE query IN {late}", (campaign,))
             connection.execute(f"DELETE FROM errors WHERE query IN {of_campaign}", (campaign,))
             connection.execute(f"UPDATE queries SET deaths = 0 WHERE id IN {of_campaign}", (campaign,))
 
@@ -257,23 +265,24 @@ class Ledger(Store):
         """Keep the certificates of answers that are there, or why there are none in so many seconds."""
         with self.writing() as connection:
             for own in found:
-                if own.is_late:
-                    self._end(connection, own.query, CERTIFICATE, own.unproved, timeout)
-                    continue
                 connection.execute("DELETE FROM errors WHERE query = ?", (own.query,))
                 connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (own.query,))
-                if own.certificate is None:
-                    connection.execute("UPDATE results SET unproved = ? WHERE query = ?", (own.unproved, own.query))
-                else:
+                connection.execute("UPDATE results SET unproved = ? WHERE query = ?", (own.unproved, own.query))
+                if own.is_late:
+                    assert own.unproved is not None
+                    self._end(connection, own.query, CERTIFICATE, own.unproved, timeout)
+                if own.certificate is not None:
                     connection.execute(
-                        "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?)",
+                        "INSERT OR REPLACE INTO certificates (query, sha256, certificate) VALUES (?, ?, ?)",
                         (own.query, hashlib.sha256(own.certificate).hexdigest(), own.certificate),
                     )
 
     def _keep(self, connection: sqlite3.Connection, found: Finding, late: float | None) -> None:
         record = found.record
         connection.execute(
-            f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
+            "INSERT OR REPLACE INTO results"
+            " (query, status, reason, timeout, label_predicted, record, curve, unproved, finished)"
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
             (
                 *(found.query, record["status"], record["reason"], late, found.label_predicted),
                 *(json.dumps(record), found.curve, found.unproved),
@@ -282,13 +291,24 @@ class Ledger(Store):
         connection.execute("DELETE FROM certificates WHERE query = ?", (found.query,))  # of another answer
         connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
 
+    def without_certificates(self, campaign: int) -> tuple[int, str]:
+        """How many answers lack a certificate that might be made with more time, and why the first does."""
+        found = (
+            "SELECT errors.message FROM items JOIN results USING (query) JOIN errors USING (query) WHERE campaign = ?"
+        )
+        messages = [message for (message,) in self._rows(f"{found} ORDER BY number", (campaign,))]
+        return len(messages), next(iter(messages), "")
+
     def fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
         """A query ends without an answer."""
         with self.writing() as connection:
             self._end(connection, query, kind, message, timeout)
 
     def _end(self, connection: sqlite3.Connection, query: int, kind: str, message: str, timeout: float | None) -> None:
-        connection.execute(f"INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, {NOW})", (query, kind, message, timeout))
+        connection.execute(
+            f"INSERT OR REPLACE INTO errors (query, kind, message, timeout, finished) VALUES (?, ?, ?, ?, {NOW})",
+            (query, kind, message, timeout),
+        )
         connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
 
     def count_death(self, query: int) -> int:

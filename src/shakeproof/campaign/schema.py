@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shakeproof.campaign.intact import TABLES
+
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
 APPLICATION = 0x7368616B
 # Every step leads from a version to the next one; a new store takes all of them.
@@ -45,5 +47,7 @@ STEPS = (
         query INTEGER PRIMARY KEY REFERENCES queries, kind TEXT NOT NULL, message TEXT NOT NULL, timeout REAL,
         finished TEXT NOT NULL) STRICT;
     """,
+    # Checksums of rows: see intact.py.
+    ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES),
 )
 VERSION = len(STEPS)
