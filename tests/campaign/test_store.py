@@ -18,6 +18,7 @@ import torch
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, certified, drawn, finding
+from shakeproof.campaign.ledger import LEASE
 from shakeproof.campaign.schema import APPLICATION, VERSION
 from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
