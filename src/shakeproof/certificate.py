@@ -1,7 +1,7 @@
 """Certificates: an answer with all that the independent checker needs to find it again, and nothing it has to believe.
 
-The prover hands over where to look: the ends of the pieces of a sweep, the boxes of a search, a witness. Each leaf is
-shown to the checker before the certificate is handed out, and cut further where its simpler rule does not suffice.
+The prover says where to look: stretches of a path, the boxes of a search, a witness. The checker is asked about leaves
+until it proves all of them, and accepts the whole certificate before it is handed out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 import shakeproof
 from shakeproof import checker
+from shakeproof.budget import GIB, Budget, now
 from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Enumerated, by_class
@@ -28,11 +30,15 @@ from shakeproof.search import Tree
 from shakeproof.verdict import Status
 
 Floats = NDArray[np.float64]
-# A leaf that the checker cannot prove is halved, so many times at most, as long as it is wider than this share of the
-# domain; around a change of class, what is left then is a gap.
-HALVINGS, NARROWEST, MOST_LEAVES = 60, 1e-9, 10**6
+# A leaf that the checker does not prove is cut into 2 to MOST_PARTS parts, as long as it is wider than this share of
+# the domain; around a change of class, what is left then is a gap.
+MOST_PARTS, NARROWEST, MOST_LEAVES = 16, 1e-9, 10**6
+# What a leaf loses to its width grows about like this power of it: how many parts are needed follows from that.
+GROWTH = 1.5
 OPEN = -1  # the winner of a leaf of which nothing is claimed
 NEAR = (0.9e-9, 1e-7, 1e-5)
+# How long a certificate may take unless something else is said, in seconds.
+CERTIFICATE_SECONDS = 300.0
 TOO_SIMPLE = "the checker's simpler bounds do not prove this answer"
 
 
@@ -40,45 +46,57 @@ class NoCertificateError(InputError):
     """Why there is no certificate of an answer, in one sentence."""
 
 
-def certificate(network: Deployed, result: Result, profile: bool = False) -> bytes:
-    """The certificate of an answer, as the checker has accepted it.
+class LateCertificateError(NoCertificateError):
+    """The time for a certificate was up."""
+
+
+def certificate(network: Deployed, result: Result, profile: bool = False, timeout: float | None = None) -> bytes:
+    """The certificate of an answer, as the checker has accepted it; `timeout` in seconds.
 
     With `profile`, of an exact answer that is not safe: which class wins on every stretch, but for gaps around changes.
     """
+    budget = Budget.starting(timeout, GIB)
     header, pixels, model = _asked(network, result)
     if isinstance(result.proof, Enumerated):
         return _of_enumeration(network, header, pixels, result.proof, profile)
-    question, label = _question(network, header, pixels, model), header["label"]
+    leaves = _Leaves(_question(network, header, pixels, model), result.query.name, timeout, budget)
     if result.status is not Status.SAFE:
         of = _of_profile if profile and result.profile else _of_witness
-        return of(question, header, pixels, result)
-    if len(result.query.strengths) == 1:
-        (ends,) = _stretches(question, _ends(result), label, result.query.name)
-        return pack(header | {"claim": "safe"}, {"pixels": pixels, "cuts": ends[1:-1]})
-    root = _grown(result)
-    for _ in range(HALVINGS):
-        leaves = list(root.leaves())
-        low, high = (np.array([getattr(leaf, side) for leaf in leaves]) for side in ("low", "high"))
-        weak = np.flatnonzero(~(question.margins(low, high, label) > 0))
-        if not len(weak):
-            axes, cuts = root.written()
-            return pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
-        if len(leaves) + len(weak) > MOST_LEAVES:
-            break
-        for number in weak.tolist():
-            leaves[number].halve()
-    raise NoCertificateError(f"{result.query.name}: {TOO_SIMPLE}")
+    else:
+        of = _of_path if len(result.query.strengths) == 1 else _of_boxes
+    made = of(leaves, header, pixels, result)
+    leaves.check_time(_count(made))
+    outcome = checker.check(made, model)
+    if not outcome.accepted:
+        raise NoCertificateError(f"{result.query.name}: the checker refuses its certificate: {outcome.sentence}")
+    return made
 
 
-def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, bytes]:
-    """What is asked, in the checker's words: the header's part of it, the pixels, and the model."""
-    query, path = result.query, Path(network.name)
+def _count(made: bytes) -> int:
+    """How many leaves a certificate has."""
+    _, arrays = checker.unpack(made)
+    return len(arrays.get("cuts", ())) + 1
+
+
+def check_certifiable(network: Deployed, result: Result) -> None:
+    """Refuse an answer of which there is no certificate, whatever time is given."""
+    query = result.query
     if result.status is Status.UNDECIDED:
         raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
-    if path.suffix not in (".onnx", ".gz") or not path.is_file():
+    if Path(network.name).suffix not in (".onnx", ".gz"):
         raise NoCertificateError(f"{network.name}: certificates are about ONNX files")
+
+
+def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, bytes]:
+    """What is asked, in the checker's words: the header's part of it, the pixels, and the model."""
+    check_certifiable(network, result)
+    query, path = result.query, Path(network.name)
+    assert isinstance(query.perturbation, Perturbation)
+    assert query.image is not None
+    if not path.is_file():
+        raise NoCertificateError(f"{network.name}: certificates are about ONNX files, and this one is gone")
     model = path.read_bytes()
     if hashlib.sha256(model).hexdigest() != network.identity:
         raise NoCertificateError(
@@ -162,38 +180,72 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
     return body + hashlib.sha256(body).digest()
 
 
-def _of_witness(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+class _Leaves:
+    """What the checker proves of leaves, asked as long as there is time. A leaf takes it about so many `seconds`."""
+
+    def __init__(self, question: checker.Question, name: str, timeout: float | None, budget: Budget) -> None:
+        self.question, self.name, self.timeout, self.budget, self.seconds = question, name, timeout, budget, 0.0
+
+    def margins(self, low: Floats, high: Floats, winner: int, over: int | None = None) -> Floats:
+        """Of boxes (n, m); see `checker.Question.margins`."""
+        self.check_time(len(low))
+        found, began = np.full(len(low), np.nan), now()
+        for some in self.budget.slices(len(low), MOST_LEAVES, first=16):
+            found[some] = self.question.margins(low[some], high[some], winner, over)
+        self.check_time()
+        self.seconds = (now() - began) / max(1, len(low))
+        return found
+
+    def check_time(self, ahead: int = 0) -> None:
+        """Stop if the time is up, or would be after so many more leaves."""
+        if self.budget.is_late(ahead * self.seconds):
+            raise LateCertificateError(f"{self.name}: its certificate takes longer than {self.timeout:g} s")
+
+    def unproved(self) -> NoCertificateError:
+        return NoCertificateError(f"{self.name}: {TOO_SIMPLE}")
+
+
+def _of_witness(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     found, label = result.counterexample, result.label
     z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
-    rivals = [result.predicted] if found is None else [found.winner]
-    for rival in rivals:
-        if rival is not None and question.margins(np.array([z]), np.array([z]), rival, over=label)[0] > 0:
-            arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8"), "winners": np.array([rival], dtype="<i2")}
-            return pack(header | {"claim": "unsafe"}, arrays)
-    raise NoCertificateError(f"{result.query.name}: the label loses by less than the checker can tell from rounding")
+    rival = result.predicted if found is None else found.winner
+    if rival is None or not leaves.margins(np.array([z]), np.array([z]), rival, over=label)[0] > 0:
+        raise NoCertificateError(f"{leaves.name}: the label loses by less than the checker can tell from rounding")
+    arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8"), "winners": np.array([rival], dtype="<i2")}
+    return pack(header | {"claim": "unsafe"}, arrays)
 
 
-def _of_profile(question: checker.Question, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+def _of_path(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+    """Of a safe answer with one strength."""
+    (end,), rows = result.query.strengths, _rows(result)
+    cells = rows if isinstance(result.proof, BoundedCells) else np.array([0.0, end])
+    (ends,) = _stretches(leaves, cells, rows, header["label"], whole=True)
+    return pack(header | {"claim": "safe"}, {"pixels": pixels, "cuts": ends[1:-1]})
+
+
+def _of_profile(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     """Each stretch of the profile, as much of it as can be proved: around a change of class there is a gap."""
     (end,) = result.query.strengths
-    rows, ends, winners = _ends(result), np.zeros(1), list[int]()
+    rows, ends, winners = _rows(result), np.zeros(1), list[int]()
     for stretch in by_class(result.profile):
-        # close to a change of class, where most of it can still be proved
-        after = [stretch.start + near for near in NEAR if stretch.start > 0]
-        before = [stretch.end - near for near in NEAR if stretch.end < end]
-        inner = np.union1d(rows, [*after, *before])
+        # close to a change of class, where most of it can still be proved, on the last piece before it as a whole
+        first, last = np.searchsorted(rows, stretch.start, "right"), np.searchsorted(rows, stretch.end) - 1
+        after = [*(stretch.start + near * end for near in NEAR), *rows[first : first + 1]] if stretch.start > 0 else []
+        before = [*(stretch.end - near * end for near in NEAR), *rows[last : last + 1]] if stretch.end < end else []
+        inner = np.unique([*after, *before])
         inner = inner[(inner > stretch.start) & (inner < stretch.end)]
-        for proved in _stretches(question, np.array([stretch.start, *inner, stretch.end]), stretch.winner):
+        cells = np.array([stretch.start, *inner, stretch.end])
+        for proved in _stretches(leaves, cells, rows, stretch.winner):
             if proved[0] > ends[-1]:
                 ends, winners = np.append(ends, proved[0]), [*winners, OPEN]
             ends, winners = np.append(ends, proved[1:]), [*winners, *[stretch.winner] * (len(proved) - 1)]
     if ends[-1] != end or winners[:1] in ([], [OPEN]):
-        raise NoCertificateError(f"{result.query.name}: the class at an end of the path is not provable")
+        raise NoCertificateError(f"{leaves.name}: the class at an end of the path is not provable")
     arrays = {"pixels": pixels, "cuts": ends[1:-1], "winners": np.array(winners, dtype="<i2")}
     return pack(header | {"claim": "profile"}, arrays)
 
 
-def _ends(result: Result) -> Floats:
+def _rows(result: Result) -> Floats:
     """Where the prover cut the only strength."""
     if isinstance(result.proof, BoundedCells):
         cells = result.proof.cells
@@ -201,31 +253,87 @@ def _ends(result: Result) -> Floats:
     return result.curve.z if len(result.curve.z) > 1 else np.repeat(result.curve.z, 2)
 
 
-def _stretches(question: checker.Question, ends: Floats, winner: int, whole: str | None = None) -> list[Floats]:
-    """The same ends and more, such that the checker proves every leaf, in stretches: slivers that it cannot prove are
-    left out. Of a query that is to be proved as a `whole`, whose name that is, nothing may be.
+def _stretches(leaves: _Leaves, cells: Floats, rows: Floats, winner: int, whole: bool = False) -> list[Floats]:
+    """The ends of leaves that the checker proves, in stretches without gaps, of the cells with these ends.
+
+    The checker is asked about wide leaves first, since most of them hold: a leaf for each piece of the sweep would take
+    fifty times as long. A leaf that it does not prove is cut into as many parts as are likely to hold. What cannot be
+    proved even at single strengths is left out; of a `whole`, nothing may be.
     """
-    low, high = ends[:-1], ends[1:]
+    low, high = cells[:-1], cells[1:]
+    narrow = NARROWEST * max(float(rows[-1]), NARROWEST)
     proved: list[tuple[Floats, Floats]] = []
-    narrow = NARROWEST * max(float(ends[-1]), NARROWEST)
-    for _ in range(HALVINGS):
-        holds = question.margins(low[:, None], high[:, None], winner) > 0
+    while len(low):
+        margins = leaves.margins(low[:, None], high[:, None], winner)
+        holds = margins > 0
         proved.append((low[holds], high[holds]))
-        low, high = low[~holds], high[~holds]
+        low, high, margins = low[~holds], high[~holds], margins[~holds]
         wide = high - low > narrow
-        if (whole is not None and not wide.all()) or len(low) > MOST_LEAVES:
-            raise NoCertificateError(f"{whole}: {TOO_SIMPLE}")
-        low, high = low[wide], high[wide]
-        if not len(low):
-            break
-        middle = low + (high - low) / 2
-        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        if len(low) > MOST_LEAVES or (whole and not wide.all()):
+            raise leaves.unproved()
+        low, high, margins = low[wide], high[wide], margins[wide]
+        middle = (low + (high - low) / 2)[:, None]
+        at_point = leaves.margins(middle, middle, winner)
+        if whole and not (at_point > 0).all():
+            raise leaves.unproved()
+        low, high = _cut(leaves, winner, rows, low, high, _parts(margins, at_point))
+    return _joined(proved)
+
+
+def _parts(margins: Floats, at_point: Floats) -> NDArray[np.int64]:
+    """Into how many parts leaves should be cut that are not proved; 0 where not even their middle is."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        needed = ((at_point - margins) / at_point) ** (1 / GROWTH)
+    parts = np.clip(np.ceil(np.where(np.isfinite(needed), needed, MOST_PARTS)), 2, MOST_PARTS)
+    return np.where(at_point > 0, parts, 0).astype(np.int64)
+
+
+def _cut(
+    leaves: _Leaves, winner: int, rows: Floats, low: Floats, high: Floats, parts: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Leaves cut evenly, or at the prover's rows if there are fewer: between two rows, every neuron is affine. Of a
+    leaf whose middle cannot be proved, the halves are kept whose other end can be.
+    """
+    made: list[tuple[float, float]] = []
+    for start, stop, count in zip(low.tolist(), high.tolist(), parts.tolist(), strict=True):
+        if count:
+            inner = rows[np.searchsorted(rows, start, "right") : np.searchsorted(rows, stop)]
+            cuts = inner if 0 < len(inner) < count else start + (stop - start) * np.arange(1, count) / count
+            made += pairwise(np.unique([start, *cuts, stop]).tolist())
+            continue
+        ends = np.array([[start], [stop]])
+        holds, middle = leaves.margins(ends, ends, winner) > 0, start + (stop - start) / 2
+        made += [(start, middle)] * bool(holds[0]) + [(middle, stop)] * bool(holds[1])
+    starts, stops = np.array(made).reshape(-1, 2).T
+    return starts, stops
+
+
+def _joined(proved: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
+    """Leaves by their ends, those next to each other in one list."""
     starts, stops = (np.concatenate(side) for side in zip(*proved, strict=True))
     order = starts.argsort()
     starts, stops = starts[order], stops[order]
     breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
     parts = zip(np.split(starts, breaks), np.split(stops, breaks), strict=True)
     return [np.append(some, after[-1]) for some, after in parts if len(some)]
+
+
+def _of_boxes(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+    """Of a safe answer with several strengths: the boxes of the prover's search, halved where the checker needs it."""
+    root, label = _grown(result), header["label"]
+    waiting, count = list(root.leaves()), 0
+    while waiting:
+        low, high = (np.array([getattr(leaf, side) for leaf in waiting]) for side in ("low", "high"))
+        weak = np.flatnonzero(~(leaves.margins(low, high, label) > 0))
+        middle = (low + (high - low) / 2)[weak]
+        count += len(waiting) + len(weak)
+        if count > MOST_LEAVES or not (leaves.margins(middle, middle, label) > 0).all():
+            raise leaves.unproved()
+        for number in weak.tolist():
+            waiting[number].halve()
+        waiting = [half for number in weak.tolist() for half in waiting[number].halves]
+    axes, cuts = root.written()
+    return pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
 
 
 @dataclass(eq=False)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 from campaign.running import COMMAND, QUICK, answered, desk_of, essence, written
 
 from shakeproof.campaign import Ledger, Pool, Store
+from shakeproof.errors import InputError
 
 MORE = (*QUICK, "box-blur:size=7", "sharpen:size=7", "motion-blur:size=7,angle=0", "defocus:radius=2")
 
@@ -122,6 +125,57 @@ def test_a_damaged_store_is_left_alone(tmp_path):
     assert "is damaged" in complaint(campaign(file))
     done = subprocess.run([*COMMAND, "table", str(tmp_path / "c.db")], capture_output=True, text=True, check=False)
     assert "is damaged" in complaint(done)
+
+
+def test_no_changed_byte_goes_unnoticed(tmp_path):
+    """SQLite does not notice a digit that has changed. Either the same is read, or the store is called damaged."""
+    file = written(tmp_path, images=2)
+    with desk_of(file) as desk, Pool(1) as pool:
+        pool.run(desk, lambda standing: None)
+    store, random = tmp_path / "c.db", Random(0)
+    before, data = essence(store), store.read_bytes()
+    noticed = 0
+    for _ in range(150):
+        place = random.randrange(len(data))
+        store.write_bytes(data[:place] + bytes([data[place] ^ 1 << random.randrange(8)]) + data[place + 1 :])
+        try:
+            assert essence(store) == before
+        except InputError:
+            noticed += 1
+    assert noticed > 30  # the rest is where nothing is kept
+
+
+def test_a_damaged_page_inside_a_table_is_one_line(tmp_path):
+    file = written(tmp_path, images=1)
+    with desk_of(file) as desk, Pool(1) as pool:
+        pool.run(desk, lambda standing: None)
+    data = (tmp_path / "c.db").read_bytes()
+    place = data.index(b'"status"')  # in an answer
+    (tmp_path / "c.db").write_bytes(data[:place] + b'"sTatus"' + data[place + 8 :])
+    assert "is damaged" in complaint(campaign(file))
+    done = subprocess.run([*COMMAND, "results", str(tmp_path / "c.db")], capture_output=True, text=True, check=False)
+    assert "is damaged" in complaint(done)
+
+
+def test_a_damaged_log_is_said_and_what_is_lost_is_asked_again(tmp_path):
+    """As a process leaves it that is killed; SQLite drops damaged pages, and all behind them, without a word."""
+    file = written(tmp_path, images=1)
+    with desk_of(file) as desk, Pool(1) as pool:
+        pool.run(desk, lambda standing: None)
+        left = tmp_path / "left"
+        left.mkdir()
+        for name in ("c.db", "c.db-wal"):
+            shutil.copy(tmp_path / name, left / name)
+    whole = (left / "c.db-wal").read_bytes()
+    place = whole.rindex(b'"status"')
+    for damaged, lines in ((False, 0), (True, 1)):
+        store = tmp_path / f"{damaged}.db"
+        shutil.copy(left / "c.db", store)
+        log = whole[:place] + b'"sTatus"' + whole[place + 8 :] if damaged else whole
+        Path(f"{store}-wal").write_bytes(log)
+        done = campaign(file, "--store", str(store))
+        assert (done.returncode, answered(store)) == (0, 4)
+        assert done.stderr.count("-wal: is damaged; answers in") == lines
 
 
 def test_a_vanished_model_is_one_line(tmp_path):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
-from campaign.running import QUICK, desk_of, essence, written
+from campaign.running import QUICK, SLOW, SLOWLY, desk_of, essence, written
 
 from shakeproof import demo
-from shakeproof.campaign import Pool, Store, workers
+from shakeproof.campaign import Ledger, Pool, Store, workers
 from shakeproof.errors import InputError
 
 distributed = pytest.importorskip("distributed")
@@ -85,6 +88,68 @@ def test_windows_on_local_workers(expected, tmp_path):
     assert essence(tmp_path / "c.db") == expected
     with Store.open(tmp_path / "c.db") as opened:
         assert opened.campaign().answered == 4 * len(QUICK)
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """A scheduler and a worker, each a process."""
+    file, dask = tmp_path / "scheduler.json", [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard"]
+    options = {
+        "scheduler": ("--host", "127.0.0.1", "--port", "0"),
+        "worker": ("--nthreads", "1", "--no-nanny"),
+    }
+    scheduler, worker = (
+        subprocess.Popen(
+            [*(word.format(name) for word in dask), *words, "--scheduler-file", str(file)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        for name, words in options.items()
+    )
+    while not file.exists() or not file.read_text():
+        time.sleep(0.05)
+    yield json.loads(file.read_text())["address"], scheduler, worker
+    for process in (scheduler, worker):
+        process.kill()
+        process.wait()
+
+
+def when_busy(pool, act) -> threading.Thread:
+    """Does something as soon as a task is in flight."""
+
+    def wait() -> None:
+        while not pool.in_flight:
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_scheduler_that_dies_is_one_line(processes, tmp_path):
+    address, scheduler, _ = processes
+    with desk_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as desk, workers("dask", 1, address) as pool:
+        when_busy(pool, scheduler.kill)
+        with pytest.raises(InputError, match="the Dask scheduler is gone; start one, and the same command again"):
+            pool.run(desk, lambda standing: None)
+    with Ledger.open(tmp_path / "c.db") as ledger:  # nobody works on it any more, and no query is blamed
+        left = ledger.connection.execute("SELECT count(*) FROM queries WHERE owner IS NOT NULL OR deaths > 0")
+        assert left.fetchone() == (0,)
+
+
+def test_a_stopped_worker_of_a_cluster_is_noticed(processes, tmp_path, monkeypatch):
+    """It has no timeout, and is the only one: that there is no other is said, too."""
+    monkeypatch.setattr("shakeproof.campaign.cluster.SILENT", 4.0)
+    address, _, worker = processes
+    told = []
+    with desk_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as desk, workers("dask", 1, address) as pool:
+        monkeypatch.setattr("shakeproof.campaign.cluster.PATIENCE", 2.0)
+        when_busy(pool, lambda: worker.send_signal(signal.SIGSTOP))
+        with pytest.raises(InputError, match="has no workers any more"):
+            pool.run(desk, told.append)
+    assert any("gave no sign of life for 4 s" in notice for notice in told[-1].notices)
 
 
 def test_where_no_cluster_is_that_is_said(monkeypatch):

@@ -81,8 +81,8 @@ def test_a_whole_file(folder):
     assert found.preprocessing.resize == (32, 32)
     assert (found.preprocessing.mean, found.preprocessing.std) == ((0.5,), (0.5,))
     assert (found.settings.timeout, found.settings.memory, found.settings.method) == (30, 1.5, "exact")
-    assert found.settings.whole_curve  # certificates need it
-    assert found.certificates
+    assert not found.settings.whole_curve
+    assert found.certificates == 300.0
     assert found.class_names.words[0] == ("stop",)
     assert found.requirement.id == "R-7"
 
@@ -91,7 +91,7 @@ def test_the_least_that_a_file_may_say(folder, monkeypatch):
     text = 'models = "signs.onnx"\nperturbations = ["box-blur:size=3"]\nimages.paths = "photos"'
     found = read_campaign(written(folder, text))
     assert (found.name, found.store, found.strengths) == ("c", folder / "c.db", (1.0,))
-    assert not found.certificates
+    assert found.certificates is None
     monkeypatch.chdir(folder)
     found = read_campaign("c.toml")
     assert found.asked[0].model == "signs.onnx"  # as one would type it

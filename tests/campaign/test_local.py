@@ -108,8 +108,51 @@ def test_a_timeout_is_enforced_from_outside(tmp_path, monkeypatch):
         thread.join()
         (error,) = desk.ledger.errors()
         assert (error.kind, desk.ledger.campaign().answered) == ("timeout", 1)
-        more_time = desk.ledger.waiting(desk.registered.id, 2.0, False)
+        more_time = desk.ledger.waiting(desk.registered.id, 2.0, None)
         assert [own.query for own in more_time] == [error.query]
+
+
+def test_a_stopped_worker_is_noticed_and_replaced_without_a_timeout(tmp_path, plain, monkeypatch):
+    monkeypatch.setattr("shakeproof.campaign.local.STOPPED", 0.5)
+    told = []
+    with desk_of(written(tmp_path)) as desk, Pool(1) as pool:
+        thread = killer(at_work(pool), how=signal.SIGSTOP)
+        pool.run(desk, told.append)
+        thread.join()
+        (notice,) = told[-1].notices
+        assert "was stopped; another takes its place" in notice
+        assert not desk.ledger.campaign().failed
+    assert same(tmp_path / "c.db", plain)
+
+
+def test_a_certificate_never_costs_an_answer(tmp_path, plain, monkeypatch):
+    """The worker that makes one is killed each time; answers are there before, and stay."""
+    file = written(tmp_path, more="").read_text()
+    (tmp_path / "c.toml").write_text("certificates = true\n" + file)
+    with desk_of(tmp_path / "c.toml") as desk, Pool(1) as pool:
+        certifying = lambda: [own.process.pid for own in [*pool.workers] if own.task is not None and own.task.certify]  # noqa: E731
+        thread = killer(certifying)
+        pool.run(desk, nobody)
+        thread.join()
+        assert desk.ledger.campaign().answered == 16
+        found = {own.query: own for own in desk.ledger.profiles()}
+        assert all(own.certificate or own.unproved for own in found.values())
+    assert same(tmp_path / "c.db", plain)
+
+
+def test_a_certificate_that_takes_too_long_is_asked_for_again_with_more_time(tmp_path, plain):
+    file = written(tmp_path, images=1).read_text()
+    for seconds, made in ((1e-9, 0), (1e-9, 0), (60.0, 4)):
+        (tmp_path / "c.toml").write_text(f"certificates = true\ncertificate_timeout = {seconds}\n{file}")
+        with desk_of(tmp_path / "c.toml") as desk, Pool(1) as pool:
+            pool.run(desk, nobody)
+            profiles = list(desk.ledger.profiles())
+            assert len(profiles) == 4
+            assert sum(own.certificate is not None for own in profiles) == made
+            late, why = desk.ledger.without_certificates(desk.registered.id)
+            assert late == 4 - made
+            assert made or "its certificate takes longer than 1e-09 s" in why
+            assert all((own.unproved is None) == bool(made) for own in profiles)
 
 
 def test_a_model_that_vanishes_leaves_its_queries_open(tmp_path):

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, drawn, finding
+from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, certified, drawn, finding
 from shakeproof.campaign.ledger import LEASE
 from shakeproof.campaign.schema import APPLICATION, VERSION
 from shakeproof.digests import question_digest
@@ -49,14 +50,13 @@ def asked(ledger: Ledger, network, results, settings=SETTINGS, toml="[campaign]"
 def store(tmp_path, demo_network, results) -> Path:
     with Ledger.open(tmp_path / "s.db") as ledger:
         campaign = asked(ledger, demo_network, results)
-        waiting = ledger.waiting(campaign, None, False)
-        ledger.add(
-            [
-                finding(own.query, demo_network, result, "signs.onnx", certificates=number == 0)
-                for number, (own, result) in enumerate(zip(waiting, results, strict=True))
-            ],
-            None,
-        )
+        waiting = ledger.waiting(campaign, None, None)
+        found = [
+            finding(own.query, demo_network, result, "signs.onnx", certificates=number == 0)
+            for number, (own, result) in enumerate(zip(waiting, results, strict=True))
+        ]
+        ledger.add(found, None)
+        ledger.certify([certified(waiting[0].query, demo_network, results[0], 60.0)], 60.0)
     return tmp_path / "s.db"
 
 
@@ -145,7 +145,7 @@ def test_one_profile_answers_all_strengths(store, demo_network, results):
             ("slower", (1.0,), replace(SETTINGS, memory=1.0, timeout=3.0, whole_curve=True), 0),
         ):
             campaign = asked(ledger, demo_network, results, settings, toml, strengths)
-            assert len(ledger.waiting(campaign, None, False)) == missing
+            assert len(ledger.waiting(campaign, None, None)) == missing
         record = next(iter(ledger.profiles())).record
         assert record.strength == 1.0
     for result in results:
@@ -177,15 +177,15 @@ def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, r
     assert late.reason == "timeout"
     with Ledger.open(tmp_path / "s.db") as ledger:
         campaign = asked(ledger, demo_network, [late])
-        (own,) = ledger.waiting(campaign, 5.0, False)
+        (own,) = ledger.waiting(campaign, 5.0, None)
         ledger.add([finding(own.query, demo_network, late, "m", False)], timeout=5.0)
-        assert not ledger.waiting(campaign, 5.0, False)
-        assert not ledger.waiting(campaign, 1.0, False)
-        assert ledger.waiting(campaign, 6.0, False) == ledger.waiting(campaign, None, False) == [own]
+        assert not ledger.waiting(campaign, 5.0, None)
+        assert not ledger.waiting(campaign, 1.0, None)
+        assert ledger.waiting(campaign, 6.0, None) == ledger.waiting(campaign, None, None) == [own]
         assert ledger.campaign().answered == 1  # it is kept until there is a better one
         ledger.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
-        assert not ledger.waiting(campaign, None, False)
-        assert ledger.waiting(campaign, None, True) == [own]  # without a certificate
+        assert not ledger.waiting(campaign, None, None)
+        assert ledger.waiting(campaign, None, 9.0) == [replace(own, is_answered=True)]  # without a certificate
 
 
 def test_an_answer_is_not_lost_to_one_that_ran_out_of_time(store, demo_network):
@@ -193,12 +193,12 @@ def test_an_answer_is_not_lost_to_one_that_ran_out_of_time(store, demo_network):
     late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
     with Ledger.open(store) as ledger:
         campaign, before = ledger.campaign().id, [profile.record for profile in ledger.profiles()]
-        waiting = ledger.waiting(campaign, 5.0, True)
+        waiting = ledger.waiting(campaign, 5.0, 9.0)
         query = waiting[0].query
         ledger.add([finding(query, demo_network, late, "m", True)], timeout=5.0)
         assert [profile.record for profile in ledger.profiles()] == before
-        assert query not in [item.query for item in ledger.waiting(campaign, 5.0, True)]  # until there is more time
-        assert ledger.waiting(campaign, 6.0, True) == waiting
+        assert query not in [item.query for item in ledger.waiting(campaign, 5.0, 9.0)]  # until there is more time
+        assert ledger.waiting(campaign, 6.0, 9.0) == waiting
         assert ledger.campaign().failed == 0
 
 
@@ -214,52 +214,70 @@ def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):
     path = tmp_path / "s.db"
     with Ledger.open(path) as mine, Ledger.open(path) as theirs:
         campaign = asked(mine, demo_network, results)
-        queries = [own.query for own in mine.waiting(campaign, None, False)]
+        queries = [own.query for own in mine.waiting(campaign, None, None)]
         theirs.owner = f"{theirs.owner}1"  # another process of another machine, or of this one
-        assert mine.claim(queries[:3], None, False) == queries[:3]
-        assert theirs.claim(queries[:5], None, False) == queries[3:5]
+        assert mine.claim(queries[:3], None, None) == queries[:3]
+        assert theirs.claim(queries[:5], None, None) == queries[3:5]
         mine.release(queries[:1])
-        assert theirs.claim(queries[:3], None, False) == queries[:1]
+        assert theirs.claim(queries[:3], None, None) == queries[:1]
         mine.add([finding(queries[1], demo_network, results[1], "m", False)], None)
         mine.release()
-        assert theirs.claim(queries[:3], None, False) == [queries[2]]
-        assert mine.claim(queries[:5], None, False) == []
-        theirs.connection.execute("UPDATE queries SET lease = lease - ?", (LEASE + 1,))
-        assert mine.claim(queries[:5], None, False) == [queries[0], *queries[2:5]]
+        assert theirs.claim(queries[:3], None, None) == [queries[2]]
+        assert mine.claim(queries[:5], None, None) == []
+
+
+@pytest.mark.parametrize("jump", [-(10**9), 0, 10**9])
+def test_a_silent_owner_loses_its_queries_whatever_the_time_of_day(tmp_path, demo_network, results, monkeypatch, jump):
+    """An owner on another machine, whose clock was set: what counts is whether its number changes while we look on."""
+    clock = [0.0]
+    monkeypatch.setattr("shakeproof.campaign.ledger.now", lambda: clock[0])
+    with Ledger.open(tmp_path / "s.db") as mine, Ledger.open(tmp_path / "s.db") as theirs:
+        campaign = asked(mine, demo_network, results)
+        queries = [own.query for own in mine.waiting(campaign, None, None)]
+        theirs.owner, theirs.beats = "elsewhere 1 1", max(0, int(time.time()) + jump)
+        assert theirs.claim(queries, None, None) == queries
+        for _ in range(5):  # it counts on
+            theirs.renew()
+            clock[0] += LEASE / 2
+            mine.renew()
+            assert mine.claim(queries, None, None) == []
+        clock[0] += LEASE + 1  # it does not any more
+        mine.renew()
+        assert mine.claim(queries, None, None) == queries
 
 
 def test_what_a_dead_process_claimed_is_free_at_once(tmp_path, demo_network, results):
     path = tmp_path / "s.db"
     claims = (
         "import sys\nfrom shakeproof.campaign import Ledger\n"
-        f"Ledger.open({str(path)!r}).claim([1, 2], None, False)\nprint('done', flush=True)\nsys.stdin.read()\n"
+        f"Ledger.open({str(path)!r}).claim([1, 2], None, None)\nprint('done', flush=True)\nsys.stdin.read()\n"
     )
     with Ledger.open(path) as ledger:
         asked(ledger, demo_network, results)
         other = subprocess.Popen([sys.executable, "-c", claims], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert other.stdout.readline() == b"done\n"
         ledger.renew()
-        assert ledger.claim([1, 2], None, False) == []
+        assert ledger.claim([1, 2], None, None) == []
         other.kill()
         other.wait()
         ledger.renew()
-        assert ledger.claim([1, 2], None, False) == [1, 2]
+        assert ledger.claim([1, 2], None, None) == [1, 2]
 
 
 def test_errors_are_no_answers_and_can_be_asked_again(tmp_path, demo_network, results):
     with Ledger.open(tmp_path / "s.db") as ledger:
         campaign = asked(ledger, demo_network, results[:2])
-        first, second = (own.query for own in ledger.waiting(campaign, None, False))
+        first, second = (own.query for own in ledger.waiting(campaign, None, None))
         assert [ledger.count_death(first), ledger.count_death(first)] == [1, 2]
-        assert [own.deaths for own in ledger.waiting(campaign, None, False)] == [2, 0]
+        assert [own.deaths for own in ledger.waiting(campaign, None, None)] == [2, 0]
         ledger.fail(first, "crash", "three workers died of it")
         ledger.fail(second, "timeout", "stopped after 5 s", timeout=5.0)
-        assert not ledger.waiting(campaign, 5.0, False)
-        assert [own.query for own in ledger.waiting(campaign, None, False)] == [second]
+        assert not ledger.waiting(campaign, 5.0, None)
+        assert [own.query for own in ledger.waiting(campaign, None, None)] == [second]
         assert [(error.kind, error.query) for error in ledger.errors()] == [("crash", first), ("timeout", second)]
         assert (ledger.campaign().answered, ledger.campaign().failed) == (0, 2)
         ledger.forget_errors(campaign)
-        assert [own.deaths for own in ledger.waiting(campaign, None, False)] == [0, 0]
+        assert [own.deaths for own in ledger.waiting(campaign, None, None)] == [0, 0]
 
 
 def said_of(path: Path, opener=Store) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shakeproof.campaign.desk import Desk, Standing
     from shakeproof.campaign.engines import workers
     from shakeproof.campaign.file import Campaign, read_campaign
-    from shakeproof.campaign.findings import Finding, finding
+    from shakeproof.campaign.findings import Certified, Finding, certified, finding
     from shakeproof.campaign.keeping import keep
     from shakeproof.campaign.ledger import Item, Ledger
     from shakeproof.campaign.local import Pool, default_jobs
@@ -49,7 +49,9 @@ _HOMES = {
         "read_campaign",
     ),
     "findings": (
+        "Certified",
         "Finding",
+        "certified",
         "finding",
     ),
     "keeping": ("keep",),
@@ -85,6 +87,7 @@ _HOMES = {
 
 __all__ = [
     "Campaign",
+    "Certified",
     "Desk",
     "DrawnCurve",
     "Finding",
@@ -104,6 +107,7 @@ __all__ = [
     "StoredModel",
     "StoredProfile",
     "Workbench",
+    "certified",
     "default_jobs",
     "drawn",
     "finding",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from shakeproof.budget import now
 from shakeproof.campaign.asking import Registered
 from shakeproof.campaign.file import Campaign
-from shakeproof.campaign.findings import Finding
+from shakeproof.campaign.findings import Certified, Finding
 from shakeproof.campaign.ledger import LEASE, Ledger, Waiting
-from shakeproof.campaign.working import AskedQuestion, Failure, FoundWindow, Task
+from shakeproof.campaign.working import AskedQuestion, Failure, FoundWindow, Outcome, Task
 
 # A query that so many workers died of is given up.
 MOST_DEATHS = 3
@@ -25,7 +26,8 @@ LOOK_AGAIN = 1.0
 class Standing:
     """How far a campaign has come: of `total` queries, `settled` need no more work, as `before` did when it began.
 
-    `statuses` counts the answers, and errors, of this run, which has taken so many seconds.
+    `statuses` counts the answers, and errors, of this run, which has taken so many seconds. `notices` are lines about
+    what went wrong on the way.
     """
 
     total: int
@@ -33,6 +35,7 @@ class Standing:
     settled: int
     statuses: Mapping[str, int]
     seconds: float
+    notices: Sequence[str] = ()
 
     @property
     def rate(self) -> float:
@@ -46,11 +49,15 @@ class Desk:
     def __init__(self, campaign: Campaign, registered: Registered, ledger: Ledger, jobs: int) -> None:
         self.campaign, self.registered, self.ledger, self.jobs = campaign, registered, ledger, jobs
         self.timeout, self.certificates = campaign.settings.timeout, campaign.certificates
+        self.run = uuid4().hex
+        self.notices: list[str] = [*ledger.notices]
         self.unusable: dict[int, str] = {}
         self.alone: set[int] = set()
-        self.statuses: Counter[str] = Counter()
+        self.outcomes: dict[int, str] = {}
         self.out: set[int] = set()
-        # Queries that were cut into windows: tasks that wait, and what was swept so far.
+        # Answers whose certificates are due, as soon as the task that they are from is done.
+        self.due: set[int] = set()
+        # Tasks that wait: of queries that were cut into windows, of certificates. And what was swept so far.
         self.cut: deque[Task] = deque()
         self.parts: dict[int, dict[int, FoundWindow]] = {}
         self.whole: dict[int, Task] = {}
@@ -67,7 +74,7 @@ class Desk:
         """Ask the store what is missing. Images that share a perturbation go together: they are convolved at once."""
         waiting = self.ledger.waiting(self.registered.id, self.timeout, self.certificates)
         mine = [own for own in waiting if own.query not in self.out and own.model not in self.unusable]
-        self.queue = deque(sorted(mine, key=lambda own: (own.model, own.perturbation)))
+        self.queue = deque(sorted(mine, key=lambda own: (own.is_answered, own.model, own.perturbation)))
         self.settled, self.looked = self.total - len(waiting), now()
 
     def next_task(self) -> Task | None:
@@ -88,6 +95,7 @@ class Desk:
     def _is_cut(self, waiting: Waiting) -> bool:
         """Whether a query is swept in windows, which are tasks of their own."""
         can_be = self.campaign.windows > 1 and self.registered.models[waiting.model].cuttable
+        can_be = can_be and not waiting.is_answered
         return can_be and self.ledger.perturbation(waiting.perturbation).parameters == 1
 
     def _first_window(self, task: Task) -> Task:
@@ -117,8 +125,14 @@ class Desk:
         if self.jobs > 1:
             size = min(size, max(FEWEST, len(self.queue) // (SHARES * self.jobs)))
         some = [first]
+        alike = (first.model, first.is_answered)
         while self.queue and len(some) < size:
-            if self.queue[0].model != first.model or self._is_alone(self.queue[0]) or self._is_cut(self.queue[0]):
+            following = self.queue[0]
+            if (
+                (following.model, following.is_answered) != alike
+                or self._is_alone(following)
+                or self._is_cut(following)
+            ):
                 break
             some.append(self.queue.popleft())
         return some
@@ -139,6 +153,8 @@ class Desk:
             ],
             settings=self.campaign.settings,
             certificates=self.certificates,
+            certify=some[0].is_answered,
+            run=self.run,
         )
 
     def is_done(self) -> bool:
@@ -149,21 +165,37 @@ class Desk:
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
-    def take(self, results: Iterable[Finding | Failure | FoundWindow]) -> None:
-        """Write down answers, and why there are none; keep parts of answers until they are whole."""
-        findings = []
+    def take(self, results: Iterable[Outcome]) -> None:
+        """Write down answers, certificates, and why there are none; keep parts of answers until they are whole."""
+        findings, certificates = [], []
         for result in results:
             if isinstance(result, FoundWindow):
                 self._add_part(result)
                 continue
-            self._forget({result.query})
             if isinstance(result, Finding):
                 findings.append(result)
-                self._count(result.record["status"])
-            else:
+                self.outcomes[result.query] = result.record["status"]
+                if result.is_due:
+                    self.due.add(result.query)
+                    continue
+            self._forget({result.query})
+            if isinstance(result, Failure):
                 self._fail(result.query, result.kind, result.message)
+                continue
+            self.settled += 1
+            if isinstance(result, Certified):
+                certificates.append(result)
         if findings:
             self.ledger.add(findings, self.timeout)
+        if certificates and self.certificates is not None:
+            self.ledger.certify(certificates, self.certificates)
+
+    def done(self, task: Task) -> None:
+        """A task has come to its end: the certificates of its answers are next, where the answers are still known."""
+        due = [question for question in task.questions if question.query in self.due]
+        self.due -= {*task.queries}
+        if due:
+            self.cut.appendleft(replace(task, questions=due, certify=True, window=None, swept=()))
 
     def lose(self, queries: Sequence[int], kind: str, message: str) -> None:
         """A worker ended before it answered some queries. Of several, nobody knows which it died of: each is tried on
@@ -178,7 +210,7 @@ class Desk:
         self.put_back(queries)
 
     def put_back(self, queries: Sequence[int]) -> None:
-        """Queries that nobody works on any more."""
+        """Queries that nobody works on any more; those that are answered have only lost their certificates."""
         self._forget({*queries})
         self.ledger.release(queries)
         self.look()
@@ -199,21 +231,24 @@ class Desk:
         """Leave to others what is not answered."""
         self.ledger.release()
 
+    @property
+    def statuses(self) -> Counter[str]:
+        """How many of this run's answers are of each kind, and how many errors there are."""
+        return Counter([*self.outcomes.values()])
+
     def standing(self) -> Standing:
-        return Standing(self.total, self.before, self.settled, self.statuses, now() - self.started)
+        return Standing(self.total, self.before, self.settled, self.statuses, now() - self.started, self.notices)
 
     def _fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
         self.ledger.fail(query, kind, message, timeout)
-        self._count("error")
+        self.outcomes.setdefault(query, "error")  # without a certificate, an answer is one
+        self.settled += 1
 
     def _forget(self, queries: set[int]) -> None:
         """Nothing more is expected of queries, nor of their parts."""
         self.out -= queries
+        self.due -= queries
         self.cut = deque(task for task in self.cut if not queries & {*task.queries})
         for query in queries:
             self.parts.pop(query, None)
             self.whole.pop(query, None)
-
-    def _count(self, outcome: str) -> None:
-        self.statuses[outcome] += 1
-        self.settled += 1

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from shakeproof.campaign.image_lists import PicturesAsked, asked_of_benchmark, asked_of_models
 from shakeproof.campaign.stored import Requirement
+from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.classes import ClassNames, read_class_names
 from shakeproof.errors import InputError
 from shakeproof.files import read_text
@@ -22,7 +23,7 @@ from shakeproof.settings import Settings
 
 Table = Mapping[str, Any]
 # What a file may hold, and what of that are tables; what follows from it is in docs/reference/campaign.md.
-KEYS = ("name", "store", "models", "strengths", "certificates", "perturbations")
+KEYS = ("name", "store", "models", "strengths", "certificates", "certificate_timeout", "perturbations")
 TABLES = {
     "images": ("paths", "csv", "benchmark", "only", "array", "labels"),
     "preprocessing": ("file", "colour", "resize", "resample", "crop", "scale", "mean", "std"),
@@ -42,7 +43,10 @@ MOST_PERTURBATIONS, MOST_WINDOWS = 10_000, 1024
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a campaign file says. `asked` has the pictures that each model is asked about, before any is read."""
+    """What a campaign file says. `asked` has the pictures that each model is asked about, before any is read.
+
+    `certificates`: how many seconds each may take, if they are wanted.
+    """
 
     file: Path
     toml: str
@@ -52,7 +56,7 @@ class Campaign:
     perturbations: tuple[Perturbation, ...]
     strengths: tuple[float, ...]
     settings: Settings
-    certificates: bool = False
+    certificates: float | None = None
     windows: int = 1
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     image_shape: tuple[int, int, int] | None = None
@@ -94,7 +98,6 @@ class _Reader:
             self.refuse("[network] image_shape is channels, height and width, e.g. [3, 32, 32]")
         classes = self.value(network, "classes", str, None)
         settings = self.settings(said.get("analysis", {}))
-        certificates = self.value(said, "certificates", bool, False)
         return Campaign(
             file=self.file,
             toml=self.text,
@@ -103,8 +106,8 @@ class _Reader:
             asked=self.asked(said, self.value(said, "images", dict, {})),
             perturbations=self.perturbations(said.get("perturbations", [])),
             strengths=self.strengths(said),
-            settings=replace(settings, whole_curve=settings.whole_curve or certificates),
-            certificates=certificates,
+            settings=settings,
+            certificates=self.certificates(said),
             windows=self.windows(said.get("analysis", {})),
             preprocessing=self.preprocessing(said.get("preprocessing", {})),
             image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
@@ -190,6 +193,12 @@ class _Reader:
             return Settings(**values)
         except InputError as error:
             self.refuse(f"[analysis]: {error}")
+
+    def certificates(self, said: Table) -> float | None:
+        seconds = float(self.value(said, "certificate_timeout", float, CERTIFICATE_SECONDS))
+        if not seconds > 0:
+            self.refuse(f"certificate_timeout is a positive number of seconds, not {seconds:g}")
+        return seconds if self.value(said, "certificates", bool, False) else None
 
     def windows(self, said: Table) -> int:
         windows = int(self.value(said, "windows", int, 1))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from shakeproof.campaign.findings import finding
+from shakeproof.campaign.findings import certified, finding
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.stored import Requirement
+from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.digests import query_digest
 from shakeproof.network import Deployed
 from shakeproof.perturbation import Perturbation
@@ -36,11 +37,10 @@ def keep(
             question = query_digest(network, query, settings)
             items.append(Item(model, image, ledger.add_perturbation(query.perturbation), question, query.strengths))
         campaign = ledger.begin(name, "", name, requirement or Requirement(), (), settings, items)
-        numbers = [waiting.query for waiting in ledger.waiting(campaign, None, certificates)]
-        ledger.add(
-            [
-                finding(number, network, result, network.name, certificates)
-                for number, result in zip(numbers, results, strict=True)
-            ],
-            settings.timeout,
-        )
+        numbers = [waiting.query for waiting in ledger.waiting(campaign, None, None)]
+        answered = list(zip(numbers, results, strict=True))
+        found = [finding(number, network, result, network.name, certificates) for number, result in answered]
+        ledger.add(found, settings.timeout)
+        due = {own.query for own in found if own.is_due}
+        limit = CERTIFICATE_SECONDS
+        ledger.certify([certified(n, network, result, limit) for n, result in answered if n in due], limit)

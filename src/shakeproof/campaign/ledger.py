@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from shakeproof import __version__
-from shakeproof.campaign.findings import Finding
-from shakeproof.campaign.opening import closed, explained, opened, transaction
+from shakeproof.budget import now
+from shakeproof.campaign.findings import Certified, Finding
+from shakeproof.campaign.opening import closed, explained, opened_to_write, transaction
 from shakeproof.campaign.store import Store
 from shakeproof.campaign.stored import (
     PackedImage,
@@ -31,26 +32,33 @@ from shakeproof.network import Deployed
 from shakeproof.perturbation import Perturbation
 from shakeproof.settings import Settings
 
-# Whoever works on queries says so every now and then; after so many seconds of silence, others may take them.
+# Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many
+# seconds, by a clock that is never set, may take them. The time of day does not matter on either side.
 LEASE = 60
 NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
-SECONDS = "CAST(strftime('%s', 'now') AS INTEGER)"
-# Which queries need no more work: an answer is there, with a certificate if one is wanted; or they ended in an error.
-# One that ran out of time is asked again where more time is given.
-SETTLED = """
-    (EXISTS (SELECT 1 FROM results WHERE results.query = queries.id
-        AND (results.timeout IS NULL OR results.timeout >= :timeout)
-        AND (NOT :certificates OR results.unproved IS NOT NULL
-            OR EXISTS (SELECT 1 FROM certificates WHERE certificates.query = queries.id)))
-    OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id
-        AND (errors.timeout IS NULL OR errors.timeout >= :timeout)))"""
+# The kind of error of an answer whose certificate takes too long.
+CERTIFICATE = "certificate"
+# Which queries have an answer, and which of them need no more work: certificates are not wanted (:certificates is how
+# long one may take), or it is there, or cannot be made; or they ended in an error. What ran out of time is asked again
+# where more time is given.
+ANSWERED = """
+    EXISTS (SELECT 1 FROM results WHERE results.query = queries.id
+        AND (results.timeout IS NULL OR results.timeout >= :timeout))"""
+SETTLED = f"""
+    (({ANSWERED} AND (:certificates IS NULL
+        OR EXISTS (SELECT 1 FROM results WHERE results.query = queries.id AND results.unproved IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id AND errors.kind = '{CERTIFICATE}'))
+        OR EXISTS (SELECT 1 FROM certificates WHERE certificates.query = queries.id)))
+    OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id AND (errors.timeout IS NULL
+        OR errors.timeout >= CASE errors.kind WHEN '{CERTIFICATE}' THEN :certificates ELSE :timeout END)))"""
 WAITING = f"""
-    SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0, queries.deaths
+    SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0, queries.deaths,
+        {ANSWERED}
     FROM items JOIN queries ON queries.id = items.query
     WHERE items.campaign = :campaign AND NOT {SETTLED} ORDER BY items.number"""
 CLAIM = f"""
-    UPDATE queries SET owner = :owner, lease = {SECONDS} + {LEASE}
-    WHERE id IN (SELECT value FROM json_each(:queries)) AND (owner IS NULL OR lease < {SECONDS}) AND NOT {SETTLED}
+    UPDATE queries SET owner = :owner, lease = :beats
+    WHERE id IN (SELECT value FROM json_each(:queries)) AND owner IS NULL AND NOT {SETTLED}
     RETURNING id"""
 COMPLETE = "SELECT 1 FROM results WHERE query = ? AND timeout IS NULL"
 # The widest answer to a question that reaches as far as is asked; of several strengths, only just as far.
@@ -73,7 +81,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A query that has no answer yet, about strengths up to one for all parts; `deaths` workers died of it."""
+    """A query that has no answer yet, about strengths up to one for all parts; `deaths` workers died of it.
+
+    `is_answered`: it has one, without the certificate that is wanted.
+    """
 
     query: int
     model: int
@@ -81,6 +92,7 @@ class Waiting:
     perturbation: int
     strength: float
     deaths: int
+    is_answered: bool
 
 
 class Ledger(Store):
@@ -88,11 +100,17 @@ class Ledger(Store):
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         super().__init__(path, connection)
-        self.owner = this_process()
+        self.owner, self.beats, self.notices = this_process(), 0, list[str]()
+        # What was last seen of other owners: how far they have counted, and since when.
+        self.seen: dict[str, tuple[int, float]] = {}
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        return cls(Path(path), opened(Path(path), writing=True))
+        connection, lost = opened_to_write(Path(path))
+        ledger = cls(Path(path), connection)
+        if lost:
+            ledger.notices.append(f"{path}-wal: is damaged; answers in {lost} pages of it are lost and are asked again")
+        return ledger
 
     def close(self) -> None:
         closed(self.connection)
@@ -149,7 +167,8 @@ class Ledger(Store):
             connection.execute("DELETE FROM items WHERE campaign = ?", (campaign,))
             for number, item in enumerate(items):
                 query = self._query(connection, item, how)
-                connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", (campaign, number, query, item.image))
+                row = (campaign, number, query, item.image)
+                connection.execute("INSERT INTO items (campaign, number, query, image) VALUES (?, ?, ?, ?)", row)
         return int(campaign)
 
     def _query(self, connection: sqlite3.Connection, item: Item, how: str) -> int:
@@ -170,14 +189,16 @@ class Ledger(Store):
     def forget_errors(self, campaign: int) -> None:
         """Let queries that ended in an error be asked again."""
         of_campaign = "(SELECT query FROM items WHERE campaign = ?)"
+        late = f"(SELECT query FROM errors WHERE kind = '{CERTIFICATE}' AND query IN {of_campaign})"
         with self.writing() as connection:
+            connection.execute(f"UPDATE results SET unproved = NULL WHERE query IN {late}", (campaign,))
             connection.execute(f"DELETE FROM errors WHERE query IN {of_campaign}", (campaign,))
             connection.execute(f"UPDATE queries SET deaths = 0 WHERE id IN {of_campaign}", (campaign,))
 
     # -- who works on it ----------------------------------------------------------------------------------------------
 
-    def waiting(self, campaign: int, timeout: float | None, certificates: bool) -> list[Waiting]:
-        """What a campaign still needs, whoever works on it."""
+    def waiting(self, campaign: int, timeout: float | None, certificates: float | None) -> list[Waiting]:
+        """What a campaign still needs, whoever works on it. If certificates are wanted, each may take so long."""
         wanted = {"campaign": campaign, "timeout": timeout, "certificates": certificates}
         return [Waiting(*row) for row in self._rows(WAITING, wanted)]
 
@@ -190,20 +211,27 @@ class Ledger(Store):
         ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
         return read_perturbation(definition)
 
-    def claim(self, queries: Sequence[int], timeout: float | None, certificates: bool) -> list[int]:
+    def claim(self, queries: Sequence[int], timeout: float | None, certificates: float | None) -> list[int]:
         """Those of some queries that nobody works on: they are this process's now, for a while."""
         wanted = {"queries": json.dumps([*queries]), "timeout": timeout, "certificates": certificates}
         with self.writing() as connection:
-            taken = {row[0] for row in connection.execute(CLAIM, {**wanted, "owner": self.owner})}
+            mine = {**wanted, "owner": self.owner, "beats": self.beats}
+            taken = {row[0] for row in connection.execute(CLAIM, mine)}
         return [query for query in queries if query in taken]
 
     def renew(self) -> None:
-        """Say that this process is still at work; and what dead ones have left, anybody may take."""
+        """Say that this process is still at work; and what dead or silent ones have left, anybody may take."""
         with self.writing() as connection:
-            connection.execute(f"UPDATE queries SET lease = {SECONDS} + {LEASE} WHERE owner = ?", (self.owner,))
-            owners = connection.execute("SELECT DISTINCT owner FROM queries WHERE owner IS NOT NULL").fetchall()
-            for (owner,) in owners:
-                if has_ended(owner):
+            self.beats += 1
+            connection.execute("UPDATE queries SET lease = ? WHERE owner = ?", (self.beats, self.owner))
+            others = connection.execute(
+                "SELECT owner, max(lease) FROM queries WHERE owner <> ? GROUP BY owner", (self.owner,)
+            ).fetchall()
+            for owner, beats in others:
+                before = self.seen.get(owner)
+                if before is None or before[0] != beats:
+                    self.seen[owner] = (beats, now())
+                if has_ended(owner) or now() - self.seen[owner][1] > LEASE:
                     connection.execute("UPDATE queries SET owner = NULL WHERE owner = ?", (owner,))
 
     def release(self, queries: Sequence[int] | None = None) -> None:
@@ -212,37 +240,64 @@ class Ledger(Store):
             if queries is None:
                 connection.execute("UPDATE queries SET owner = NULL WHERE owner = ?", (self.owner,))
             else:
-                connection.executemany("UPDATE queries SET owner = NULL WHERE id = ?", [(own,) for own in queries])
+                connection.executemany(
+                    "UPDATE queries SET owner = NULL WHERE id = ? AND owner = ?", [(own, self.owner) for own in queries]
+                )
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
     def add(self, findings: Sequence[Finding], timeout: float | None) -> None:
-        """Keep some answers; but one that ran out of time takes no other's place that did not."""
+        """Keep some answers; but one that ran out of time takes no other's place that did not.
+
+        Whose certificate is due stays this process's.
+        """
         with self.writing() as connection:
             for found in findings:
                 late = timeout if found.record["reason"] == "timeout" else None
                 if late is not None and connection.execute(COMPLETE, (found.query,)).fetchone() is not None:
                     self._end(connection, found.query, "timeout", "the time was up before it was certified", late)
-                else:
-                    self._keep(connection, found, late)
+                    continue
+                self._keep(connection, found, late)
+                if not found.is_due:
+                    connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
+
+    def certify(self, found: Sequence[Certified], timeout: float) -> None:
+        """Keep the certificates of answers that are there, or why there are none in so many seconds."""
+        with self.writing() as connection:
+            for own in found:
+                connection.execute("DELETE FROM errors WHERE query = ?", (own.query,))
+                connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (own.query,))
+                connection.execute("UPDATE results SET unproved = ? WHERE query = ?", (own.unproved, own.query))
+                if own.is_late:
+                    assert own.unproved is not None
+                    self._end(connection, own.query, CERTIFICATE, own.unproved, timeout)
+                if own.certificate is not None:
+                    connection.execute(
+                        "INSERT OR REPLACE INTO certificates (query, sha256, certificate) VALUES (?, ?, ?)",
+                        (own.query, hashlib.sha256(own.certificate).hexdigest(), own.certificate),
+                    )
 
     def _keep(self, connection: sqlite3.Connection, found: Finding, late: float | None) -> None:
         record = found.record
         connection.execute(
-            f"INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
+            "INSERT OR REPLACE INTO results"
+            " (query, status, reason, timeout, label_predicted, record, curve, unproved, finished)"
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
             (
                 *(found.query, record["status"], record["reason"], late, found.label_predicted),
                 *(json.dumps(record), found.curve, found.unproved),
             ),
         )
         connection.execute("DELETE FROM certificates WHERE query = ?", (found.query,))  # of another answer
-        if found.certificate is not None:
-            connection.execute(
-                "INSERT INTO certificates VALUES (?, ?, ?)",
-                (found.query, hashlib.sha256(found.certificate).hexdigest(), found.certificate),
-            )
         connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
-        connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
+
+    def without_certificates(self, campaign: int) -> tuple[int, str]:
+        """How many answers lack a certificate that might be made with more time, and why the first does."""
+        found = (
+            "SELECT errors.message FROM items JOIN results USING (query) JOIN errors USING (query) WHERE campaign = ?"
+        )
+        messages = [message for (message,) in self._rows(f"{found} ORDER BY number", (campaign,))]
+        return len(messages), next(iter(messages), "")
 
     def fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
         """A query ends without an answer."""
@@ -250,7 +305,10 @@ class Ledger(Store):
             self._end(connection, query, kind, message, timeout)
 
     def _end(self, connection: sqlite3.Connection, query: int, kind: str, message: str, timeout: float | None) -> None:
-        connection.execute(f"INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, {NOW})", (query, kind, message, timeout))
+        connection.execute(
+            f"INSERT OR REPLACE INTO errors (query, kind, message, timeout, finished) VALUES (?, ?, ?, ?, {NOW})",
+            (query, kind, message, timeout),
+        )
         connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
 
     def count_death(self, query: int) -> int:
@@ -301,9 +359,19 @@ def has_ended(owner: str) -> bool:
     return _started(int(number)) not in (started, "")
 
 
+def process_state(process: int) -> str:
+    """A letter, e.g. T for one that is stopped; nothing if the system does not say."""
+    return next(iter(_facts(process)), "")
+
+
 def _started(process: int) -> str:
     """When a process was started, since another one may have its number later; nothing if the system does not say."""
+    return next(iter(_facts(process)[19:]), "")
+
+
+def _facts(process: int) -> list[str]:
+    """What Linux says of a process behind its name; nothing elsewhere."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return []

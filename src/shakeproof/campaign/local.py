@@ -15,6 +15,8 @@ from typing import Self
 
 from shakeproof.budget import now
 from shakeproof.campaign.desk import Desk, Standing
+from shakeproof.campaign.findings import Finding
+from shakeproof.campaign.ledger import process_state
 from shakeproof.campaign.working import Task
 from shakeproof.errors import InputError
 
@@ -22,6 +24,8 @@ from shakeproof.errors import InputError
 MOMENT = 0.25
 # A worker that does not stop by itself is stopped after so many times the timeout, and so many seconds more.
 TIMES, GRACE = 1.25, 5.0
+# A process that is stopped (SIGSTOP) for so many seconds is given up.
+STOPPED = 10.0
 # So many workers that end before they have loaded a network, for each job, are no accident.
 STILLBORN = 3
 # What else than the memory budget a worker takes, in GiB.
@@ -59,6 +63,7 @@ class Worker:
         self.unanswered: list[int] = []
         self.heard: float | None = None  # when it last said something about its task
         self.has_begun = False
+        self.ran = now()  # when it was last seen, and not stopped
 
     def give(self, task: Task) -> bool:
         """Whether it took a task."""
@@ -72,10 +77,17 @@ class Worker:
     def is_late(self) -> bool:
         """Whether it has been silent for longer than its timeout explains; the clock of each query is inside."""
         timeout = None if self.task is None else self.task.settings.timeout
-        if timeout is None or self.heard is None:
+        if self.task is None or timeout is None or self.heard is None:
             return False
         clocks = 1 if len(self.unanswered) == 1 else 2  # a shared one, and then one for each
-        return now() - self.heard > clocks * TIMES * timeout + GRACE
+        allowed = clocks * timeout + (self.task.certificates or 0.0 if self.task.certify else 0.0)
+        return now() - self.heard > TIMES * allowed + GRACE
+
+    def is_stopped(self) -> bool:
+        """Whether the process has been stopped for some time, as the system says; not every system does."""
+        if process_state(self.process.pid) != "T":
+            self.ran = now()
+        return now() - self.ran > STOPPED
 
     def end(self) -> int:
         """Stop it, whatever it does; says how it ended."""
@@ -109,6 +121,9 @@ class Pool:
                 busy = {worker.connection: worker for worker in self.workers if worker.task is not None}
                 for ready in wait(list(busy), MOMENT):
                     self._hear(busy[ready], desk)  # type: ignore[index]
+                for worker in [own for own in self.workers if own.is_stopped()]:
+                    desk.notices.append(f"a worker (process {worker.process.pid}) was stopped; another takes its place")
+                    self._replace(worker, desk, stopped=True)
                 for worker in [own for own in self.workers if own.is_late()]:
                     self._replace(worker, desk, late=True)
                 desk.beat()
@@ -136,26 +151,32 @@ class Pool:
             return
         worker.heard, worker.has_begun, self.stillborn = now(), True, 0
         if isinstance(said, list):
-            worker.unanswered = [own for own in worker.unanswered if own not in {result.query for result in said}]
+            done = {own.query for own in said if not (task.certify and isinstance(own, Finding))}
+            worker.unanswered = [own for own in worker.unanswered if own not in done]
             desk.take(said)
         else:
             worker.task = None
             if said is not None:
                 desk.give_up(task, said)
+            else:
+                desk.done(task)
 
-    def _replace(self, worker: Worker, desk: Desk, late: bool = False) -> None:
-        """Another worker in the place of one that has ended, or has to."""
+    def _replace(self, worker: Worker, desk: Desk, late: bool = False, stopped: bool = False) -> None:
+        """Another worker in the place of one that has ended, or has to. That one is stopped is no query's fault."""
         kind, message = _cause(worker.end())
         self.workers[self.workers.index(worker)] = Worker(self.threads)
+        if worker.task is None:
+            return
         if late:
             desk.lose(worker.unanswered, "timeout", "was stopped: it did not end by itself when its time was up")
-        elif worker.has_begun:
+        elif worker.has_begun and not stopped:
             desk.lose(worker.unanswered, kind, message)
-        else:
+        elif not stopped:
             self.stillborn += 1
             desk.put_back(worker.unanswered)
             if self.stillborn > STILLBORN * len(self.workers):
                 raise InputError(f"workers end before they begin: the last one's task was not answered, {message}")
+        desk.put_back([query for query in worker.task.queries if stopped or query not in worker.unanswered])
 
 
 def _cause(code: int) -> tuple[str, str]:

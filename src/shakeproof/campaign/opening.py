@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shakeproof.campaign.intact import DAMAGED, add_checksums, is_intact, keep_checksums, lost_frames
 from shakeproof.campaign.schema import APPLICATION, STEPS, VERSION
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
@@ -22,7 +23,7 @@ SENTENCES = {
     "SQLITE_BUSY": "{}: another program has locked it; wait for it to end, or end it, and start again",
     "SQLITE_LOCKED": "{}: another program has locked it; wait for it to end, or end it, and start again",
     "SQLITE_NOTADB": "{}: is no store of shakeproof's; choose another name",
-    "SQLITE_CORRUPT": "{}: is damaged; `sqlite3 FILE .recover` may save what is left, or choose another name",
+    "SQLITE_CORRUPT": f"{{}}: {DAMAGED}",
 }
 
 
@@ -31,30 +32,40 @@ def explained(path: Path) -> Iterator[None]:
     """SQLite's errors as ours."""
     try:
         yield
+    except UnicodeDecodeError as error:  # in what SQLite says of it
+        raise InputError(f"{path}: {DAMAGED}") from error
     except sqlite3.Error as error:
         name = str(getattr(error, "sqlite_errorname", ""))
         sentence = next((said for begin, said in SENTENCES.items() if name.startswith(begin)), None)
         raise InputError((sentence or "{}: cannot be used as a store ({})").format(path, error)) from error
 
 
-def opened(path: Path, writing: bool) -> sqlite3.Connection:
-    """A connection to a store of this version; a new one, if it is to be written."""
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection to a store of this version, to be read."""
     check_regular(path)
-    if not writing and not path.exists():
+    if not path.exists():
         raise InputError(f"{path}: there is no such store; shakeproof campaign makes one")
     with explained(path):
-        return _to_write(path) if writing else _to_read(path)
+        return _to_read(path)
+
+
+def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
+    """A connection to a store of this version, or a new one; and how many pages of its log were lost."""
+    check_regular(path)
+    with explained(path):
+        return _to_write(path)
 
 
 def _to_read(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
     if _version(connection, path) < VERSION:
         raise InputError(f"{path}: is a store of an older version; shakeproof campaign brings it up to date")
-    return connection
+    return _intact(connection, path)
 
 
-def _to_write(path: Path) -> sqlite3.Connection:
+def _to_write(path: Path) -> tuple[sqlite3.Connection, int]:
     connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    lost = lost_frames(connection, path)
     version = _version(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last moments
@@ -65,6 +76,16 @@ def _to_write(path: Path) -> sqlite3.Connection:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
+            add_checksums(connection)
+    if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+        raise InputError(f"{path}: {DAMAGED}")
+    keep_checksums(connection)
+    return _intact(connection, path), lost
+
+
+def _intact(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    if not is_intact(connection):
+        raise InputError(f"{path}: {DAMAGED}")
     return connection
 
 

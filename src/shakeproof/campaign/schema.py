@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shakeproof.campaign.intact import TABLES
+
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
 APPLICATION = 0x7368616B
 # Every step leads from a version to the next one; a new store takes all of them.
@@ -21,8 +23,8 @@ STEPS = (
         id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, file TEXT NOT NULL, toml TEXT NOT NULL,
         requirement_id TEXT NOT NULL, requirement_text TEXT NOT NULL, strengths TEXT NOT NULL, tool TEXT NOT NULL,
         started TEXT NOT NULL, last_run TEXT NOT NULL) STRICT;
-    -- What is asked, once, whichever campaigns ask it. `owner` works on it until `lease` (seconds since 1970); `deaths`
-    -- counts the workers that died of it.
+    -- What is asked, once, whichever campaigns ask it. `owner` works on it and counts on in `lease`; `deaths` counts
+    -- the workers that died of it.
     CREATE TABLE queries (
         id INTEGER PRIMARY KEY, question TEXT NOT NULL, strengths TEXT NOT NULL,
         model INTEGER NOT NULL REFERENCES models, image INTEGER NOT NULL REFERENCES images,
@@ -45,5 +47,7 @@ STEPS = (
         query INTEGER PRIMARY KEY REFERENCES queries, kind TEXT NOT NULL, message TEXT NOT NULL, timeout REAL,
         finished TEXT NOT NULL) STRICT;
     """,
+    # Checksums of rows: see intact.py.
+    ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES),
 )
 VERSION = len(STEPS)

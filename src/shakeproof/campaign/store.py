@@ -73,7 +73,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        return cls(Path(path), opened(Path(path), writing=False))
+        return cls(Path(path), opened(Path(path)))
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ import torch
 from shakeproof.analysis import answers, readable
 from shakeproof.budget import GIB
 from shakeproof.campaign.asking import ModelFile
-from shakeproof.campaign.findings import Finding, finding
+from shakeproof.campaign.findings import Certified, Finding, certified, finding
 from shakeproof.campaign.stored import PackedImage
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
@@ -19,7 +19,11 @@ from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
 from shakeproof.network import Deployed, Network
 from shakeproof.perturbation import Perturbation
 from shakeproof.query import Query, perturbed
+from shakeproof.result import Result
 from shakeproof.settings import Settings
+
+# So many answers whose certificates are due are kept from one task to the next.
+KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class AskedQuestion:
 class Task:
     """Queries about one network that may share a sweep.
 
-    Or a part of one query, number `window[0]` of `window[1]` windows of strength; or all that was `swept` of one.
+    Or a part of one query, number `window[0]` of `window[1]` windows of strength; or all that was `swept` of one. Or
+    to `certify` queries that are answered already. `certificates` may take so many seconds each, if they are wanted.
+    Numbers of queries mean something in one `run` only; `where` is the worker that has answered them.
     """
 
     model: ModelFile
@@ -44,7 +50,10 @@ class Task:
     perturbations: Sequence[Perturbation]
     questions: Sequence[AskedQuestion]
     settings: Settings
-    certificates: bool
+    certificates: float | None
+    certify: bool = False
+    run: str = ""
+    where: str = ""
     window: tuple[int, int] | None = None
     swept: Sequence[SweptWindow] = ()
 
@@ -71,19 +80,58 @@ class FoundWindow:
     swept: SweptWindow
 
 
+Outcome = Finding | Certified | Failure | FoundWindow
+
+
 class ModelError(InputError):
     """A network that cannot be loaded where it is needed: none of its queries can be answered."""
 
 
 @dataclass
 class Workbench:
-    """Networks are loaded once; `copies` has files of those that came from elsewhere, by their digests."""
+    """Networks are loaded once; `copies` has files of those that came from elsewhere, by their digests.
+
+    `answered` has the last answers whose certificates are due, by their runs and queries.
+    """
 
     copies: dict[str, str] = field(default_factory=dict)
     networks: dict[str, Deployed] = field(default_factory=dict)
+    answered: dict[tuple[str, int], Result] = field(default_factory=dict)
 
-    def results(self, task: Task) -> Iterator[Finding | Failure | FoundWindow]:
-        """An answer to each of a task's queries, or why there is none, in any order; or a part of one."""
+    def results(self, task: Task) -> Iterator[Outcome]:
+        """An answer to each of a task's queries, or why there is none, in any order; or a part of one. Or certificates,
+        of answers that are found again if they are not known here.
+        """
+        if task.certify:
+            known = {(task.run, query) for query in task.queries} & self.answered.keys()
+            unknown = [question for question in task.questions if (task.run, question.query) not in known]
+            if unknown:
+                yield from self._results(_part(task, unknown))
+            yield from self._certificates(task)
+        else:
+            while len(self.answered) > KEPT:
+                self.answered.pop(next(iter(self.answered)))
+            yield from self._results(task)
+
+    def _certificates(self, task: Task) -> Iterator[Outcome]:
+        network = self.network(task.model, task.settings)
+        assert task.certificates is not None
+        for query in task.queries:
+            result = self.answered.pop((task.run, query), None)
+            if result is None:  # it has failed, or there is nothing to certify
+                continue
+            try:
+                yield certified(query, network, result, task.certificates)
+            except Exception as error:  # of a certificate; the answer is kept
+                yield Certified(query, None, _sentence(error))
+
+    def _found(self, task: Task, query: int, network: Deployed, result: Result) -> Finding:
+        found = finding(query, network, result, task.model.name, task.certificates is not None)
+        if found.is_due:
+            self.answered[task.run, query] = result
+        return found
+
+    def _results(self, task: Task) -> Iterator[Outcome]:
         network = self.network(task.model, task.settings)
         pictures = [image.image() for image in task.images]
         asked: dict[tuple[int, float], list[AskedQuestion]] = {}
@@ -105,7 +153,7 @@ class Workbench:
 
     def _answered(
         self, task: Task, network: Deployed, questions: Sequence[AskedQuestion], queries: Sequence[Query]
-    ) -> Iterator[Finding | Failure | FoundWindow]:
+    ) -> Iterator[Outcome]:
         done = 0
         try:
             if task.window is not None or task.swept:
@@ -116,7 +164,7 @@ class Workbench:
                 give_back(task.settings.memory * GIB)
 
             for question, result in zip(questions, answers(network, queries, task.settings, progress), strict=True):
-                yield finding(question.query, network, result, task.model.name, task.certificates)
+                yield self._found(task, question.query, network, result)
                 done += 1
         except Exception as error:
             yield from self._one_by_one(_part(task, questions[done:]), error)
@@ -131,15 +179,15 @@ class Workbench:
                 start, end = (strength if k == count else strength * k / count for k in (number, number + 1))
                 return FoundWindow(question.query, number, sweep_window(network, query, task.settings, start, end))
             result = answer_by_windows(network, query, task.settings, task.swept)
-        return finding(question.query, network, result, task.model.name, task.certificates)
+        return self._found(task, question.query, network, result)
 
-    def _one_by_one(self, task: Task, error: Exception) -> Iterator[Finding | Failure | FoundWindow]:
+    def _one_by_one(self, task: Task, error: Exception) -> Iterator[Outcome]:
         """After an error: that of the only query is recorded; of several, each is asked on its own."""
         if len(task.questions) == 1:
-            yield Failure(task.questions[0].query, _kind(error), " ".join(str(error).split()) or type(error).__name__)
+            yield Failure(task.questions[0].query, _kind(error), _sentence(error))
             return
         for question in task.questions:
-            yield from self.results(_part(task, [question]))
+            yield from self._results(_part(task, [question]))
 
     def network(self, model: ModelFile, settings: Settings) -> Deployed:
         if model.digest not in self.networks:
@@ -155,6 +203,10 @@ class Workbench:
 
 def _part(task: Task, questions: Sequence[AskedQuestion]) -> Task:
     return replace(task, questions=questions)
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _kind(error: Exception) -> str:

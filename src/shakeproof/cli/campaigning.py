@@ -76,7 +76,10 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
     say(f"{_several(found.asked, 'query')}: {models}, {kernels}{known}")
     if found.missing:
         about = "more than" if found.at_least else "about"
-        say(f"{found.missing} would take {about} {_duration(found.seconds)} with {_several(jobs, 'job')} here")
+        then = found.certificate_seconds
+        certified = "" if then is None else f", and their certificates {about} {_duration(then)}"
+        own = f"{found.missing} would take {about} {_duration(found.seconds)}"
+        say(f"{own} with {_several(jobs, 'job')} here{certified}")
     return 0
 
 
@@ -93,7 +96,16 @@ def _run(said: Campaign, store: Path, jobs: int, engine: str, scheduler: str | N
                 terminal(stderr=True).print(f"note: {note}", style="dim", markup=False)
         desk = Desk(said, registered, ledger, pool.jobs)
         with _progress("certifying", quiet) as tell:
-            pool.run(desk, lambda standing: tell(standing.settled / max(standing.total, 1), _counts(standing)))
+            shown = 0
+
+            def show(standing: Standing) -> None:
+                nonlocal shown
+                for notice in standing.notices[shown:]:
+                    complain(notice)
+                shown = len(standing.notices)
+                tell(standing.settled / max(standing.total, 1), _counts(standing))
+
+            pool.run(desk, show)
         return _summary(ledger, ledger.campaign(registered.id), desk, quiet)
 
 
@@ -104,6 +116,9 @@ def _summary(ledger: Ledger, found: StoredCampaign, desk: Desk, quiet: bool) -> 
         say(f"shakeproof table {ledger.path} shows them, shakeproof results {ledger.path} lists them")
     for message in desk.unusable.values():
         complain(message)
+    without, why = ledger.without_certificates(found.id)
+    if without:
+        complain(f"{_several(without, 'answer')} without a certificate, the first is {why} (--retry asks again)")
     if found.missing:
         complain(f"{found.missing} queries are not answered; the same command asks them again")
         return EXIT_BAD_INPUT

@@ -12,6 +12,7 @@ import click
 
 from shakeproof.cli.supporting import EXIT_NO
 from shakeproof.cli.terminal import progress_bar, say
+from shakeproof.errors import ShakeproofError
 from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
     return 0 if accepted else EXIT_NO
 
 
-def write_certificate(answer: Answer, path: Path | None, profile: bool) -> None:
-    """What can be checked of an answer, if it is wanted; a line on stderr if that is nothing."""
+def write_certificate(answer: Answer, path: Path | None, profile: bool, timeout: float | None) -> None:
+    """What can be checked of an answer that was shown, if it is wanted; a line on stderr if that is nothing."""
     if path is None:
         return
-    from shakeproof.certificate import NoCertificateError, certificate
+    from shakeproof.certificate import CERTIFICATE_SECONDS, certificate
 
     try:
-        write_whole({path: certificate(answer.network, answer.result, profile)})
-    except NoCertificateError as problem:
+        made = certificate(answer.network, answer.result, profile, timeout or CERTIFICATE_SECONDS)
+    except ShakeproofError as problem:
         say(f"no certificate: {problem}", sys.stderr)
+        return
+    write_whole({path: made})

@@ -68,6 +68,8 @@ FILES = (
                  help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
     click.option("--certificate", type=click.Path(path_type=Path),
                  help="Write what shakeproof check needs to find the answer again, a file for each query."),
+    click.option("--certificate-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+                 help="How long a certificate may take, after its answer is shown [300]."),
     click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
                  help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
     click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),

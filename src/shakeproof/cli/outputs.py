@@ -31,6 +31,7 @@ class Outputs:
     output: Path | None
     resume: bool
     junit: Path | None
+    certificate_timeout: float | None = None
     results: Path | None = None
 
     @staticmethod
@@ -60,9 +61,9 @@ class Outputs:
         """What is asked for of one of several answers."""
         own = partial(numbered, number=answer.number, count=count)
         write_pictures(answer, own(self.plot), own(self.counterexample))
-        write_certificate(answer, own(self.certificate), profile)
         if self.results is not None:
             write_results(self.results, answer.result)
+        write_certificate(answer, own(self.certificate), profile, self.certificate_timeout)
 
 
 def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> None:
