@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shakeproof.budget import OutOfTimeError
 from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve
 from shakeproof.methods.nearest import Floats, Numbers, nearest
@@ -72,7 +73,10 @@ class Edges:
         loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
         for widths in (NEAR, FAR):
             late = self.batch.budget.is_late()
-            edges = self.edges(turns, wins, loses, widths[-1:] if late else widths)
+            try:
+                edges = self.edges(turns, wins, loses, widths[-1:] if late else widths)
+            except OutOfTimeError:
+                break
             for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
                 if place < len(edge.z):
                     wins_before = edge.rival[place] < 0
@@ -112,7 +116,7 @@ class Edges:
         if not low + high:
             return []
         numbers = np.repeat([*before, *after], len(widths))
-        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high))
+        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high), self.batch.budget.closing)
         own = (2**0.5 * error + 4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(widths))
         direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(widths))
         scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.budget import Budget, nobody, now
+from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError, nobody, now
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Comparison, Swept, Witness
 from shakeproof.exact import (
@@ -147,7 +147,8 @@ class Batch(Proving):
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
         if len(set(closed)) < len(lines):
             look = self.confirm if self.settings.stop_early else None
-            asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
+            chords = self.chords  # which may end the time
+            asked = self.labels, self.budget, closed, self.enumerates, chords, look, helpers
             found = swept_curves(self.graph, lines, *asked)
         else:  # and it need not be known which digits a sweep takes, which may take long
             found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
@@ -185,9 +186,10 @@ class Batch(Proving):
             witness = witnesses.get(number)
             known = brackets.loses.get(number, probed.get(number))
             lost = self.lost(number, curve, found.losses[number], known, witness)
-            timed_out = found.late[number]
+            unseen = witness is None and found.losses[number] is not None and self.budget.is_late()
+            timed_out = found.late[number] or unseen
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
-            left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
+            left = pieces_left(self.graph, self.lines, number, curve, self.budget.closing) if is_open else None
             wins, lower = brackets.wins.get(number, 0.0), found.proved[number]
             proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left)
             stopped = timed_out or number in self.confirmed
@@ -333,6 +335,8 @@ class Batch(Proving):
             curve = found.curves[number]
             if found.losses[number] is not None:
                 for row in deepest(curve.margin(int(self.labels[number]))):
+                    if self.budget.closing.is_late():
+                        return shown
                     witness = self.witness(number, float(curve.z[row]))
                     best = shown.get(number)
                     if best is None or witness.replayed or (witness.proved and not best.proved):
@@ -359,7 +363,7 @@ class Batch(Proving):
         if not known:  # what is shown by a hair may be lost in real numbers a little later
             return self.path(number).end[0] if witness is not None and witness.replayed else None
         nearest = min(known)
-        if loss is None or nearest - loss <= CLOSE or number in self.confirmed or self.budget.is_late():
+        if loss is None or nearest - loss <= CLOSE or number in self.confirmed:
             return nearest
         obligation = self.queries[number].obligations[0]
 
@@ -368,11 +372,16 @@ class Batch(Proving):
             loses[loses] = fails(self.network, obligation, torch.from_numpy(z[loses]).unsqueeze(1))
             return loses
 
-        return first_shown(shown, loss, nearest, curve.z[deepest(curve.margin(int(self.labels[number])))])
+        try:
+            return first_shown(shown, loss, nearest, curve.z[deepest(curve.margin(int(self.labels[number])))])
+        except OutOfTimeError:
+            return nearest
 
     def loses(self, number: int, z: Sequence[float] | NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether the label loses in float64, by more than that rounds, at some strengths."""
-        scores = self.scores(np.full(len(z), number), np.asarray(z, dtype=np.float64))
+        strengths = np.asarray(z, dtype=np.float64)
+        budget = self.budget if len(z) > 1 else UNLIMITED
+        scores = self.scores(np.full(len(z), number), strengths, budget)
         behind: NDArray[np.bool_] = margins(scores, self.labels[[number] * len(z)]) < -NOMINAL * np.abs(scores).max(1)
         return behind
 
