@@ -26,8 +26,8 @@ ENOUGH = 0.999
 RAISED, TRIALS = 1.02, 40
 # Matrices are put together for so many bytes at a time; those that take more multiplications are not worth it.
 BATCH_BYTES, MOST_WORK = 2**23, 2e12
-# So many multiplications take a second, about.
-A_SECOND = 5e9
+# So many multiplications take a second at the least: what would take longer than there is time is not begun.
+A_SECOND = 4e10
 # Coefficients are squared: none may be so small that this is lost.
 SMALLEST = 2.0**-300
 
