@@ -13,8 +13,14 @@ GIB = 2.0**30
 # Where there is a deadline, a step of work should take about so many seconds: long enough to be worth its while, short
 # enough to stop in time.
 STEP_SECONDS = 0.4
+# So many seconds after the deadline, what was found must have been put together.
+CLOSING_SECONDS = 1.0
 
 now = time.perf_counter
+
+
+class OutOfTimeError(Exception):
+    """The time was up in the middle of something. Whoever catches this leaves it undone: nothing follows from it."""
 
 
 def nobody(share: float) -> None:
@@ -54,6 +60,20 @@ class Budget:
         """Whether the time is up, or would be after so many seconds."""
         return now() + ahead > self.deadline
 
+    def check(self, ahead: float = 0.0) -> None:
+        """An error if the time is up, or would be after so many seconds."""
+        if self.is_late(ahead):
+            raise OutOfTimeError
+
+    @property
+    def closing(self) -> Budget:
+        """With a little more time, for what has to be done after the deadline: whoever does it shares it."""
+        return replace(self, deadline=self.deadline + CLOSING_SECONDS)
+
+    def ended(self) -> Budget:
+        """The same without any time left."""
+        return replace(self, deadline=min(self.deadline, now()))
+
     def shortened(self, share: float, most: float = math.inf) -> Budget:
         """A share of the time that is left, and no more than so many seconds."""
         return replace(self, deadline=min(now() + share * max(0.0, self.seconds_left), now() + most))
@@ -67,6 +87,15 @@ class Budget:
             start += step
             if self.is_timed:
                 step = max(1, min(most, int(step * STEP_SECONDS / max(now() - began, 1e-9))))
+
+    def all_slices(self, total: int, most: int) -> Iterator[slice]:
+        """The same, and an error if the time is up before all of them are done."""
+        done = 0
+        for part in self.slices(total, most):
+            yield part
+            done = part.stop
+        if done < total:
+            raise OutOfTimeError
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -90,3 +119,6 @@ class Budget:
     def part(self, start: float, end: float) -> Budget:
         """The same for the part of the work from one share to another."""
         return replace(self, progress=lambda share: self.progress(start + share * (end - start)))
+
+
+UNLIMITED = Budget()

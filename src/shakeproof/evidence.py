@@ -342,12 +342,10 @@ class BoundedCells(Proof):
         if len(self.cells.high) > 1:
             return 0.0
         boxes = self.cells.boxes(self.cells.safe)[:, :, 0]
-        reached = float(self.cells.low[0])
-        for start, end in boxes[boxes[:, 0].argsort()]:
-            if start > reached:
-                break
-            reached = max(reached, float(end))
-        return reached
+        boxes = boxes[boxes[:, 0].argsort()]
+        reached = np.maximum.accumulate(np.append(self.cells.low[:1], boxes[:, 1]))
+        gaps = np.flatnonzero(boxes[:, 0] > reached[:-1])
+        return float(reached[gaps[0] if len(gaps) else -1])
 
     @property
     def critical(self) -> Bracket | None:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shakeproof.budget import Budget
 from shakeproof.network import Graph, Node, once_for_each
 from shakeproof.operators import (
     ABOVE,
@@ -128,6 +129,13 @@ def norm(x: Tensor) -> Tensor:
     """No less than the Euclidean norm of each row of `x` (rows, *shape)."""
     found: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1).mul_(ABOVE).add_(LOST)
     return found  # squares of what is tiny may have been lost
+
+
+def work_out_norms(graph: Graph, budget: Budget) -> None:
+    """See that the norms of a network's layers are known, or an error if the time is up before that."""
+    for node in graph.nodes:
+        if isinstance(node.operator, Affine):
+            stretches(node.operator, [graph.shape(value) for value in node.inputs], budget.check)
 
 
 class Coefficients(NamedTuple):

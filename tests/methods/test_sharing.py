@@ -19,7 +19,7 @@ from models import random_module
 
 import shakeproof as sp
 from shakeproof import crew as crews
-from shakeproof import demo
+from shakeproof import demo, replay
 from shakeproof.bounds import cells_within
 from shakeproof.budget import GIB, Budget
 from shakeproof.crew import Crew
@@ -338,7 +338,9 @@ def test_a_curve_that_is_contradicted_says_nothing(demo_network, eager, monkeypa
     after = on(cores, sp.profile, demo_network, PICTURES, blur)
     for number in lost:
         assert after[number].status == "unsafe"  # the runtime shows it
-        assert after[number].critical_strength == (0.0, 1.0)
+        low, high = after[number].critical_strength
+        assert low == 0
+        assert replay.fails(demo_network, after[number].query.obligations[0], torch.tensor([[high]]).double()).all()
     assert not any(result.status == "safe" or result.certified_strength for result in after)
     scores = Batch.first(batch := made_batch(demo_network, blur), found_wrong(batch))
     assert np.abs(scores - demo_network.scores(batch.inputs([0], [0.0])).numpy()).max() < 1e-9

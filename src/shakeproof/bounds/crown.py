@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.forward import Enclosed
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.network import Graph
 from shakeproof.operators import Cells, Range, Relaxation
 
@@ -38,11 +39,13 @@ def pulled_back(
     cell: Cells,
     noise: Tensor | None = None,
     given: dict[int, Tensor] | None = None,
+    budget: Budget = UNLIMITED,
 ) -> tuple[Tensor, Tensor]:
     """Coefficients of the network's input (rows, *input_shape), and a constant (rows), below those of value `top`.
 
     With the `noise` of the inputs and each node, (nodes + 1, cells), the constant is lower by what rounding may have
-    done. The coefficients that each node was `given` for its output are noted there, by its index.
+    done. The coefficients that each node was `given` for its output are noted there, by its index. An error if the time
+    is up before that.
     """
     pulled = {top: coefficients}
     offset = coefficients.new_zeros(len(coefficients))
@@ -52,6 +55,7 @@ def pulled_back(
         own = pulled.pop(index + 1, None)
         if own is None:
             continue
+        budget.check()
         if given is not None:
             given[index] = own
         if noise is not None and not graph.nodes[index].operator.only_moves:
@@ -74,9 +78,12 @@ def _weight(coefficients: Tensor) -> Tensor:
     return coefficients.flatten(1).abs().sum(1)
 
 
-def planes_below(graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor) -> Planes:
+def planes_below(
+    graph: Graph, enclosed: Enclosed, coefficients: Tensor, cell: Tensor, budget: Budget = UNLIMITED
+) -> Planes:
     """Planes below sum(coefficients * scores), each on its own cell; coefficients (rows, classes), cell (rows)."""
-    pulled, offset = pulled_back(graph, enclosed.relaxations, len(graph.nodes), coefficients, cell, enclosed.noise)
+    above = len(graph.nodes), coefficients, cell, enclosed.noise
+    pulled, offset = pulled_back(graph, enclosed.relaxations, *above, budget=budget)
     domain = enclosed.domain
     values = torch.einsum("rn,prn->pr", pulled.flatten(1), enclosed.inputs[:, cell].flatten(2))
     half = domain.half[cell]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
-from shakeproof.budget import Budget
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import (
     ABOVE,
@@ -30,7 +30,7 @@ from shakeproof.operators import (
     Relaxation,
     stretches,
 )
-from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened
+from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened, work_out_norms
 
 FLOAT_BYTES = 8
 
@@ -104,12 +104,14 @@ class Enclosed:
     noise: Tensor
 
 
-def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Enclosed:
-    """Bounds on every neuron on each of the domain's cells.
+def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor, budget: Budget = UNLIMITED) -> Enclosed:
+    """Bounds on every neuron on each of the domain's cells; an error if the time is up before that.
 
     The inputs are affine in the parameters: (m + 1, cells, *input_shape), their values at the domain's points. They are
     off by at most `error` (cells, *input_shape).
     """
+    if graph.is_deep:
+        work_out_norms(graph, budget)
     start = Enclosure(domain, inputs, error)
     read = (graph.unit - UNIT) * start.extent  # by a network that takes no float64
     start = start.within(error + read + graph.tiny)
@@ -120,6 +122,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor) -> Encl
     relaxations: list[Relaxation] = []
     all_terms: list[Tensor] = []
     for index, node in enumerate(graph.nodes):
+        budget.check()
         given, within = [values[i] for i in node.inputs], reduce(torch.maximum, [largest[i] for i in node.inputs])
         made, relaxation, terms = step(graph, index, given, within)
         values[index + 1], largest[index + 1] = made, terms

@@ -18,6 +18,8 @@ from shakeproof.rounding import carried, gammas, noises_of, planes_share, widene
 
 # How many steps each layer's alphas are improved, and the seconds that all layers together may take for it.
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
+# So few neurons are bounded before it is known how long that takes.
+FIRST_ROWS = 16
 FLOAT_BYTES = 8
 
 
@@ -94,10 +96,9 @@ class _Walk:
         crown = self.crown(value)
         narrow = crown.to(torch.float32, self.ranges) if self.bends else None
         stops = self.stops_at_zero(value)
-        for start in range(0, len(place), max(1, self.most_rows // 2)):
-            some = place[start : start + max(1, self.most_rows // 2)]
-            if self.budget.is_late():
-                break  # what is known so far is sound, if loose
+        # what is known where the time is up is sound, if loose
+        for part in self.budget.slices(len(place), max(1, self.most_rows // 2), FIRST_ROWS):
+            some = place[part]
             units = low.new_zeros(len(some), low.numel()).scatter_(1, some.unsqueeze(1), 1.0)
             units = torch.cat([units, -units]).view(-1, *shape)
             bound = self.bounded(crown, narrow, units, 0.0 if stops else torch.inf, len(some) / len(place))

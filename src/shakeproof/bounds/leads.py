@@ -10,6 +10,7 @@ from torch import Tensor
 from shakeproof.bounds.crown import planes_below
 from shakeproof.bounds.domain import Boxes
 from shakeproof.bounds.forward import Enclosed, enclose
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.network import Graph, once_for_each
 
 # Networks have larger values for pictures than for what is grey all over.
@@ -28,10 +29,12 @@ def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
     return least.scatter(1, own, torch.inf)
 
 
-def lowest_leads(graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor | None = None) -> Tensor:
+def lowest_leads(
+    graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor | None = None, budget: Budget = UNLIMITED
+) -> Tensor:
     """A lower bound (cells) of the leader's lead over its best rival, or a given one (-1: the best); -inf without any.
 
-    Forward where that suffices, backward for the rivals that are left.
+    Forward where that suffices, backward for the rivals that are left. An error if the time is up before that.
     """
     least = leads_below(enclosed, leader)
     if rival is not None:
@@ -43,7 +46,7 @@ def lowest_leads(graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor
         row = torch.arange(len(cell), device=cell.device)
         coefficients[row, leader[cell]] = 1.0
         coefficients[row, other] = -1.0
-        planes = planes_below(graph, enclosed, coefficients, cell)
+        planes = planes_below(graph, enclosed, coefficients, cell, budget)
         lowest = planes.lowest(enclosed.domain.low[cell], enclosed.domain.high[cell])
         least[cell, other] = torch.fmax(least[cell, other], lowest)
     found = least.amin(1)

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
-from shakeproof.budget import Budget, now
+from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sharing import Bench, Helpers
 from shakeproof.exact.sweep import Lines, count_breaks
 from shakeproof.network import Graph, bending_values
 from shakeproof.property import margins
+from shakeproof.rounding import work_out_norms
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so
 # many entries for each node would.
@@ -115,6 +116,11 @@ def find_bridges(
     round_cost = ENTRIES_A_NODE * len(graph.nodes) / graph.entries / max(len(wanted), 1)
     if not wanted or not _is_worth_a_bet(int(USUAL_BREAKS * bending_values(graph)), round_cost):
         return found
+    if graph.is_deep:
+        try:
+            work_out_norms(graph, budget)
+        except OutOfTimeError:
+            return found
     began = now()
     breaks, lowest = _ends(graph, lines, wanted, labels, budget)
     cell_seconds = WORST_COST * (now() - began) / (2 * len(wanted))
@@ -182,7 +188,10 @@ def _leaders(
         ends = torch.tensor([(cell.low, cell.high) for cell in cells[part]], dtype=torch.float64, device=device)
         boxes = Boxes(ends[:, :1], ends[:, 1:])
         inputs = torch.stack([lines.at(line, z[:, 0]) for z in boxes.points])
-        enclosed = enclose(graph, inputs, boxes, lines.paths.error[lines.path[line]])
+        try:
+            enclosed = enclose(graph, inputs, boxes, lines.paths.error[lines.path[line]], budget)
+        except OutOfTimeError:
+            break
         leader = enclosed.scores.points[0].argmax(1)
         label = torch.from_numpy(labels)[line.cpu()].to(device)
         led, ahead = (leads_below(enclosed, who).amin(1) for who in (leader, label))

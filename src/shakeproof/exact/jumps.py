@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Domain, Enclosure, step
-from shakeproof.budget import Budget
+from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.errors import ProofError
 from shakeproof.exact.curve import Curve, Floats
 from shakeproof.exact.known import known
 from shakeproof.exact.sweep import Lines, Piece, longest_window
 from shakeproof.network import Graph
 from shakeproof.operators import ABOVE, UNIT, Jumping, PiecewiseLinear, Range
-from shakeproof.rounding import LOST, OF_CHORDS, norm
+from shakeproof.rounding import LOST, OF_CHORDS, norm, work_out_norms
 
 # A cell is taken in no more cases than this, and cells together in so many each; where several neurons are undecided at
 # once, and have more, they are enclosed between their least and their greatest values.
@@ -188,7 +188,12 @@ def jumping_curves(
             reached[number] = min(reached[number], low)
         if not bool(wanted.any()):
             continue
-        further = _advanced(graph, parts.only(wanted).made(), most)
+        try:
+            further = _advanced(graph, parts.only(wanted).made(), most, budget)
+        except OutOfTimeError:
+            budget = budget.ended()
+            waiting.append(parts)
+            continue
         if isinstance(further, Stretches):
             too_many = len(further.low) == int(wanted.sum())
             waiting.extend(further.split(len(further.low) // 2 if too_many else most))
@@ -205,11 +210,12 @@ def jumping_curves(
     every = Finished(*(np.concatenate(column) for column in zip(*finished, strict=True)))
 
     def evaluated(number: int, z: Floats) -> Floats:
-        found = np.empty((len(z), graph.classes))
-        for start in range(0, len(z), most):
-            some = torch.from_numpy(z[start : start + most]).to(lines.start.device)
+        """NaN where there is no time for it."""
+        found = np.full((len(z), graph.classes), np.nan)
+        for part in budget.closing.slices(len(z), most):
+            some = torch.from_numpy(z[part]).to(lines.start.device)
             rows = lines.at(torch.full_like(some, number, dtype=torch.long), some)
-            found[start : start + most] = graph.run(rows).cpu().numpy()
+            found[part] = graph.run(rows).cpu().numpy()
         return found
 
     return [_curve(every, number, float(end), partial(evaluated, number)) for number, end in enumerate(reached)]
@@ -232,9 +238,15 @@ def _start(graph: Graph, lines: Lines) -> LineCells:
     )
 
 
-def _advanced(graph: Graph, cells: LineCells, most: int) -> LineCells | Stretches:
-    """To the end, or to an operator before which they are cut; or the same cells, if they have too many cases there."""
+def _advanced(graph: Graph, cells: LineCells, most: int, budget: Budget) -> LineCells | Stretches:
+    """To the end, or to an operator before which they are cut; or the same cells, if they have too many cases there.
+
+    An error if the time is up before that.
+    """
+    if graph.is_deep:
+        work_out_norms(graph, budget)
     while cells.index < len(graph.nodes):
+        budget.check()
         node = graph.nodes[cells.index]
         if isinstance(node.operator, (PiecewiseLinear, Jumping)) and not cells.is_cut:
             parts = cells.cut(*_bends(node.operator, cells.values[node.inputs[0]]))
@@ -367,7 +379,9 @@ def _curve(every: Finished, number: int, reached: float, evaluated: Callable[[Fl
     classes = own.radius.shape[1]
     z = np.unique(np.concatenate([own.low, own.high]))
     if len(z) < 2:
-        return Curve(z, evaluated(z))
+        rows = evaluated(z)
+        known_rows = np.isfinite(rows).all(1)
+        return Curve(z[known_rows], rows[known_rows])
     first, last = np.searchsorted(z, own.low), np.searchsorted(z, own.high)
     spans = last - first
     cell = np.repeat(np.arange(len(first)), spans)
@@ -378,12 +392,12 @@ def _curve(every: Finished, number: int, reached: float, evaluated: Callable[[Fl
     alone = (np.bincount(segment, minlength=len(z) - 1)[first] == 1) & (spans == 1) & own.sure
     rows = np.full((len(z), classes), np.nan)
     rows[first[alone]], rows[last[alone]] = own.scores[alone, 0], own.scores[alone, 1]
-    between = np.isnan(rows).all(1)
+    count = int(np.searchsorted(z, reached, side="right"))
+    between = np.flatnonzero(np.isnan(rows[:count]).all(1))
     rows[between] = evaluated(z[between])
     apart = [np.linalg.norm(rows[at] - own.scores[:, end], axis=1) for end, at in enumerate((first, last))]
     error = np.full(len(z) - 1, np.inf)
     error[first[alone]] = ((np.linalg.norm(own.radius, axis=1) + np.maximum(*apart)) * ABOVE + LOST)[alone]
-    count = int(np.searchsorted(z, reached, side="right"))
     if not (np.abs(shares[: max(count - 1, 0)] - 1) < EVERY).all():
         raise ProofError("a case of a line is missing")
     broken = np.flatnonzero(~np.isfinite(rows[:count]).all(1))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shakeproof.budget import Budget
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.exact.precise_rows import SQUARE, Places, Rows, bent, breaks, high_part, of_segments, put_in, rows_at
 from shakeproof.exact.slices import Products, Sliced
 from shakeproof.exact.sweep import SHORTEST_WINDOW, Lines, OtherArithmetic, Piece, longest_window
@@ -111,15 +111,16 @@ class PreciseWindow(NamedTuple):
 
 
 @once_for_each
-def _gains(graph: Graph) -> tuple[tuple[tuple[float, float], ...], ...]:
+def _gains(graph: Graph, budget: Budget = UNLIMITED) -> tuple[tuple[tuple[float, float], ...], ...]:
     """For each node and input, how much it may stretch weighted norms, and with positive coefficients."""
-    return tuple(_gains_of(graph, index) for index in range(len(graph.nodes)))
+    return tuple(_gains_of(graph, index, budget) for index in range(len(graph.nodes)))
 
 
-def _gains_of(graph: Graph, index: int) -> tuple[tuple[float, float], ...]:
-    node, weights = graph.nodes[index], channel_weights(graph)
+def _gains_of(graph: Graph, index: int, budget: Budget) -> tuple[tuple[float, float], ...]:
+    node, weights = graph.nodes[index], channel_weights(graph, budget)
     if isinstance(node.operator, Affine):
-        found = stretches(weighted(graph, index, weights), [graph.shape(value) for value in node.inputs])
+        shapes = [graph.shape(value) for value in node.inputs]
+        found = stretches(weighted(graph, index, weights), shapes, budget.check)
     else:
         assert isinstance(node.operator, PiecewiseLinear)
         found = ((node.operator.stretch, node.operator.stretch),)
@@ -155,17 +156,22 @@ class Precise(Chords, OtherArithmetic):
     normal: Normal | None = None
 
     @staticmethod
-    def of(graph: Graph, inputs: Inputs, tolerance: float, normal: Normal | None = None) -> Precise:
+    def of(
+        graph: Graph, inputs: Inputs, tolerance: float, normal: Normal | None = None, budget: Budget = UNLIMITED
+    ) -> Precise:
         """With as many slices as keep each node's part in what scores are off by small beside the tolerance.
 
-        That is judged by the first path's start; what comes of it is known by sweeping.
+        That is judged by the first path's start; what comes of it is known by sweeping. An error if the time is up
+        before that.
         """
+        _gains(graph, budget)
         found = Precise(graph, inputs, {}, normal)
         effects, share = _effects(graph), tolerance / len(graph.nodes)
         values: dict[int, Tensor] = {0: inputs.base.high[:1]}
         sizes = {0: found.size(0, values[0])}
         twofold, sliced = {0}, dict[int, Sliced]()
         for index, node in enumerate(graph.nodes):
+            budget.check()
             given = [sizes[value] for value in node.inputs]
             if (
                 twofold.issuperset(node.inputs)
@@ -258,13 +264,17 @@ class Precise(Chords, OtherArithmetic):
                 return bent(operator, first), 0.0
         return operator.apply(*map(high_part, inputs)), 0.0
 
-    def evaluated_at(self, path: int, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Class scores (rows, classes) on one of the paths at given strengths, and how far they may be off (rows)."""
+    def evaluated_at(self, path: int, z: Tensor, budget: Budget = UNLIMITED) -> tuple[Tensor, Tensor]:
+        """Class scores (rows, classes) on one of the paths at given strengths, and how far they may be off (rows).
+
+        An error if the time is up before that.
+        """
         start = self.inputs.at(path, z)
         values: dict[int, Rows] = {0: start}
         sizes = {0: self.size(0, start)}
         error = torch.full_like(z, self.inputs.off(path) * _effects(self.graph)[0] * ABOVE)
         for index in range(len(self.graph.nodes)):
+            budget.check()
             error = error + self.step(index, values, sizes, None)
         return self.scores(values, sizes, error)
 

@@ -49,6 +49,8 @@ from shakeproof.operators import (
 
 # Networks whose sums have more terms than this, all layers together, take too long.
 MOST_TERMS = 300_000
+# So do those whose matrices have more entries than this, zeros included.
+MOST_ENTRIES = 2**25
 AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Reshape, Scale, Transpose, Unrolled)
 JUMPS: Mapping[type[Operator], Callable[[Fraction], int]] = {Ceil: ceil, Floor: floor, Round: round}
 Form = tuple[int, int]
@@ -108,6 +110,9 @@ class RationalNetwork:
         """Whether it is small, made of operators that are known here, and nothing in it was ever rounded."""
         if not self.graph.is_exact or sum(self._terms) > MOST_TERMS:
             return False
+        affine = [node for node in self.graph.nodes if isinstance(node.operator, Affine)]
+        if any(self.graph.shape(i).numel() * n.shape.numel() > MOST_ENTRIES for n in affine for i in n.inputs):
+            return False
         return all(_is_known(node.operator) for node in self.graph.nodes)
 
     def least_lead(
@@ -133,6 +138,8 @@ class RationalNetwork:
                 node = self.graph.nodes[index]
                 given = [values[i] for i in node.inputs]
                 if not isinstance(node.operator, Affine) and not straight:
+                    if not spend(_jumps(node.operator, given[0], low, high)):
+                        return None
                     cuts = sorted(
                         {
                             low,
@@ -271,6 +278,14 @@ def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction, hig
     for threshold in map(Fraction, thresholds):
         level = threshold * value.scale
         yield from ((level - b) / a for a, b in value.entries if a)
+
+
+def _jumps(operator: Operator, value: Forms, low: Fraction, high: Fraction) -> int:
+    """How often the operator jumps between two strengths."""
+    if not isinstance(operator, Jumping):
+        return 0
+    ends = (sorted(_jumped(operator, (a * z + b) / value.scale) for z in (low, high)) for a, b in value.entries)
+    return sum(last - first for first, last in ends)
 
 
 def _envelope(lines: list[Form], low: Fraction) -> Iterator[Fraction]:

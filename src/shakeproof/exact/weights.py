@@ -17,6 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.network import Graph, Node, once_for_each
 from shakeproof.operators import Affine, Clip, Combine, Conv, PiecewiseLinear, Relu, stretches
 
@@ -27,9 +28,12 @@ NEARLY_DEAD = 0.05
 
 
 @once_for_each
-def channel_weights(graph: Graph) -> tuple[Tensor, ...]:
-    """For each value a positive number for each channel, the last axis; ones at the input and at the scores."""
-    return _Descent(graph).weights()
+def channel_weights(graph: Graph, budget: Budget = UNLIMITED) -> tuple[Tensor, ...]:
+    """For each value a positive number for each channel, the last axis; ones at the input and at the scores.
+
+    An error if the time is up before they are found.
+    """
+    return _Descent(graph).weights(budget)
 
 
 def weighted(graph: Graph, index: int, weights: tuple[Tensor, ...]) -> Affine:
@@ -52,11 +56,12 @@ class _Descent:
 
     graph: Graph
 
-    def weights(self) -> tuple[Tensor, ...]:
+    def weights(self, budget: Budget) -> tuple[Tensor, ...]:
         logs = {group: torch.zeros_like(self.shares[group]) for group in set(self.groups) if group is not None}
         vectors = {index: matrix.new_ones(matrix.shape[1:]) for index, matrix in self.kernels.items()}
         first, second = ({group: torch.zeros_like(own) for group, own in logs.items()} for _ in range(2))
         for step in range(1, STEPS + 1):
+            budget.check()
             size = FIRST_STEP * (1 - step / (STEPS + 1))
             for group, slope in self.slopes(logs, vectors).items():
                 first[group] = MOMENTUM * first[group] + (1 - MOMENTUM) * slope

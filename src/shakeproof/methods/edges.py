@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shakeproof.budget import OutOfTimeError
 from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve
 from shakeproof.methods.nearest import Floats, Numbers, nearest
@@ -19,8 +20,9 @@ from shakeproof.replay import fails
 if TYPE_CHECKING:
     from shakeproof.methods.proving import Proving
 
-# Half widths at which a critical strength is tried to be confirmed; what limits it is float64 evaluation.
-HALF_WIDTHS = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-4])
+# How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
+NEAR = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+FAR = np.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0])
 Side = Literal["before", "after"]
 SIDES: tuple[Side, ...] = ("before", "after")
 # A lead of nothing is enough for a rival.
@@ -57,7 +59,6 @@ class Edges:
     ) -> None:
         self.batch, self.curves, self.losses, self.proved, self.sides = batch, curves, losses, proved, sides
         self.nominal = batch.settings.rounding == "nominal"
-        self.widths = HALF_WIDTHS[-1:] if batch.budget.is_late() else HALF_WIDTHS  # all that there is time for
 
     @property
     def wanted(self) -> list[int]:
@@ -70,40 +71,54 @@ class Edges:
         turns = {number: self.turn(number) for number in self.wanted}
         wins = {number: 0.0 for number, z in turns.items() if z == 0}
         loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
-        edges = self.edges(turns, wins, loses)
-        for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
-            if place < len(self.widths):
-                wins_before = edge.rival[place] < 0
-                (wins if wins_before else loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins_before))
+        for widths in (NEAR, FAR):
+            late = self.batch.budget.is_late()
+            try:
+                edges = self.edges(turns, wins, loses, widths[-1:] if late else widths)
+            except OutOfTimeError:
+                break
+            for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
+                if place < len(edge.z):
+                    wins_before = edge.rival[place] < 0
+                    (wins if wins_before else loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins_before))
+            if late:
+                break
         return wins, loses
 
     def turn(self, number: int) -> float:
         """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
         curve, loss = self.curves[number], self.losses[number]
-        piece = int(np.flatnonzero(~(self.proved[number] > 0))[0])
+        piece = self.unproved(number)
         start, end = curve.z[piece], curve.z[min(piece + 1, len(curve.z) - 1)]
         if loss is not None and start <= loss <= end:
             return loss
         margin = curve.margin(self.label(number))
         return float(end if margin[piece] > margin[min(piece + 1, len(margin) - 1)] else start)
 
-    def edges(self, turns: dict[int, float], wins: dict[int, float], loses: dict[int, float]) -> list[Edge]:
-        """Both sides of each turn, but for those that are known."""
+    def unproved(self, number: int) -> int:
+        """The first piece that is not proved."""
+        return int(np.flatnonzero(~(self.proved[number] > 0))[0])
+
+    def unproved_from(self, number: int) -> float:
+        """Where it begins."""
+        return float(self.curves[number].z[self.unproved(number)])
+
+    def edges(
+        self, turns: dict[int, float], wins: dict[int, float], loses: dict[int, float], widths: Floats
+    ) -> list[Edge]:
+        """Both sides, but for those that are known: so far before each turn, and so far after the first loss."""
         before = [number for number in turns if number not in wins and "before" in self.sides]
-        after = [number for number in turns if number not in loses and self.losses[number] is not None]
-        after = after if "after" in self.sides else []
-        # the label of a network that jumps may lose in one place before it loses for good
-        near = [self.losses[n] if self.curves[n].lead is not None else turns[n] for n in after]
-        low = [np.maximum(turns[number] - self.widths, 0.0) for number in before]
-        high = [
-            np.minimum(z + self.widths, self.batch.path(number).end[0]) for number, z in zip(after, near, strict=True)
-        ]
+        before = [number for number in before if turns[number] - widths[0] > self.unproved_from(number)]
+        losing = {number: z for number in turns if number not in loses and (z := self.losses[number]) is not None}
+        after = [*losing] if "after" in self.sides else []
+        low = [np.maximum(turns[number] - widths, 0.0) for number in before]
+        high = [np.minimum(losing[number] + widths, self.batch.path(number).end[0]) for number in after]
         if not low + high:
             return []
-        numbers = np.repeat([*before, *after], len(self.widths))
-        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high))
-        own = (2**0.5 * error + 4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(self.widths))
-        direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(self.widths))
+        numbers = np.repeat([*before, *after], len(widths))
+        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high), self.batch.budget.closing)
+        own = (2**0.5 * error + 4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(widths))
+        direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(widths))
         scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf
         rivals = scores.argmax(1).reshape(direct.shape)
         count = len(before)
@@ -117,10 +132,11 @@ class Edges:
 
         `own` is what direct evaluation may be off by itself, where the curve is known better than that.
         """
-        curve, lower = self.curves[number], self.proved[number]
+        curve = self.curves[number]
         piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
         margin = np.minimum(direct, curve.margin(self.label(number))[piece])
-        margin = np.where(piece <= np.flatnonzero(~(lower > 0))[0], margin, -np.inf)
+        # before that piece it is known already, and behind it nothing is proved
+        margin = np.where(piece == self.unproved(number), margin, -np.inf)
         # the chord is within one error of the margin at either end, and so is the margin of the chord in between
         sure = margin > (0.0 if self.nominal else 3 * np.maximum(self.off(curve, piece), own))
         return Edge(number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
@@ -150,7 +166,7 @@ class Edges:
             lambda rows, places: self.bounds([edges[row] for row in rows], places, False),
             self.guessed(margin, sure),
         )
-        left = np.flatnonzero(found == len(self.widths))
+        left = np.flatnonzero(found == margin.shape[1])
         if len(left) and self.batch.computes_exactly:  # that takes its time: only where nothing else will do
             found[left] = nearest(
                 margin[left],
@@ -163,7 +179,7 @@ class Edges:
         """What bounds will fall short of margins by; nothing of ties, which are the runtime's to break, and where it is
         the first place or none.
         """
-        if len(self.widths) == 1 or not ((margin > 0) & ~sure)[:, 0].any():
+        if margin.shape[1] == 1 or not ((margin > 0) & ~sure)[:, 0].any():
             return 0.0
         return np.where((margin == TIED).any(1), 0.0, self.batch.usual_shortfall)
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.budget import Budget
+from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Inputs, Lines, Normal, Precise, longest_window
 from shakeproof.inputs import InputPath
 from shakeproof.network import Network
@@ -21,7 +21,7 @@ from shakeproof.path import Path
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.rounding import Chords, norm
+from shakeproof.rounding import Chords, norm, work_out_norms
 from shakeproof.settings import Settings
 
 # Errors that grow by less leave something proved in float64. Digits are added until what they leave out is such
@@ -59,8 +59,16 @@ class Evaluation:
         """What rounding may do, if that is asked: in float64, or with more digits where these alone prove anything."""
         if self.settings.rounding == "nominal":
             return None
+        try:
+            work_out_norms(self.graph, self.budget)
+        except OutOfTimeError:  # without norms, no proof will come
+            self.budget = self.budget.ended()
+            return None
         chords = Chords(self.graph)
-        return self.precise(chords) or chords
+        try:
+            return self.precise(chords) or chords
+        except OutOfTimeError:
+            return chords
 
     def precise(self, chords: Chords) -> Precise | None:
         """Arithmetic with more digits, if the label's lead at the start is more than it leaves out, and less than what
@@ -81,10 +89,15 @@ class Evaluation:
         lost = wins[2**0.5 * off >= lead[wins]]
         if not len(lost):
             return None
-        paths = [self.exactly(number) for number in range(len(self.queries))]
+        paths = []
+        for number in range(len(self.queries)):
+            self.budget.check()
+            paths.append(self.exactly(number))
         tolerance = SMALL_SHARE * float(lead[lost].min())
-        precise = Precise.of(self.graph, Inputs.of(paths, self.graph.input_shape), tolerance, self.normal)
-        starts = [precise.evaluated_at(int(number), torch.zeros(1, dtype=torch.float64))[1] for number in lost]
+        inputs = Inputs.of(paths, self.graph.input_shape)
+        precise = Precise.of(self.graph, inputs, tolerance, self.normal, self.budget)
+        zero = torch.zeros(1, dtype=torch.float64)
+        starts = [precise.evaluated_at(int(number), zero, self.budget)[1] for number in lost]
         return precise if bool((2**0.5 * torch.cat(starts).numpy() < lead[lost]).any()) else None
 
     @property
@@ -118,27 +131,28 @@ class Evaluation:
     def at_once(self) -> int:
         return longest_window(self.graph, self.budget)
 
-    def scores(self, numbers: NDArray[Any], z: NDArray[Any]) -> NDArray[np.float64]:
-        """Class scores on given lines at given strengths, evaluated directly."""
+    def scores(self, numbers: NDArray[Any], z: NDArray[Any], budget: Budget = UNLIMITED) -> NDArray[np.float64]:
+        """Class scores on given lines at given strengths, evaluated directly; an error if there is no time for all."""
         found = [np.empty((0, self.graph.classes))]
-        for start in range(0, len(z), self.at_once):
-            some = slice(start, start + self.at_once)
+        for some in budget.all_slices(len(z), self.at_once):
             rows = self.inputs(numbers[some], z[some])
             found.append(self.graph.run(rows).cpu().numpy())
         return np.concatenate(found)
 
-    def evaluated(self, numbers: NDArray[Any], z: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def evaluated(
+        self, numbers: NDArray[Any], z: NDArray[Any], budget: Budget = UNLIMITED
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The same, as precisely as can be; and how far each may be off, in norm, if that may be more than a curve is:
         one that was swept before, or elsewhere, may have more digits.
         """
         if isinstance(self.chords, Precise):
             strengths = torch.as_tensor(z, dtype=torch.float64).unsqueeze(1)
-            rows = [self.chords.evaluated_at(int(n), own) for n, own in zip(numbers, strengths, strict=True)]
+            rows = [self.chords.evaluated_at(int(n), own, budget) for n, own in zip(numbers, strengths, strict=True)]
             scores, error = (torch.cat(column).numpy() for column in zip(*rows, strict=True))
             return scores, error
         if self.chords is None or self.graph.jumping_operators or max(self.chords.effects) < GREAT_EFFECT:
-            return self.scores(numbers, z), np.zeros(len(z))
+            return self.scores(numbers, z, budget), np.zeros(len(z))
         off = norm(self.lines.paths.error)
-        parts = [slice(start, start + self.at_once) for start in range(0, len(z), self.at_once)]
+        parts = budget.all_slices(len(z), self.at_once)
         errors = [self.chords.evaluated(self.inputs(numbers[some], z[some]), off[numbers[some]]) for some in parts]
-        return self.scores(numbers, z), torch.cat(errors).cpu().numpy()
+        return self.scores(numbers, z, budget), torch.cat(errors).cpu().numpy()

@@ -1,4 +1,4 @@
-"""How near to a place something can be proved, with few trials."""
+"""How near to a place something can be proved, or shown, with few trials."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
+# How many strengths are tried at once, and down to which share of a stretch.
+TRIALS, FINEST = 16, 1e-8
 
 
 def nearest(
@@ -50,3 +52,19 @@ def nearest(
         left[rows] &= np.where(holds[:, None], place < here, farther)
         short[rows, 0] = np.where(known, missing, np.where(is_guess[rows], 0.0, short[rows, 0]))
         is_guess[rows] = False
+
+
+def first_shown(fails: Callable[[Floats], NDArray[np.bool_]], start: float, known: float, more: Floats) -> float:
+    """The smallest strength shown to fail, behind one where failing begins, and up to one that is `known` to fail.
+
+    Failing need not go on once it has begun. So `more` strengths are tried beside those that come closer and closer to
+    the start; then those between the first that fails and the last one before it that does not.
+    """
+    shares = np.geomspace(FINEST, 1.0, TRIALS, endpoint=False)
+    tried = np.unique(np.concatenate([start + shares * (known - start), more[(more > start) & (more < known)]]))
+    for _ in range(2):
+        shown = np.append(fails(tried), True)
+        first = int(shown.argmax())
+        known = float(tried[first]) if first < len(tried) else known
+        tried = np.linspace(float(tried[first - 1]) if first else start, known, TRIALS + 2)[1:-1]
+    return known

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads, usual_shortfall
-from shakeproof.budget import Budget
+from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve, Least, Precise, RationalNetwork
 from shakeproof.methods.edges import TIED
@@ -103,15 +103,20 @@ class Proving(Evaluation):
         for part in self.budget.slices(len(cells), step):
             boxes = Boxes(ends[part, :1], ends[part, 1:])
             inputs = torch.stack([self.lines.at(line[part], z[:, 0]) for z in boxes.points])
-            enclosed = enclose(self.meant, inputs, boxes, self.lines.paths.error[self.lines.path[line[part]]])
-            found[part] = lowest_leads(self.meant, enclosed, leader[part], led[part]).cpu().numpy()
+            error = self.lines.paths.error[self.lines.path[line[part]]]
+            try:
+                enclosed = enclose(self.meant, inputs, boxes, error, self.budget)
+                least = lowest_leads(self.meant, enclosed, leader[part], led[part], self.budget)
+            except OutOfTimeError:
+                break
+            found[part] = least.cpu().numpy()
         if exact and self.computes_exactly:
             for i in np.flatnonzero(~(found > 0)).tolist():
-                least, is_label = self.least(int(numbers[i]), cells[i], int(leader[i]), int(led[i])), rival[i] < 0
-                if least is not None and is_label and least.lead <= 0:
-                    self.sunk.append((int(numbers[i]), least))
-                if least is not None:
-                    found[i] = as_float(least.lead) if is_label or least.lead else TIED
+                exactly, is_label = self.least(int(numbers[i]), cells[i], int(leader[i]), int(led[i])), rival[i] < 0
+                if exactly is not None and is_label and exactly.lead <= 0:
+                    self.sunk.append((int(numbers[i]), exactly))
+                if exactly is not None:
+                    found[i] = as_float(exactly.lead) if is_label or exactly.lead else TIED
         return found
 
     @property
@@ -122,6 +127,8 @@ class Proving(Evaluation):
 
     def least(self, number: int, cell: tuple[float, float], leader: int, rival: int) -> Least | None:
         """The leader's least lead over a rival, or over any (-1), without any rounding."""
+        if self.budget.is_late():
+            return None
         rivals = [c for c in range(self.graph.classes) if c != leader] if rival < 0 else [rival]
 
         def spend(terms: int) -> bool:
@@ -164,11 +171,15 @@ class Proving(Evaluation):
         return self.scores(numbers, z)
 
     def spots(self, number: int, curve: Curve) -> list[int]:
-        """The pieces in which a curve is compared: the one with the smallest margin, the widest, and some more."""
+        """The pieces in which a curve is compared: the one with the smallest margin, the widest, and some more; only
+        the first of them if it is late.
+        """
         pieces = np.flatnonzero(~curve.bridged & ~curve.jumps)
         if not len(pieces):
             return []
         lowest = int(curve.margin(int(self.labels[number]))[pieces].argmin())
+        if self.budget.is_late():
+            return [int(pieces[lowest])]
         widest = int(np.diff(curve.z)[pieces].argmax())
         spread = ((len(pieces) - 1) * part // (SPOTS - 1) for part in range(SPOTS))
         return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, enclose, lowest_leads
-from shakeproof.budget import Budget, now
+from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.evidence import BoundedCells, BoundedTree, Comparison, Proof, Unproved, Witness
 from shakeproof.inputs import InputBox, InputPath
@@ -38,6 +39,8 @@ from shakeproof.verdict import Evidence
 
 # Up to so many inputs that vary, splitting them is quicker than splitting neurons.
 FEW_INPUTS = 8
+# So many points at which something fails are looked at again, to take the worst.
+MOST_FAILURES = 64
 # A map of the square has so many boxes to a side; there is no picture of more dimensions.
 MAP_SIDE = 128
 
@@ -82,11 +85,12 @@ class _Search:
     def evidence(self, start: float | None) -> Evidence:
         """Work on one obligation after another, until one fails or the time is up."""
         count = len(self.query.obligations)
-        comparisons = compared(self.network, [(own, places(own)) for own in self.query.obligations], self.budget)
+        comparisons: list[Comparison] = []
         proofs: list[Proof] = []
         witness, finite = None, True
         for number, obligation in enumerate(self.query.obligations):
             budget = self.budget.part(number / count, (number + 1) / count)
+            comparisons += compared(self.network, [(obligation, places(obligation))], budget)
             try:
                 proof, witness = self.searched(obligation, budget)
             except NotFiniteError:
@@ -140,7 +144,7 @@ class _Search:
             replay=lambda z: fails(self.network, obligation, z),
         )
         found = split_inputs(problem, self.goal(inputs), budget)
-        failing = found.replayed if len(found.replayed) else found.points[_margin(found, problem) < 0]
+        failing = found.replayed if len(found.replayed) else _lowest(found, problem)
         return BoundedCells(found), self.worst(obligation, problem, torch.from_numpy(failing))
 
     def goal(self, inputs: InputPath) -> Goal:
@@ -153,6 +157,7 @@ class _Search:
         """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly."""
         if not len(z):
             return None
+        z = z[:MOST_FAILURES]
         margin = (problem.graph.run(problem.path.at(z.to(self.device))) @ problem.claims.t()).amin(1)
         worst = z[int(margin.argmin())]
         found = self.witness(obligation, worst)
@@ -160,9 +165,13 @@ class _Search:
             return found
         point = Boxes(worst.unsqueeze(0).to(self.device), worst.unsqueeze(0).to(self.device))
         inputs = problem.path.at(point.points)
-        enclosed = enclose(problem.graph, inputs, point, problem.path.error.unsqueeze(0))
         rival, label = (torch.tensor([c], device=self.device) for c in (found.winner, obligation.property.label))
-        return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, label)[0] > 0))
+        closing = self.budget.closing
+        try:
+            enclosed = enclose(problem.graph, inputs, point, problem.path.error.unsqueeze(0), closing)
+            return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, label, closing)[0] > 0))
+        except OutOfTimeError:
+            return found
 
     def by_inputs(
         self, obligation: Obligation, box: InputBox, graph: Graph, budget: Budget
@@ -174,7 +183,7 @@ class _Search:
             graph, path, claims, low, high, lambda z: fails(self.network, obligation, path.at(z.to(self.device)))
         )
         found = split_inputs(problem, AnyFailure(), budget)
-        failing = found.replayed if len(found.replayed) else found.points[_margin(found, problem) < 0]
+        failing = found.replayed if len(found.replayed) else _lowest(found, problem)
         if not len(failing):
             return BoundedCells(found), None
         x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
@@ -184,10 +193,12 @@ class _Search:
         return witnessed(self.network, _graph_of(self.network, self.query), obligation, at.cpu())
 
 
-def _margin(found: SplitCells, problem: PathProblem) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The least claim wherever the network was evaluated."""
-    margin: np.ndarray[tuple[int], np.dtype[np.float64]] = (found.scores @ problem.claims.t().cpu().numpy()).min(1)
-    return margin
+def _lowest(found: SplitCells, problem: PathProblem) -> NDArray[np.float64]:
+    """Of the points at which a claim fails, those at which it does so most clearly."""
+    margin = (found.scores @ problem.claims.t().cpu().numpy()).min(1)
+    order = np.argsort(margin, kind="stable")[:MOST_FAILURES]
+    lowest: NDArray[np.float64] = found.points[order[margin[order] < 0]]
+    return lowest
 
 
 def _graph_of(network: Network, query: Query) -> Graph:

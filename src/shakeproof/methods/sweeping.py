@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.budget import Budget, nobody, now
+from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError, nobody, now
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Comparison, Swept, Witness
 from shakeproof.exact import (
@@ -28,19 +28,22 @@ from shakeproof.exact import (
     threads_for,
 )
 from shakeproof.methods.edges import SIDES, Edges, Side
-from shakeproof.methods.proving import Proving, as_float
+from shakeproof.methods.nearest import first_shown
+from shakeproof.methods.proving import NOMINAL, Proving, as_float
 from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, places, witnessed
+from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
 # How many strengths are tried in the reference runtime before an early answer is worked for.
 PROBES = 32
+# A label is not looked for to lose any closer than this to where it does so on a curve: float32 would not show it.
+CLOSE = 1e-6
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
@@ -144,7 +147,8 @@ class Batch(Proving):
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
         if len(set(closed)) < len(lines):
             look = self.confirm if self.settings.stop_early else None
-            asked = self.labels, self.budget, closed, self.enumerates, self.chords, look, helpers
+            chords = self.chords  # which may end the time
+            asked = self.labels, self.budget, closed, self.enumerates, chords, look, helpers
             found = swept_curves(self.graph, lines, *asked)
         else:  # and it need not be known which digits a sweep takes, which may take long
             found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
@@ -179,15 +183,13 @@ class Batch(Proving):
             complete = curve.covers(0.0, end)
             label = int(self.labels[number])
             nominal = self.settings.rounding == "nominal"
-            lost = brackets.loses.get(number, probed.get(number))
             witness = witnesses.get(number)
-            if lost is None and witness is not None and witness.proved and witness.strengths is not None:
-                (lost,) = witness.strengths
-            elif lost is None and witness is not None and witness.replayed:
-                lost = end  # what the runtime shows need not be lost in real numbers just there
-            timed_out = found.late[number]
+            known = brackets.loses.get(number, probed.get(number))
+            lost = self.lost(number, curve, found.losses[number], known, witness)
+            unseen = witness is None and found.losses[number] is not None and self.budget.is_late()
+            timed_out = found.late[number] or unseen
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
-            left = pieces_left(self.graph, self.lines, number, curve) if is_open else None
+            left = pieces_left(self.graph, self.lines, number, curve, self.budget.closing) if is_open else None
             wins, lower = brackets.wins.get(number, 0.0), found.proved[number]
             in_float32 = self.settings.arithmetic == "float32"
             proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left, in_float32)
@@ -334,6 +336,8 @@ class Batch(Proving):
             curve = found.curves[number]
             if found.losses[number] is not None:
                 for row in deepest(curve.margin(int(self.labels[number]))):
+                    if self.budget.closing.is_late():
+                        return shown
                     witness = self.witness(number, float(curve.z[row]))
                     best = shown.get(number)
                     if best is None or witness.replayed or (witness.proved and not best.proved):
@@ -341,6 +345,46 @@ class Batch(Proving):
                     if witness.replayed:
                         break
         return shown
+
+    def lost(
+        self, number: int, curve: Curve, loss: float | None, proved: float | None, witness: Witness | None
+    ) -> float | None:
+        """The smallest strength at which a label is known to lose: it is proved there, or the runtime shows it.
+
+        What the runtime shows counts where the label loses in float64 as well, by more than that rounds. `loss` is
+        where it first loses on the curve. If nothing close to that is known, the runtime is asked about strengths in
+        between.
+        """
+        if proved is not None and loss is not None and proved - loss <= CLOSE:
+            return proved
+        strengths = () if witness is None else witness.strengths or ()
+        known = [] if proved is None else [proved]
+        if witness is not None and (witness.proved or (witness.replayed and self.loses(number, strengths).all())):
+            known += strengths
+        if not known:  # what is shown by a hair may be lost in real numbers a little later
+            return self.path(number).end[0] if witness is not None and witness.replayed else None
+        nearest = min(known)
+        if loss is None or nearest - loss <= CLOSE or number in self.confirmed:
+            return nearest
+        obligation = self.queries[number].obligations[0]
+
+        def shown(z: NDArray[np.float64]) -> NDArray[np.bool_]:
+            loses = self.loses(number, z)
+            loses[loses] = fails(self.network, obligation, torch.from_numpy(z[loses]).unsqueeze(1))
+            return loses
+
+        try:
+            return first_shown(shown, loss, nearest, curve.z[deepest(curve.margin(int(self.labels[number])))])
+        except OutOfTimeError:
+            return nearest
+
+    def loses(self, number: int, z: Sequence[float] | NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the label loses in float64, by more than that rounds, at some strengths."""
+        strengths = np.asarray(z, dtype=np.float64)
+        budget = self.budget if len(z) > 1 else UNLIMITED
+        scores = self.scores(np.full(len(z), number), strengths, budget)
+        behind: NDArray[np.bool_] = margins(scores, self.labels[[number] * len(z)]) < -NOMINAL * np.abs(scores).max(1)
+        return behind
 
     def witnesses(self, shown: Mapping[int, Witness], sunk: Sequence[tuple[int, Least]]) -> dict[int, Witness]:
         """What the runtime shows, or else what is known without rounding."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ TINY = 2.0**-1000
 # Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
 LARGEST_FLOAT32 = 2.0**80
 Found = TypeVar("Found")
+More = ParamSpec("More")
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,14 +208,17 @@ class Graph:
         return replace(self, nodes=(*self.nodes, Node(operator, (last,), self.shape(last))))
 
 
-def once_for_each(work: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
-    """A function of a graph, worked out once and kept as long as the graph is; what it finds must not refer to it."""
+def once_for_each(work: Callable[Concatenate[Graph, More], Found]) -> Callable[Concatenate[Graph, More], Found]:
+    """A function of a graph, worked out once and kept as long as the graph is; what it finds must not refer to it.
+
+    Whatever else it takes, such as the time that it may take, must not matter to what it finds.
+    """
     known: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
 
     @wraps(work)
-    def found(graph: Graph) -> Found:
+    def found(graph: Graph, /, *more: More.args, **named: More.kwargs) -> Found:
         if graph not in known:
-            known[graph] = work(graph)
+            known[graph] = work(graph, *more, **named)
         return known[graph]
 
     return found

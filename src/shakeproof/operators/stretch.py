@@ -9,7 +9,7 @@ definiteness. BIT 46, 2006).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 import torch
@@ -26,33 +26,43 @@ ENOUGH = 0.999
 RAISED, TRIALS = 1.02, 40
 # Matrices are put together for so many bytes at a time; those that take more multiplications are not worth it.
 BATCH_BYTES, MOST_WORK = 2**23, 2e12
+# So many multiplications take a second at the least: what would take longer than there is time is not begun.
+A_SECOND = 4e10
 # Coefficients are squared: none may be so small that this is lost.
 SMALLEST = 2.0**-300
 
 
-def stretches(operator: Affine, shapes: Sequence[torch.Size]) -> tuple[tuple[float, float], ...]:
+Check = Callable[[float], None]
+"""Raises an error if there are not so many seconds left."""
+
+
+def always(seconds: float) -> None:
+    """There is time for everything."""
+
+
+def stretches(operator: Affine, shapes: Sequence[torch.Size], check: Check = always) -> tuple[tuple[float, float], ...]:
     """For each input: by how much the operator may stretch it, and the same with all coefficients positive.
 
-    Worked out once for an operator, and kept.
+    Worked out once for an operator, and kept, if `check` leaves time for it.
     """
     known = operator.known_stretches
     if tuple(shapes) not in known:
-        known[tuple(shapes)] = tuple(_pair(operator, shapes, place) for place in range(len(shapes)))
+        known[tuple(shapes)] = tuple(_pair(operator, shapes, place, check) for place in range(len(shapes)))
     return known[tuple(shapes)]
 
 
-def _pair(operator: Affine, shapes: Sequence[torch.Size], place: int) -> tuple[float, float]:
+def _pair(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:
     """No less than |operator(x) - operator(0)| / |x| for input number `place`, the others being 0; and the same with
     all coefficients positive.
     """
     largest = max((float(t.abs().max()) for t in _coefficients(operator) if t.numel()), default=1.0)
     if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
         return float("inf"), float("inf")
-    absolute = absolute_stretch(operator, shapes, place)
+    absolute = absolute_stretch(operator, shapes, place, check)
     if isinstance(operator, (Linear, Unrolled)):
-        signed = _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape)
+        signed = _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape, 1, check)
     elif isinstance(operator, Conv):
-        signed = _of_convolution(operator, shapes[0])
+        signed = _of_convolution(operator, shapes[0], check)
     else:
         signed = absolute
     return min(signed, absolute), absolute
@@ -62,7 +72,7 @@ def _coefficients(operator: Affine) -> list[Tensor]:
     return [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
 
 
-def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int) -> float:
+def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check = always) -> float:
     """The same for the operator with the absolute values of its coefficients.
 
     For a matrix A without negative entries, and any positive x, the norm of A^T A is at most the largest of
@@ -80,6 +90,7 @@ def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int)
     x = like.new_ones(1, *shapes[place])
     best = torch.inf
     for _ in range(POWER_STEPS):
+        check(0.0)
         y = twice(x)
         before, best = best, min(best, float((y / x).max()))
         largest = float(y.max())
@@ -89,7 +100,7 @@ def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int)
     return sqrt(best) * ABOVE
 
 
-def _of_convolution(conv: Conv, shape: torch.Size) -> float:
+def _of_convolution(conv: Conv, shape: torch.Size, check: Check) -> float:
     groups, outputs, _ = conv.weight.shape
     kernel = conv.weight.view(groups, outputs, *conv.window.kernel, -1)
     top, left, bottom, right = conv.window.pads
@@ -106,7 +117,7 @@ def _of_convolution(conv: Conv, shape: torch.Size) -> float:
     shape_of_one = torch.Size((outputs, kernel.shape[-1]))
     count = groups * (sizes[0] // 2 + 1) * sizes[1]
     matrices = _at_frequencies(kernel, conv.window.dilations, sizes)
-    return (_largest_singular_value(matrices, shape_of_one, count) + wrong) * ABOVE
+    return (_largest_singular_value(matrices, shape_of_one, count, check) + wrong) * ABOVE
 
 
 def _in_phases(kernel: Tensor, strides: tuple[int, int], sides: list[int]) -> tuple[Tensor, list[int]]:
@@ -142,7 +153,7 @@ def _waves(taps: int, dilation: int, size: int, device: torch.device) -> Tensor:
     return torch.complex(angle.cos(), angle.sin())
 
 
-def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count: int = 1) -> float:
+def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count: int, check: Check) -> float:
     """A bound on the norms of all of the matrices (some, rows, columns)."""
     small, large = min(shape), max(shape)
     proved = 0.0
@@ -155,12 +166,14 @@ def _largest_singular_value(matrices: Iterator[Tensor], shape: torch.Size, count
             continue
         if not frobenius < float("inf"):
             return float("inf")
+        check(4.0 * len(batch) * small * small * large / A_SECOND)
         gram = wide @ wide.mH
         guess = proved**2  # mostly enough: frequencies do not differ much
         unit = torch.eye(small, dtype=gram.dtype, device=gram.device)
         for _ in range(TRIALS):
             if guess >= frobenius**2:
                 break
+            check(0.0)
             # Rounding of the product above, of the factorisation, and of this difference: gamma times traces.
             slack = 16 * (large + small + 8) * UNIT * (frobenius**2 + small * guess)
             if not bool(torch.linalg.cholesky_ex(guess * unit - gram).info.any()):

@@ -76,8 +76,11 @@ class SplitCells:
 
     def boxes(self, parts: Numbers) -> NDArray[np.float64]:
         """What parts are: (n, low and high, m)."""
-        ends = self.tree.ranges(parts, torch.from_numpy(self.low[None]), torch.from_numpy(self.high[None]))
-        return torch.stack(ends, 1).numpy()
+        return self._boxes[parts]
+
+    @cached_property
+    def _boxes(self) -> NDArray[np.float64]:
+        return self.tree.boxes(self.low, self.high)
 
     @property
     def safe(self) -> Numbers:
@@ -154,7 +157,7 @@ class InputSplitting(Strategy[Leaves]):
         """What rounding may do to a claim, in the middle of the domain."""
         middle = ((self.problem.low + self.problem.high) / 2).unsqueeze(0)
         graph, path, point = self.problem.graph, self.problem.path, Boxes(middle, middle)
-        scores = enclose(graph, path.at(point.points), point, path.error.unsqueeze(0)).scores
+        scores = enclose(graph, path.at(point.points), point, path.error.unsqueeze(0), self.budget).scores
         return float((scores.radius @ self.problem.claims.abs().t()).max())
 
     @property
@@ -255,7 +258,8 @@ class InputSplitting(Strategy[Leaves]):
             boxes = torch.stack([leaves.low, leaves.high], 1).cpu().numpy()
             if not np.array_equal(boxes, found.boxes(leaves.part)):
                 raise ProofError("a bound was worked out for another box than the one it is noted for")
-            _refute(leaves, torch.cat([empty, *self.points])[contradicts])
+            if len(leaves) and self.tree.holding(found.points[contradicts.cpu().numpy()])[leaves.part].any():
+                raise ProofError("an evaluation contradicts a proof")
         return found
 
     # -- looking for counterexamples -----------------------------------------------------------------------------
@@ -292,7 +296,8 @@ class InputSplitting(Strategy[Leaves]):
 
     def evaluated(self, points: Tensor) -> Tensor:
         graph, path = self.problem.graph, self.problem.path
-        scores = torch.cat([graph.run(path.at(some)) for some in points.split(self.fitting)])
+        fitting = self.budget.closing.all_slices(len(points), self.fitting)
+        scores = torch.cat([graph.run(path.at(points[some])) for some in fitting])
         if not bool(scores.isfinite().all()):
             raise NotFiniteError("the network's scores are not finite somewhere; check its weights, mean and std")
         self.points.append(points)
@@ -319,7 +324,8 @@ class InputSplitting(Strategy[Leaves]):
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
         boxes = Boxes(batch.low, batch.high)
-        enclosed = enclose(graph, path.at(boxes.points), boxes, path.error.expand(len(batch), *path.error.shape))
+        error = path.error.expand(len(batch), *path.error.shape)
+        enclosed = enclose(graph, path.at(boxes.points), boxes, error, self.budget)
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
         least = boxes.extremes(points, radius).low
         least = torch.where(least.isnan(), -torch.inf, least)
@@ -340,7 +346,7 @@ class InputSplitting(Strategy[Leaves]):
         offset = coefficients.new_full((len(cell),), torch.nan)
         gradient = coefficients.new_full((len(cell), parameters), torch.nan)
         for part in self.budget.slices(len(cell), fitting, FIRST_ROWS):
-            found = planes_below(graph, enclosed, coefficients[part], cell[part])
+            found = planes_below(graph, enclosed, coefficients[part], cell[part], self.budget)
             offset[part], gradient[part] = found.offset, found.gradient
         return Planes(offset, gradient)
 
@@ -460,11 +466,3 @@ class _Bounds:
     enclosed: Enclosed
     planes: Planes
     cell: Tensor
-
-
-def _refute(leaves: Leaves, points: Tensor) -> None:
-    """No point may lie in a box that was proved to hold no such point."""
-    for some in points.split(1024):
-        inside = (some.unsqueeze(1) >= leaves.low) & (some.unsqueeze(1) <= leaves.high)
-        if bool(inside.all(2).any()):
-            raise ProofError("an evaluation contradicts a proof")

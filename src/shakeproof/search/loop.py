@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from shakeproof.budget import STEP_SECONDS, Budget, now
+from shakeproof.budget import STEP_SECONDS, Budget, OutOfTimeError, now
 
 Batch = TypeVar("Batch")
 
@@ -54,7 +54,10 @@ def branch_and_bound(strategy: Strategy[Batch], budget: Budget) -> bool:
             count = max(1, min(count, int(within / seconds_a_part))) if seconds_a_part else 1
         count = min(count, strategy.open_parts())
         started = now()
-        strategy.split(strategy.bound(strategy.take(count)))
+        try:
+            strategy.split(strategy.bound(strategy.take(count)))
+        except OutOfTimeError:  # what was taken is not proved
+            return False
         seconds_a_part = (now() - started) / count
         budget.progress(strategy.share_settled())
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -87,6 +88,42 @@ class Tree:
                 ends[where] = narrower(ends[where], torch.from_numpy(self.at[part[mine]]).to(ends))
             part = self.parent[part]
         return lows, highs
+
+    def boxes(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the few coordinates lie between on every part: (parts, low and high, n), from (n) on the whole domain.
+
+        It takes time in proportion to the parts, however deep the tree is.
+        """
+        found = np.empty((len(self), 2, len(low)))
+        found[self.parent < 0] = np.stack([low, high])
+        order = np.argsort(self.depth, kind="stable")
+        starts = np.searchsorted(self.depth[order], np.arange(1, self.depth.max(initial=0) + 2))
+        for first, last in pairwise(starts):
+            level = order[first:last]
+            found[level] = found[self.parent[level]]
+            for is_low, narrower in ((True, np.maximum), (False, np.minimum)):
+                own = level[self.above[level] == is_low]
+                place = own, 0 if is_low else 1, self.coordinate[own]
+                found[place] = narrower(found[place], self.at[own])
+        return found
+
+    def holding(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which parts hold one of the points (rows, n) of the domain, ends included; from the root down."""
+        below, above = (np.full(len(self), -1) for _ in range(2))
+        for children, side in ((below, ~self.above), (above, self.above)):
+            own = np.flatnonzero((self.parent >= 0) & side)
+            children[self.parent[own]] = own
+        held = np.zeros(len(self), bool)
+        row, part = (column.ravel() for column in np.meshgrid(np.arange(len(points)), np.flatnonzero(self.parent < 0)))
+        while len(part):
+            held[part] = True
+            inner = below[part] >= 0
+            row, part = row[inner], part[inner]
+            one, other = below[part], above[part]
+            at, place = self.at[one], points[row, self.coordinate[one]]
+            left, right = place <= at, place >= at
+            row, part = np.concatenate([row[left], row[right]]), np.concatenate([one[left], other[right]])
+        return held
 
     def least(self) -> NDArray[np.float64]:
         """By how much each root's claim is proved to hold on the whole domain; -inf where it is not.

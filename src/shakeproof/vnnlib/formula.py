@@ -16,6 +16,8 @@ from shakeproof.vnnlib.specification import Box, Specification, by_boxes
 
 # What the cases of a file may come to, before memory does: each product of disjunctions, and all arrays together.
 MOST_CASES, MOST_PARTS, MOST_NUMBERS = 100_000, 2**24, 2**26
+# And what all formulas inside one another may come to, before time does.
+MOST_STEPS = 2**25
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -201,6 +203,7 @@ class Assertions:
 
     def __init__(self) -> None:
         self.used: set[str] = set()
+        self.steps = 0
         # Most assertions have one term, a bound. What they say is common to all cases, and so are its arrays.
         self.common: list[Bound | Row] = []
         self.choices: list[Formula] = [Formula([()])]
@@ -208,6 +211,17 @@ class Assertions:
     def variable(self, name: str) -> LinearSum:
         self.used.add(name)
         return LinearSum({name: 1.0})
+
+    def joined(self, operator: str, values: Sequence[Value]) -> LinearSum | Formula:
+        """What (operator value ...) means, as long as all that was put together so far is not too much."""
+        found = joined(operator, values)
+        if isinstance(found, Formula) and not any(found is value for value in values):
+            self.steps += len(found.terms) * (1 + (len(found.terms[0]) if found.terms else 0))
+            if self.steps > MOST_STEPS:
+                raise InputError(
+                    f"the property's cases take more than {MOST_STEPS:,} steps to work out; split the file"
+                )
+        return found
 
     def add(self, formula: Formula) -> None:
         if len(formula.terms) == 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
 from shakeproof.vnnlib.directives import check_perturbed, read_directives
-from shakeproof.vnnlib.formula import NUMBER, Assertions, Formula, LinearSum, Value, joined, number, shortened
+from shakeproof.vnnlib.formula import NUMBER, Assertions, Formula, LinearSum, Value, number, shortened
 from shakeproof.vnnlib.specification import Specification
 
 LARGEST_TEXT, DEEPEST = 2**27, 100_000  # bytes, and parentheses inside each other
@@ -143,7 +143,8 @@ class _TextReader:
             raise InputError("a parenthesis must begin with an operator; correct it")
         if operator in COMMANDS:
             raise InputError(f"({operator} ...) inside another command; a parenthesis is missing before it")
-        return joined(operator, [self._leaf(value) if isinstance(value, str) else value for value in values])
+        known = [self._leaf(value) if isinstance(value, str) else value for value in values]
+        return self.assertions.joined(operator, known)
 
     def _leaf(self, text: str) -> LinearSum:
         return self.assertions.variable(text) if VARIABLE.fullmatch(text) else number(text)

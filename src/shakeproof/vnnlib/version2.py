@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
-from shakeproof.vnnlib.formula import Assertions, Formula, LinearSum, joined, number
+from shakeproof.vnnlib.formula import Assertions, Formula, LinearSum, number
 from shakeproof.vnnlib.specification import Specification
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _value(node: Any, assertions: Assertions) -> LinearSum | Formula:
             name = f"{'X' if node.kind.name == 'Input' else 'Y'}_{_flat(node.indices, node.shape)}"
             return assertions.variable(name)
         case kind:
-            return joined(OPERATORS[kind], [_value(child, assertions) for child in node.children()])
+            return assertions.joined(OPERATORS[kind], [_value(child, assertions) for child in node.children()])
 
 
 def _flat(indices: Sequence[int], shape: Sequence[int]) -> int:

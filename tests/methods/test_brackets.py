@@ -1,0 +1,106 @@
+"""Brackets of critical strengths: the label wins provably up to the low end, and is proved or shown to lose at the high
+end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.methods.edges import Edges
+from shakeproof.methods.nearest import first_shown
+from shakeproof.methods.proving import Proving
+from shakeproof.replay import fails
+
+PICTURE = next(str(path) for path, _ in demo.images() if "warning.1" in str(path))
+BLUR = "motion-blur:size=9,angle=90"
+
+
+def loses_in_the_runtime(network: sp.Network, result: sp.Result, z: float) -> bool:
+    return bool(fails(network, result.query.obligations[0], torch.tensor([[z]], dtype=torch.float64))[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "image", "blur", "strength", "width"),
+    [
+        (
+            "networks/cifar10_resnet18.onnx",
+            "data/cifar10_test_first2000.npz@7",
+            "motion-blur:size=5,angle=45",
+            0.55,
+            1e-3,
+        ),
+        ("networks/gtsrb_cnn.onnx", "data/gtsrb_test_first1000.npz@7", "box-blur:size=9", 1.0, 1e-6),
+    ],
+    ids=["resnet18", "gtsrb"],
+)
+def test_brackets_of_deep_networks_are_narrow(shared, model, image, blur, strength, width):
+    """Although enclosures of a ResNet18 are so wide that proofs end well before the loss."""
+    network = sp.load(shared(model))
+    file, number = image.split("@")
+    result = sp.profile(network, f"{shared(file)}@{number}", blur, max_strength=strength)
+    assert result.status == "unsafe"
+    low, high = result.critical_strength
+    assert 0 < high - low < width
+    assert loses_in_the_runtime(network, result, high + 1e-6)
+
+
+def test_in_float32_arithmetic_a_bracket_ends_where_the_runtime_loses(demo_network):
+    """A loss in every order of summation can only be proved well behind the first strength at which one loses."""
+    real, float32 = (sp.profile(demo_network, PICTURE, BLUR, arithmetic=a) for a in ("real", "float32"))
+    assert real.status == float32.status == "unsafe"
+    low, high = float32.critical_strength
+    assert low <= real.critical_strength[1]
+    assert high == pytest.approx(real.critical_strength[1], abs=1e-4)
+    assert loses_in_the_runtime(demo_network, float32, high)
+
+
+def test_where_no_loss_can_be_proved_the_runtime_shows_the_first(demo_network, monkeypatch):
+    known = sp.profile(demo_network, PICTURE, BLUR).critical_strength
+    monkeypatch.setattr(Edges, "off", lambda self, curve, piece: np.full(len(piece), np.inf))
+    monkeypatch.setattr(Proving, "leads", lambda self, numbers, *rest, **more: np.full(len(numbers), -np.inf))
+    result = sp.profile(demo_network, PICTURE, BLUR)
+    low, high = result.critical_strength
+    assert low <= known[0]
+    assert known[1] < high < known[1] + 1e-5
+    assert loses_in_the_runtime(demo_network, result, high)
+
+
+def test_a_loss_by_a_hair_is_not_taken_for_one_in_real_numbers(demo_network, monkeypatch):
+    """What the runtime shows counts only where float64 does not tie."""
+    monkeypatch.setattr(Edges, "found", lambda self: ({}, {}))
+    monkeypatch.setattr("shakeproof.methods.sweeping.NOMINAL", np.inf)
+    result = sp.profile(demo_network, PICTURE, BLUR)
+    assert result.status == "unsafe"
+    assert result.critical_strength[1] == 1.0
+
+
+class Asked:
+    """Which strengths fail, and how often that was asked."""
+
+    def __init__(self, *stretches: tuple[float, float]) -> None:
+        self.stretches, self.times = stretches, 0
+
+    def __call__(self, z):
+        self.times += 1
+        return np.any([(z >= start) & (z <= end) for start, end in self.stretches], axis=0)
+
+
+def test_the_first_failure_is_found_with_two_questions():
+    fails_from = Asked((0.3001, 1.0))
+    found = first_shown(fails_from, 0.3, 0.9, np.empty(0))
+    assert 0.3001 <= found < 0.30012
+    assert fails_from.times == 2
+
+
+def test_a_narrow_stretch_that_fails_is_found_if_it_is_named():
+    spike = Asked((0.30014, 0.30015), (0.5, 1.0))
+    assert first_shown(spike, 0.3, 0.9, np.array([0.300145, 0.7])) <= 0.300145
+    assert first_shown(spike, 0.3, 0.9, np.empty(0)) >= 0.5
+
+
+def test_nothing_but_what_is_known_where_nothing_else_fails():
+    assert first_shown(Asked((0.9, 0.9)), 0.3, 0.9, np.array([0.95])) == 0.9
