@@ -77,7 +77,8 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if path.suffix not in (".onnx", ".gz") or not path.is_file():
-        raise NoCertificateError(f"{network.name}: certificates are about ONNX files")
+        advice = "of a module, load(module, example_input, save='model.onnx') keeps the file"
+        raise NoCertificateError(f"{network.name}: certificates are about ONNX files; {advice}")
     model = path.read_bytes()
     if hashlib.sha256(model).hexdigest() != network.identity:
         raise NoCertificateError(
