@@ -264,7 +264,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     target = tmp_path / "out"
     old = model([helper.make_node("Flatten", ["x"], ["y"])], (1, 3, 32, 32), opset=6)
     for words, message in (
-        ({"model": tmp_path / "m.onnx"}, "cannot read the network"),
+        ({"model": tmp_path / "gone.onnx"}, "cannot read the network"),
         ({"model": torch.nn.Linear(3, 2)}, "Linear: export takes an ONNX file"),
         ({"label": 10}, "label 10 is not one of"),
         ({"strength": (0.1, 0.2)}, "takes one strength, not 2"),

@@ -528,13 +528,8 @@ def test_a_program_with_two_directories_runs_no_code(shared, tmp_path):
     script = shared("attacks/second/two_faced_pt2.py")
     subprocess.run([sys.executable, script], cwd=tmp_path, check=True, capture_output=True)
     np.save(tmp_path / "image.npy", np.zeros((1, 2, 2)))
-    blur = ["-p", "box-blur:size=3"]
-    for name, file, options in (
-        ("supports", "two_faced", []),
-        ("profile", "two_faced", blur),
-        ("supports", "good", []),
-    ):
-        asked = [sys.executable, "-m", "shakeproof", name, f"{file}.pt2", "image.npy", *options]
+    for command, file in (("supports", "two_faced"), ("profile -p box-blur:size=3", "two_faced"), ("supports", "good")):
+        asked = [sys.executable, "-m", "shakeproof", *command.split(), f"{file}.pt2", "image.npy"]
         done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
