@@ -476,6 +476,53 @@ def test_a_quantised_weight_is_a_constant(tmp_path):
     assert sp.load(saved(tmp_path, added)).graph.classes == 3
 
 
+# -- weights in other files -----------------------------------------------------------------------------------------
+
+OPENED: list[str] = []
+sys.addaudithook(lambda event, given: OPENED.append(str(given[0])) if event == "open" else None)
+
+
+def test_what_is_hashed_is_what_is_run(tmp_path):
+    """Each file is opened once: nobody can change it between two readings."""
+    path = saved(tmp_path, model([FLAT, LINEAR], (1, 1, 4, 4), HERE))
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+    OPENED.clear()
+    sp.load(path)
+    assert [OPENED.count(str(tmp_path / name)) for name in (path.name, "weights")] == [1, 1]
+
+
+@pytest.mark.parametrize("place", ["../weights", "/etc/hostname", "inner/../../weights", ""])
+def test_weights_lie_in_the_models_folder(tmp_path, place):
+    (tmp_path / "weights").write_bytes(WEIGHT.tobytes())
+    proto = model([FLAT, LINEAR], (1, 1, 4, 4), HERE)
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], place)
+    proto.graph.initializer[0].ClearField("raw_data")
+    (tmp_path / "inner").mkdir()
+    OPENED.clear()
+    assert "which is not in the model's folder" in refused(saved(tmp_path / "inner", proto))
+    assert not {str(tmp_path / "weights"), "/etc/hostname"} & {os.path.normpath(name) for name in OPENED}
+
+
+def test_weights_of_functions_lie_in_files_too(tmp_path):
+    """They are a part of the network's identity."""
+    held = numpy_helper.from_array(WEIGHT, "w")
+    onnx.external_data_helper.set_external_data(held, "weights")
+    held.ClearField("raw_data")
+    nodes = [helper.make_node("Constant", [], ["w"], value=held), helper.make_node("MatMul", ["f", "w"], ["y"])]
+    own = helper.make_function("own", "Last", ["f"], ["y"], nodes, [helper.make_opsetid("", 13)])
+    proto = model([FLAT, helper.make_node("Last", ["f"], ["y"], domain="own")], (1, 1, 4, 4))
+    proto.functions.append(own)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    path, found = saved(tmp_path, proto), []
+    for weight in (WEIGHT, 2 * WEIGHT):
+        (tmp_path / "weights").write_bytes(weight.tobytes())
+        network = sp.load(path)
+        x = random.random((2, 1, 1, 4, 4), np.float32)
+        assert scores_of(network, x) == pytest.approx(x.reshape(2, 16) @ weight, abs=1e-5)
+        found.append(network.identity)
+    assert found[0] != found[1]
+
+
 # -- programs of torch ----------------------------------------------------------------------------------------------
 
 
