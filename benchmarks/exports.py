@@ -4,9 +4,9 @@
     python benchmarks/exports.py table FOLDER [--only TEXT] [--csv FILE]
     python benchmarks/exports.py compare BEFORE.csv AFTER.csv   # as a table in Markdown, models by exporters
 
-`make` writes MODEL@EXPORTER.onnx (or .pt2) and, as MODEL@EXPORTER.npy, a picture whose class changes as it is blurred,
+`make` writes MODEL@EXPORTER.onnx and, as MODEL@EXPORTER.npy, a picture whose class changes as it is blurred,
 if one is found. `table` asks `shakeproof profile` about each, and compares its answer with the file's own runtime
-(onnxruntime, or torch) at 301 strengths. The exit code is 1 if any answer is contradicted.
+(onnxruntime) at 301 strengths. The exit code is 1 if any answer is contradicted.
 """
 
 from __future__ import annotations

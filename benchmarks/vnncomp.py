@@ -26,7 +26,7 @@ import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.inputs import InputBox
 from shakeproof.memory import keep_freed_memory
-from shakeproof.network import read_onnx, with_claims
+from shakeproof.network import with_claims
 from shakeproof.search import descend, starts
 
 WORDS = {"safe": "unsat", "unsafe": "sat"}
@@ -36,7 +36,7 @@ class Judge:
     """The network in onnxruntime, and what a specification makes of its outputs."""
 
     def __init__(self, model: Path, specification: sp.Specification) -> None:
-        self.session = onnxruntime.InferenceSession(read_onnx(model)[0], providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(sp.load_deployed(model).data, providers=["CPUExecutionProvider"])
         self.input = self.session.get_inputs()[0]
         self.shape = [size if isinstance(size, int) else 1 for size in self.input.shape]
         self.specification = specification

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ from torch import Tensor, nn
 
 import shakeproof as sp
 from shakeproof.network import Graph
+
+TESTS = Path(__file__).parent
 
 
 class Branching(nn.Module):
@@ -77,8 +82,13 @@ def dense(seed: int, *sizes: int, activation: Callable[[], nn.Module] = nn.ReLU,
     return nn.Sequential(*layers[:-1])
 
 
-def network_of(module: nn.Module, *shape: int) -> sp.Network:
-    return sp.load(module, torch.zeros(1, *shape))
+def network_of(module: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> sp.Network:
+    """A module's network by PyTorch's older exporter, which is fifty times as fast as the one that `sp.load` uses."""
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / f"{type(module).__name__}.onnx"
+        torch.onnx.export(module, (torch.zeros(1, *shape, dtype=dtype),), path, dynamo=False, opset_version=17)
+        return sp.load(path)
 
 
 NETWORKS: dict[str, Callable[[int], sp.Network]] = {
@@ -124,4 +134,4 @@ def narrow_flip_network(centre: float, width: float) -> tuple[sp.Network, np.nda
         def forward(self, x):
             return self.out(torch.abs(self.pick(x.flatten(1))))
 
-    return sp.load(Narrow(), torch.zeros(1, 1, 3, 3)), image
+    return network_of(Narrow(), 1, 3, 3), image

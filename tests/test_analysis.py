@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from models import narrow_flip_network, random_module
+from models import narrow_flip_network, network_of, random_module
 from PIL import Image as Pillow
 from torch import nn
 
@@ -34,7 +34,7 @@ def straight_line_network(margin_at_0: float, margin_at_1: float) -> tuple[sp.Ne
         module[1].weight.zero_()
         module[1].weight[0, 4] = slope
         module[1].bias.copy_(torch.tensor([margin_at_0 - slope, 0.0]))
-    return sp.load(module.double(), torch.zeros(1, 1, 3, 3, dtype=torch.float64)), image
+    return network_of(module.double(), 1, 3, 3, dtype=torch.float64), image
 
 
 def test_safe_unsafe_and_the_critical_strength():
@@ -90,7 +90,7 @@ class Shallow(nn.Module):
 def test_a_flip_too_shallow_for_float32_is_one_in_real_numbers():
     """The runtime does not show it; that it is there is proved."""
     module = Shallow(1e-9)
-    network = sp.load(module, torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    network = network_of(module, 1, 3, 3, dtype=torch.float64)
     single = module.float()
     network = dataclasses.replace(
         network,
@@ -184,7 +184,7 @@ def test_cancellation_inside_the_network_proves_nothing(float64_only):
         def forward(self, x):
             return self.last(torch.relu(self.first(x.flatten(1))))
 
-    network = sp.load(Cancelling().double(), torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    network = network_of(Cancelling().double(), 1, 3, 3, dtype=torch.float64)
     result = sp.profile(network, torch.rand(1, 3, 3), "box-blur:size=3")
     assert result.status is sp.Status.UNDECIDED
     assert result.reason is sp.Reason.ROUNDING
@@ -247,7 +247,7 @@ def test_a_loss_that_float64_rounds_away_is_never_safe(exact, request):
     random = np.random.default_rng(0)
     for _ in range(30):
         module = Hill(*(random.uniform(1, 2, 2).astype(np.float32) * np.float32(2.0**58)).tolist())
-        network = sp.load(module, torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+        network = network_of(module, 1, 3, 3, dtype=torch.float64)
         result = sp.profile(network, image, "box-blur:size=3,padding=zeros", label=0)
         path = result.query.path.path
         pixels = path.at(torch.tensor([0.5312], dtype=torch.float64)).flatten().tolist()
@@ -382,7 +382,7 @@ def test_json_has_the_promised_keys(demo_network):
 
 def test_brackets_are_confirmed_by_direct_evaluation():
     for seed in range(6):
-        network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+        network = network_of(random_module(seed), 1, 8, 8)
         image = torch.rand(1, 8, 8, dtype=torch.float64)
         result = sp.profile(network, image, "sharpen:size=5")
         if result.critical_strength is None:
@@ -401,7 +401,7 @@ def overflowing_queries() -> tuple[sp.Network, list[sp.Query], int]:
     module = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     for parameter in module.parameters():
         parameter.data *= 50
-    network = sp.load(module, torch.rand(1, 1, 6, 6).double())
+    network = network_of(module, 1, 6, 6, dtype=torch.float64)
     pictures = [np.random.default_rng(seed).random((1, 6, 6)) for seed in range(4)]
     pictures.insert(1, pictures[0] * 1e308)
     return network, sp.perturbed(network, [fitting(network, p) for p in pictures], "sharpen:size=3"), 1

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from models import model
+from models import model, network_of
 from onnx import helper
 from rational import ExactLine, exact_path, exact_scores
 from torch import nn
@@ -273,7 +273,7 @@ class Flat(nn.Module):
 ])  # fmt: skip
 def test_what_float64_loses_inside_is_no_proof(module, method):
     """With brightness from 0 to 1 on a black image, the truth is negative on the way."""
-    network = sp.load(module().double(), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    network = network_of(module().double(), 1, 2, 2, dtype=torch.float64)
     image = np.zeros((1, 2, 2))
     for result in (
         sp.profile(network, image, "brightness:max=1", label=0, method=method, timeout=5.0),
@@ -293,7 +293,7 @@ def test_pixels_that_cancel_are_not_known_exactly(method):
             h = torch.relu(-x.flatten(1)[:, :1])
             return torch.cat([1 - 1e18 * h, 0 * h], 1)
 
-    network = sp.load(Steep().double(), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    network = network_of(Steep().double(), 1, 2, 2, dtype=torch.float64)
     result = sp.profile(network, np.full((1, 2, 2), 0.3), "brightness:max=-0.3", label=0, method=method, timeout=5.0)
     assert 1 + 10**18 * off < 0
     assert result.status is not sp.Status.SAFE
@@ -307,7 +307,7 @@ def test_an_end_of_a_range_is_not_rounded_away():
             tiny, other, rest = torch.relu(x[:, :1]), 5 * x[:, 1:2].abs(), x[:, 2:].sum(1, keepdim=True)
             return torch.cat([1 - 2e20 * tiny + other + rest, 0 * rest], 1)
 
-    network = sp.load(Mixed(), torch.zeros(1, 12))
+    network = network_of(Mixed(), 12)
     low, high = np.array([-1.0, -1.0, *[0.0] * 10]), np.array([1e-20, 1.0, *[0.01] * 10])
     specification = robustness(low, high, 0, 2)
     assert sp.verify_specification(network, specification, timeout=5.0).status is not sp.Status.SAFE
@@ -344,7 +344,7 @@ class AlmostOne(nn.Module):
 
 def test_a_factor_that_only_rounds_to_one_is_not_one():
     """In truth the label is behind by 1.08e-19 from the start."""
-    network = sp.load(AlmostOne().eval(), torch.ones(1, 2, 2, 2))
+    network = network_of(AlmostOne().eval(), 2, 2, 2)
     result = sp.verify(network, np.ones((2, 2, 2)), "brightness:max=0.25", 1.0, label=0)
     assert result.status is sp.Status.UNDECIDED
     assert result.certified_strength == 0

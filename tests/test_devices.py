@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from models import NETWORKS, box_around, random_module
+from models import NETWORKS, box_around, network_of, random_module
 from second_device import SECOND, MixedDevicesError, SecondDevice, There
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-import shakeproof as sp
 from shakeproof import products
 from shakeproof.bounds import Boxes, enclose, enclose_box, planes_below
 from shakeproof.budget import Budget
@@ -25,7 +24,7 @@ from shakeproof.search import AnyFailure, BoxProblem, FirstFailure, Map, PathPro
 
 
 def graph_of(seed: int) -> Graph:
-    return sp.load(random_module(seed), torch.zeros(1, 1, 8, 8)).graph
+    return network_of(random_module(seed), 1, 8, 8).graph
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import model
+from models import model, network_of
 from onnx import helper
 from torch import nn
 
@@ -56,7 +56,7 @@ class Dense(nn.Module):
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
 def test_enclosures_hold_every_order_of_summation(seed):
-    network = sp.load(Dense(seed), torch.zeros(1, 1, 3, 3))
+    network = network_of(Dense(seed), 1, 3, 3)
     graph, random = network.graph.in_float32(), np.random.default_rng(seed)
     path = sp.box_blur(3).apply(torch.from_numpy(random.uniform(0, 1, (1, 3, 3))))
     ends = torch.tensor([[0.3, 0.3 + 1e-3]], dtype=torch.float64)
@@ -76,7 +76,7 @@ def test_real_numbers_would_not_be_enough():
     """A negative control: enclosures about real numbers do not hold what float32 makes of them."""
     outside = 0
     for seed in range(10):
-        network = sp.load(Dense(seed), torch.zeros(1, 1, 3, 3))
+        network = network_of(Dense(seed), 1, 3, 3)
         random = np.random.default_rng(seed)
         x = torch.from_numpy(random.uniform(0, 1, (1, *network.graph.input_shape)))
         point = Boxes(*(torch.zeros(1, 1, dtype=torch.float64) for _ in range(2)))
@@ -94,7 +94,7 @@ def test_a_verdict_about_float32_is_harder_to_come_by(method):
         module[1].weight.zero_()
         module[1].weight[:, 4] = 1
         module[1].bias.copy_(torch.tensor([1e-7, 0.0]))
-    network = sp.load(module, torch.zeros(1, 1, 3, 3))
+    network = network_of(module, 1, 3, 3)
     image = np.full((1, 3, 3), 0.5, np.float32)
     real = sp.profile(network, image, "box-blur:size=3", label=0, method=method)
     single = sp.profile(network, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
@@ -103,19 +103,19 @@ def test_a_verdict_about_float32_is_harder_to_come_by(method):
     assert single.to_json()["arithmetic"] == "float32"
     with torch.no_grad():
         module[1].bias.copy_(torch.tensor([1e-3, 0.0]))
-    clear = sp.load(module, torch.zeros(1, 1, 3, 3))
+    clear = network_of(module, 1, 3, 3)
     found = sp.profile(clear, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
     assert found.status is sp.Status.SAFE
 
 
 def test_curves_are_refused():
-    network = sp.load(nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Sigmoid()), torch.zeros(1, 1, 3, 3))
+    network = network_of(nn.Sequential(nn.Flatten(), nn.Linear(9, 2), nn.Sigmoid()), 1, 3, 3)
     with pytest.raises(sp.ShakeproofError, match="float32 is not certified"):
         sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", label=0, arithmetic="float32")
 
 
 def test_nominal_says_so():
-    network = sp.load(Dense(0), torch.zeros(1, 1, 3, 3))
+    network = network_of(Dense(0), 1, 3, 3)
     result = sp.profile(network, np.full((1, 3, 3), 0.3), "box-blur:size=3", rounding="nominal")
     assert result.rounding == result.to_json()["rounding"] == "nominal"
     assert np.isnan(result.curve.error).all()

@@ -65,7 +65,7 @@ def rows(folder: Path, only: str, timeout: float) -> Iterator[Row]:
     import shakeproof.analysis
     import shakeproof.cli  # noqa: F401  imported once, here; every question is then a fork of this process
 
-    for path in sorted([*folder.glob("*@*.onnx"), *folder.glob("*@*.pt2")]):
+    for path in sorted(folder.glob("*@*.onnx")):
         if only in path.name and path.with_suffix(".npy").exists():
             model, exporter = path.stem.split("@")
             yield asked(path, model, exporter, timeout)

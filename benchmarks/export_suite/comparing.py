@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .asking import Row
 
-OF_TORCH = {"torch.onnx-legacy": "torch.onnx, legacy", "torch.onnx": "torch.onnx", "torch.export": "torch.export"}
+OF_TORCH = {"torch.onnx-legacy": "torch.onnx, legacy", "torch.onnx": "torch.onnx", "sp.load": "sp.load"}
 
 
 def markdown(before: Sequence[Row], after: Sequence[Row]) -> str:

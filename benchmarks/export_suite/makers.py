@@ -1,4 +1,4 @@
-"""Who writes the files: for each exporter its models, as `MODEL@EXPORTER.onnx` (or .pt2) in a folder.
+"""Who writes the files: for each exporter its models, as `MODEL@EXPORTER.onnx` in a folder.
 
 An exporter that is not installed is skipped, and said to be: some cannot be installed together, so the folder may be
 filled by several environments in turn.
@@ -17,7 +17,7 @@ LEGACY = "torch.onnx-legacy"  # with dynamo=False
 
 
 def torch_files(name: str, exporter: str) -> Make:
-    """A torch model, written by one of torch's three exporters."""
+    """A torch model, written by one of torch's two exporters, or by `sp.load`, which uses the newer one."""
 
     def make(path: Path) -> None:
         import torch
@@ -26,8 +26,10 @@ def torch_files(name: str, exporter: str) -> Make:
 
         module, shape = made(name)
         example = torch.rand(1, *shape, dtype=next(module.parameters()).dtype if name == "float64" else torch.float32)
-        if exporter == "torch.export":
-            torch.export.save(torch.export.export(module, (example,)), path)
+        if exporter == "sp.load":
+            import shakeproof as sp
+
+            sp.load(module, example, save=path)
             return
         axes = {0: "n", 2: "h", 3: "w"} if name == "dynamic_size" else None
         torch.onnx.export(
@@ -88,7 +90,7 @@ def of_torch() -> Iterator[tuple[str, str, Make]]:
     from .torch_models import MODELS
     from .transformers_models import CONFIGURATIONS
 
-    for exporter in (LEGACY, "torch.onnx", "torch.export"):
+    for exporter in (LEGACY, "torch.onnx", "sp.load"):
         for name in (*MODELS, *CONFIGURATIONS):
             yield name, exporter, torch_files(name, exporter)
     yield "int8_qdq", "onnxruntime", quantised

@@ -22,8 +22,7 @@ TELLABLE = 1e-3  # a lead, beside the scores, that is no matter of rounding
 def make_all(folder: Path, only: str, again: bool) -> Iterator[str]:
     """Make what can be made here; a line for each file."""
     for model, exporter, maker in all_makers():
-        ending = "pt2" if exporter == "torch.export" else "onnx"
-        path = folder / f"{model}@{exporter}.{ending}"
+        path = folder / f"{model}@{exporter}.onnx"
         if only not in path.name or (path.with_suffix(".npy").exists() and not again):
             continue
         yield f"{path.name}: {_made(maker, path)}"

@@ -51,10 +51,6 @@ def scores_of(outputs: list[Any]) -> Array | None:
 
 
 def runtime(path: Path) -> Runtime:
-    return _torch(path) if path.suffix == ".pt2" else _onnx(path)
-
-
-def _onnx(path: Path) -> Runtime:
     name, dtype, shape, run = _session(path)
     if len(shape) == 2:
         side = math.isqrt(shape[1])
@@ -82,17 +78,3 @@ def _session(path: Path) -> tuple[str, type[np.floating[Any]], list[Any], Callab
         return evaluator.input_names[0], np.float64, [d.dim_value for d in dimensions], evaluator.run
     wanted = session.get_inputs()[0]
     return wanted.name, np.float64 if wanted.type == "tensor(double)" else np.float32, wanted.shape, session.run
-
-
-def _torch(path: Path) -> Runtime:
-    import torch
-
-    exported = torch.export.load(path)
-    module, example = exported.module(), exported.example_inputs[0][0]
-
-    def run(picture: Array) -> list[Any]:
-        with torch.inference_mode():
-            found = module(torch.from_numpy(picture)[None].to(example.dtype))
-        return [part.numpy() for part in (found if isinstance(found, tuple) else (found,))]
-
-    return Runtime(tuple(example.shape[1:]), run)

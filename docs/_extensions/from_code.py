@@ -79,7 +79,6 @@ def error_kinds() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operator_kinds,
     "onnx": names_of("onnx_rules"),
-    "torch": names_of("torch_rules"),
     "reasons": reasons,
     "errors": error_kinds,
 }

@@ -40,6 +40,7 @@ NEAR = (0.9e-9, 1e-7, 1e-5)
 # How long a certificate may take unless something else is said, in seconds.
 CERTIFICATE_SECONDS = 300.0
 TOO_SIMPLE = "the checker's simpler bounds do not prove this answer"
+ONNX_FILES = "certificates are about ONNX files; load(module, example_input, save='model.onnx') keeps a module's"
 
 
 class NoCertificateError(InputError):
@@ -86,7 +87,7 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if Path(network.name).suffix not in (".onnx", ".gz"):
-        raise NoCertificateError(f"{network.name}: certificates are about ONNX files")
+        raise NoCertificateError(f"{network.name}: {ONNX_FILES}")
 
 
 def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, bytes]:
@@ -96,7 +97,7 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
     assert isinstance(query.perturbation, Perturbation)
     assert query.image is not None
     if not path.is_file():
-        raise NoCertificateError(f"{network.name}: certificates are about ONNX files, and this one is gone")
+        raise NoCertificateError(f"{network.name}: {ONNX_FILES}; this one is gone")
     model = path.read_bytes()
     if hashlib.sha256(model).hexdigest() != network.identity:
         raise NoCertificateError(

@@ -19,7 +19,7 @@ from torch import Tensor
 from shakeproof import vnnlib
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
-from shakeproof.network import Network, load, read_onnx
+from shakeproof.network import Network, load
 from shakeproof.perturbation import Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, perturbed
 
@@ -64,19 +64,12 @@ def export(
     `model` is an ONNX file. Without a `label`, the image's own or else the class predicted at strength 0 is taken.
     The form `vnnlib` leaves out the network, `perturbed` writes the image and the perturbation to perturbed.vnnlib.
     """
-    refuse_torch(model, form)
+    if not isinstance(model, (str, Path)):
+        name = type(model).__name__
+        raise InputError(f"{name}: export takes an ONNX file; load(module, example_input, save=...) writes one")
     network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
     (query,) = perturbed(network, [image], parse_path(perturbation), label, strength)
     return write_query(model, network, query, folder, form)
-
-
-def refuse_torch(model: object, form: Format) -> None:
-    """Only an ONNX file has operators that can be handed on as they are."""
-    if form == "perturbed" and isinstance(model, (str, Path)):
-        return
-    if not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
-        name = model if isinstance(model, (str, Path)) else type(model).__name__
-        raise InputError(f"{name}: export takes an ONNX file; export the torch network to ONNX first")
 
 
 def write_query(
@@ -97,8 +90,7 @@ def write_query(
         file = Path(folder) / PERTURBED
         write_whole({file: _perturbed(network, query, label).encode(errors="backslashreplace")})
         return Exported(str(model), None, file, label)
-    data, _ = read_onnx(Path(model), network.output_name, network.picture().image_shape)
-    augmented = _augmented(onnx.load_from_string(data), network, query).SerializeToString()
+    augmented = _augmented(onnx.load_from_string(network.data), network, query).SerializeToString()
     question = _question(network, query, label).encode(errors="backslashreplace")
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
     if form == "augmented":

@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import random_module
+from models import network_of, random_module
 from torch import Tensor
 
-import shakeproof as sp
 from shakeproof.bounds import Boxes, Domain, Hulls, enclose, planes_below
 from shakeproof.network.graph import Graph, Node
 from shakeproof.operators import (
@@ -104,7 +103,7 @@ def smooth_graph(seed: int) -> Graph:
 
 
 def module_graph(seed: int) -> Graph:
-    return sp.load(random_module(seed), torch.zeros(1, 1, 8, 8)).graph
+    return network_of(random_module(seed), 1, 8, 8).graph
 
 
 def domains(parameters: int, seed: int) -> list[Domain]:

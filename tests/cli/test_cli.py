@@ -379,7 +379,10 @@ def test_demo(tmp_path):
         (("export", "MODEL", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d", "--label", "10"), "label 10"),
         (("export", "MODEL", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d", "--std", "0"), "std positive"),
         (("export", "cut.onnx", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "cut.onnx"),
-        (("export", "m.pt2", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"), "takes an ONNX file"),
+        (
+            ("export", "m.pt2", "IMAGE", "-p", "identity", "--strength", "1", "-o", "d"),
+            "m.pt2: cannot read",
+        ),
         (("profile", "MODEL", "IMAGE", "-p", "any-kernel:size=3"), "only `verify` takes it"),
         (("kernels", "any-kernel:size=3"), "only `verify` takes it"),
         (

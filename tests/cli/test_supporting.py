@@ -6,10 +6,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from models import model
 from onnx import TensorProto, helper
-from torch import nn
 from warm import complaint, run
 
 from shakeproof import demo
@@ -86,23 +84,6 @@ def test_what_cannot_be_analysed_has_a_reason(tmp_path):
     for reason, path in refused_networks(tmp_path).items():
         assert reason in said(path)["reason"]
         assert reason in complaint("profile", path, tmp_path / "x.npy", *BLUR)
-
-
-def test_programs_of_torch(tmp_path):
-    for name, module in (("good", nn.ReLU()), ("bad", nn.Bilinear(3, 3, 3))):
-
-        class Classifier(nn.Module):
-            def __init__(self, last=module):
-                super().__init__()
-                self.first, self.last = nn.Linear(16, 3), last
-
-            def forward(self, x):
-                y = self.first(x.flatten(1))
-                return self.last(y, y) if isinstance(self.last, nn.Bilinear) else self.last(y)
-
-        torch.export.save(torch.export.export(Classifier(), (torch.zeros(1, 1, 4, 4),)), tmp_path / f"{name}.pt2")
-    assert said(tmp_path / "good.pt2")["method"] == "exact"
-    assert [problem["operator"] for problem in said(tmp_path / "bad.pt2")["problems"]] == ["bilinear"]
 
 
 def test_no_classifier_is_for_other_queries(tmp_path):

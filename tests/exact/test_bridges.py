@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from models import random_module
+from models import network_of, random_module
 
 import shakeproof as sp
 from shakeproof import demo
@@ -46,7 +46,7 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
 def test_the_profile_is_the_same_with_bridges(eager):
     saved = 0
     for seed in range(12):
-        network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+        network = network_of(random_module(seed), 1, 8, 8)
         image = fitting(network, np.random.default_rng(seed).uniform(0, 1, (1, 8, 8)))
         texts = ("box-blur:size=5", "sharpen:size=5", "motion-blur:size=3,angle=90", "sharpen:size=3,clip=0..1")
         queries = [
@@ -65,7 +65,7 @@ def test_the_demo_network_with_bridges(demo_network):
 
 def test_early_answers_with_bridges(eager):
     for seed in range(8):
-        network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+        network = network_of(random_module(seed), 1, 8, 8)
         image = np.random.default_rng(seed).uniform(0, 1, (1, 8, 8))
         whole = sp.profile(network, image, "box-blur:size=5", whole_curve=True)
         early = sp.verify(network, image, "box-blur:size=5", 1.0)
@@ -77,7 +77,7 @@ def test_a_bridge_that_evaluation_contradicts_is_an_error(eager, monkeypatch):
     monkeypatch.setattr(bridges, "leads_below", lambda enclosed, leader: torch.full((len(leader), 1), torch.inf))
     noticed = 0
     for seed in range(12):
-        network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+        network = network_of(random_module(seed), 1, 8, 8)
         try:
             sp.profile(network, np.random.default_rng(seed).uniform(0, 1, (1, 8, 8)), "sharpen:size=5")
         except ProofError as error:
@@ -90,7 +90,7 @@ def test_no_bet_is_made_that_would_be_late(eager, monkeypatch):
     cells = []
     enclose = bridges.enclose
     monkeypatch.setattr(bridges, "enclose", lambda *given: cells.append(given) or enclose(*given))
-    network = sp.load(random_module(3), torch.zeros(1, 1, 8, 8))
+    network = network_of(random_module(3), 1, 8, 8)
     query = sp.perturbed(
         network, [fitting(network, np.random.default_rng(3).uniform(0, 1, (1, 8, 8)))], "sharpen:size=5"
     )

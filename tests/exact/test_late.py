@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import network_of
 from rational import exact
 from torch import nn
 
@@ -18,7 +19,7 @@ from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Curve, Lines, assemble, late, sweep
 from shakeproof.exact.late import Late, late_rows, stretches_behind
 from shakeproof.exact.rows import Plan, insert
-from shakeproof.network import Graph, load
+from shakeproof.network import Graph
 from shakeproof.operators import Breaks, Entries, Relu
 from shakeproof.path import Path
 from shakeproof.rounding import Chords
@@ -47,7 +48,7 @@ def convolutional(seed: int) -> nn.Module:
 
 
 def graph_of(seed: int) -> Graph:
-    return load(convolutional(seed), torch.zeros(1, 1, 8, 8).double()).graph
+    return network_of(convolutional(seed), 1, 8, 8, dtype=torch.float64).graph
 
 
 def random_lines(count: int, seed: int) -> Lines:
@@ -113,7 +114,7 @@ def test_late_rows_of_neurons_that_are_off_are_nothing():
     more = 0
     for seed in range(12):
         torch.manual_seed(seed)
-        graph, lines = load(Past().double(), torch.zeros(1, 1, 8, 8).double()).graph, random_lines(1, seed)
+        graph, lines = network_of(Past().double(), 1, 8, 8, dtype=torch.float64).graph, random_lines(1, seed)
         ((usual,), _), ((found,), some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
         assert some > 10
         assert len(found.z) >= len(usual.z)
@@ -131,14 +132,14 @@ def test_stretches_end_where_entries_can_no_longer_be_told():
     pooled = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)
     )
-    assert not stretches_behind(load(pooled, torch.zeros(1, 1, 8, 8)).graph)
+    assert not stretches_behind(network_of(pooled, 1, 8, 8).graph)
 
 
 # -- what a late row is off by ----------------------------------------------------------------------------------------
 
 
 def two_layers() -> Graph:
-    return load(nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 6)), torch.zeros(1, 4)).graph
+    return network_of(nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 6)), 4).graph
 
 
 SCORES = len(two_layers().nodes)

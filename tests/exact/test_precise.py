@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from models import network_of
 from rational import exact, exact_path, exact_scores
 from torch import nn
 
@@ -19,7 +20,7 @@ from shakeproof.exact.precise_rows import breaks, put_in, rows_at
 from shakeproof.exact.twofold import Twofold
 from shakeproof.exact.weights import channel_weights
 from shakeproof.methods import SweptWindow, evaluation, sweeping
-from shakeproof.network import Graph, load
+from shakeproof.network import Graph
 from shakeproof.network.graph import Node
 from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
 from shakeproof.path import Path
@@ -163,7 +164,7 @@ class Cancelling(nn.Module):
 
 
 def cancelling(pairs: int) -> sp.Network:
-    return load(Cancelling(pairs).eval(), torch.zeros(1, 1, 6, 6))
+    return network_of(Cancelling(pairs).eval(), 1, 6, 6)
 
 
 def picture(seed: int) -> np.ndarray:
@@ -260,43 +261,6 @@ def test_what_goes_wrong_in_the_low_digits_is_noticed(monkeypatch):
         for a, b, t in zip(scores.high[0].tolist(), scores.low[0].tolist(), true, strict=True)
     )
     assert off > Fraction(float(error))
-
-
-class Fifths(nn.Module):
-    """The first score is a pixel less 0.5, and 2^60 times 1 - 5 / 5: nothing, if a fifth is not rounded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pick, self.first, self.second = nn.Linear(36, 2), nn.Linear(3, 3, False), nn.Linear(3, 2, False)
-        self.larger, self.last = nn.ModuleList(nn.Linear(2, 2, False) for _ in range(6)), nn.Linear(2, 2)
-        self.five, self.ones = (nn.Parameter(torch.tensor(x)) for x in (5.0, [[5.0, 0], [0, 1.0], [0, 5.0]]))
-        with torch.no_grad():
-            self.pick.weight.zero_()
-            self.pick.weight[0, 14] = 1.0
-            self.pick.bias.copy_(torch.tensor([0.0, 1.0]))
-            self.first.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, -4, 1]]))
-            self.second.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1, -1]]))
-            for layer in self.larger:
-                layer.weight.copy_(torch.tensor([[1.0, 0], [0, 1024]]))
-            self.last.weight.copy_(torch.tensor([[1.0, 1.0], [0, 0]]))
-            self.last.bias.copy_(torch.tensor([-0.5, 0]))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(nn.functional.linear(torch.relu(self.pick(x.flatten(1))), self.ones / self.five))
-        x = torch.relu(self.second(torch.relu(self.first(x))))
-        for layer in self.larger:
-            x = torch.clamp(layer(x), 0, 1)
-        return self.last(x)
-
-
-def test_constants_that_were_computed_are_not_taken_for_exact():
-    """They were rounded to float64, as everybody else rounds them: with more digits, that would be magnified."""
-    network = load(Fifths().eval(), torch.zeros(1, 1, 6, 6))
-    image = np.full((1, 6, 6), 0.2)
-    image[0, 2, 2] = 0.8  # a pixel that blurring takes below 0.5
-    result = sp.profile(network, image, "box-blur:size=3", label=0)
-    assert result.status is not sp.Status.SAFE
-    assert result.certified_strength < 1
 
 
 # -- weights of channels ----------------------------------------------------------------------------------------------

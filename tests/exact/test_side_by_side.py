@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from models import random_module
+from models import network_of, random_module
 
 from shakeproof.budget import GIB, Budget, now
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, side_by_side, swept_curves, threads_for
 from shakeproof.exact import lines as of_lines
 from shakeproof.exact.side_by_side import cores_for, grouped
-from shakeproof.network import load
 from shakeproof.path import Path
 
 ALONE = Budget(memory=GIB)
@@ -28,7 +27,7 @@ def eager(monkeypatch):
 
 
 def graph_of(seed: int):
-    return load(random_module(seed), torch.zeros(1, 1, 8, 8)).graph
+    return network_of(random_module(seed), 1, 8, 8).graph
 
 
 def random_lines(count: int, seed: int) -> Lines:

@@ -12,13 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import random_module
+from models import TESTS, network_of, random_module
 
 import shakeproof as sp
 from shakeproof.budget import GIB, Budget
 from shakeproof.errors import MemoryBudgetError, NotFiniteError, ProofError
 from shakeproof.exact import Curve, Lines, assemble, longest_window, sweep
-from shakeproof.network import load
 from shakeproof.operators import MaxPool, Relu, SlidingWindow
 from shakeproof.path import Path
 
@@ -26,7 +25,7 @@ ROOMY = Budget(memory=GIB)
 
 
 def graph_of(seed: int, **options):
-    return load(random_module(seed, **options), torch.zeros(1, 1, 8, 8)).graph
+    return network_of(random_module(seed, **options), 1, 8, 8).graph
 
 
 def random_lines(count: int, seed: int, side: int = 8) -> Lines:
@@ -148,7 +147,7 @@ def test_a_value_seen_in_another_shape_is_not_overwritten():
             view = layer.reshape(1, 3, 4)
             return self.last(torch.cat([torch.relu(layer), view.flatten(1)], 1))
 
-    graph, lines = load(Views(), torch.zeros(1, 1, 8, 8)).graph, random_lines(3, 11)
+    graph, lines = network_of(Views(), 1, 8, 8).graph, random_lines(3, 11)
     lines = replace(
         lines, paths=replace(lines.paths, slopes=1e-9 * lines.paths.slopes)
     )  # too short for a break, after which rows are made anew
@@ -166,7 +165,7 @@ def test_closed_lines_are_dropped():
 def test_coinciding_breaks_make_no_empty_segment():
     """Equal pixels cross zero together: one row for all of them."""
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 2))
-    graph = load(module, torch.zeros(1, 1, 8, 8)).graph
+    graph = network_of(module, 1, 8, 8).graph
     ones = torch.ones(1, 1, 1, 8, 8, dtype=torch.float64)
     start, end = torch.tensor([0.0]).double(), torch.tensor([1.0]).double()
     lines = Lines(Path(ones.unsqueeze(0), -0.5 * ones), start, end, torch.tensor([0]))
@@ -200,7 +199,7 @@ def test_one_large_neuron_hides_no_crossing(large):
     found = []
     for offset in (1e3, large):
         torch.manual_seed(0)
-        graph = load(Lopsided(offset).double(), torch.zeros(1, 1, 8, 8, dtype=torch.float64)).graph
+        graph = network_of(Lopsided(offset).double(), 1, 8, 8, dtype=torch.float64).graph
         found.append(curves(graph, random_lines(1, 5))[0])
     assert len(found[0].z) > 3
     assert np.array_equal(found[0].z, found[1].z)
@@ -253,7 +252,7 @@ def test_memory_budget():
 
 
 def test_results_do_not_depend_on_the_budget():
-    network = load(random_module(7), torch.zeros(1, 1, 8, 8))
+    network = network_of(random_module(7), 1, 8, 8)
     image = torch.rand(1, 8, 8, dtype=torch.float64)
     results = [sp.profile(network, image, "box-blur:size=5", memory=m) for m in (0.02, 2.0)]
     assert results[0].critical_strength == results[1].critical_strength
@@ -278,6 +277,7 @@ def test_the_sweep_never_leaves_the_device(monkeypatch):
 
 LARGE = """
 import sys, torch, shakeproof as sp
+from models import network_of
 from torch import nn
 
 def peak():
@@ -289,7 +289,7 @@ module = nn.Sequential(
     nn.Conv2d(3, 32, 7, stride=2, padding=3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
     nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).eval()
-network = sp.load(module, torch.zeros(1, 3, 224, 224))
+network = network_of(module, 3, 224, 224)
 image = torch.rand(3, 224, 224, generator=torch.Generator().manual_seed(1))
 sp.profile(network, image, "identity", memory=float(sys.argv[1]))
 before = peak()
@@ -302,7 +302,8 @@ print(result.pieces, peak() - before)
 @pytest.mark.parametrize("budget", [0.25, 0.6])
 def test_large_images_within_the_budget(budget):
     """A network for 224 x 224 pictures, a narrow range of strengths: memory stays below the budget."""
-    done = subprocess.run([sys.executable, "-c", LARGE, str(budget)], capture_output=True, text=True, check=True)
+    asked = [sys.executable, "-c", LARGE, str(budget)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=TESTS)
     pieces, gib = map(float, done.stdout.split())
     assert pieces > 50
     assert gib < budget

@@ -26,7 +26,7 @@ from fuzzing.changes import (
     with_json_changed,
     with_members_changed,
 )
-from fuzzing.networks import packed, small_model, small_program, small_query, with_a_field_changed
+from fuzzing.networks import packed, small_model, small_query, with_a_field_changed
 from fuzzing.pictures import (
     kernel_archive,
     kernel_array,
@@ -135,7 +135,6 @@ ARCHIVE = (with_members_changed(with_a_header_changed, ".npy"),) * 6 + BYTES
 KINDS: dict[str, Kind] = {
     "onnx": a_model("b.onnx", small_model, (with_a_field_changed,) * 8 + BYTES),
     "onnx.gz": a_model("b.onnx.gz", packed(small_model), BYTES),
-    "pt2": a_model("b.pt2", small_program, (with_members_changed(with_json_changed, ".json"),) * 5 + BYTES, side=8),
     "vnnlib": a_query("b.vnnlib", small_query, (with_a_token_changed, with_a_line_moved) * 3 + BYTES),
     "vnnlib.gz": a_query("b.vnnlib.gz", packed(small_query), BYTES),
     **{ending: a_picture(form, ending) for form, ending in ENDINGS.items()},

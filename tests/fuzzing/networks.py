@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
-import torch
-from models import model, random_module
+from models import model
 from onnx import helper
 
 from fuzzing.changes import Random, another
@@ -115,17 +112,6 @@ def plain_model(random: Random) -> bytes:
         helper.make_node("Gemm", ["f", "w"], ["y"]),
     ]
     return model(nodes, (1, 1, 4, 4), weights).SerializeToString()
-
-
-@cache
-def _program() -> bytes:
-    held = io.BytesIO()
-    torch.export.save(torch.export.export(random_module(0), (torch.zeros(1, 1, 8, 8),)), held)
-    return held.getvalue()
-
-
-def small_program(random: Random) -> bytes:
-    return _program()
 
 
 def small_query(random: Random) -> bytes:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
+import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from PIL import Image
 from shakeproof.errors import InputError
 from shakeproof.images import read_image
 from shakeproof.network.layout import image_layout
+from shakeproof.perturbation import parse_path
 
 RGB = image_layout((1, 3, 4, 5))
 GREY = image_layout((1, 1, 4, 5))
@@ -222,3 +226,17 @@ def test_misfits_say_what_to_do(tmp_path):
         with pytest.raises(InputError, match=said) as caught:
             read_image(saved(tmp_path, array)).fitted(RGB)
         assert caught.value.option == option
+
+
+def test_an_archive_with_one_name_twice_is_refused(tmp_path):
+    """Which of both is the picture would be up to who reads it."""
+    with zipfile.ZipFile(tmp_path / "two.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for value in (0.0, 1.0):
+            held = io.BytesIO()
+            np.save(held, np.full((2, 1, 4, 4), value))
+            archive.writestr("x.npy", held.getvalue())
+    with pytest.raises(InputError, match="it holds one name twice"):
+        read_image(f"{tmp_path / 'two.npz'}@0")
+    with pytest.raises(InputError, match="it holds one name twice"):
+        parse_path(f"custom:file={tmp_path / 'two.npz'},index=0")

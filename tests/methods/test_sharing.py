@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from models import random_module
+from models import network_of, random_module
 
 import shakeproof as sp
 from shakeproof import crew as crews
@@ -144,7 +144,7 @@ def test_answers_about_real_networks_are_those_of_one_core(shared, shifts, monke
 
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_about_modules_are_those_of_one_core(eager, shifts, seed):
-    network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+    network = network_of(random_module(seed), 1, 8, 8)
     pictures = list(torch.rand(5, 1, 8, 8, dtype=torch.float64))
     one, two = (on(cores, sp.profile, network, pictures, "box-blur:size=3") for cores in (1, 2))
     assert shifts
@@ -358,7 +358,7 @@ def found_wrong(batch: Batch) -> sharing.LinesFound:
 
 def test_weights_that_change_later_are_not_the_networks(eager, shifts):
     module = random_module(1).double()
-    network = sp.load(module, torch.zeros(1, 1, 8, 8, dtype=torch.float64))
+    network = network_of(module, 1, 8, 8, dtype=torch.float64)
     pictures = list(torch.rand(5, 1, 8, 8, dtype=torch.float64))
     before = on(2, sp.profile, network, pictures, "box-blur:size=3")
     assert any(result.status == "safe" for result in before)
@@ -388,7 +388,7 @@ def test_memory_for_bounds_is_asked_for_before_lines_are_shared(eager, options):
     torch.manual_seed(0)
     layers = [(torch.nn.Conv2d(width, 4, 3, padding=1), torch.nn.ReLU()) for width in (1, 4, 4, 4, 4, 4)]
     flat = torch.nn.Flatten(), torch.nn.Linear(4 * 56 * 56, 3)
-    network = sp.load(torch.nn.Sequential(*chain(*layers), *flat), torch.zeros(1, 1, 56, 56))
+    network = network_of(torch.nn.Sequential(*chain(*layers), *flat), 1, 56, 56)
     window = least_memory(lambda budget: longest_window(network.graph, budget))
     cell = least_memory(lambda budget: cells_within(network.graph, budget, 1))
     assert window < cell < 2 * window  # enough for two sweeps is not enough for two cells
@@ -408,7 +408,7 @@ class Vanishing(torch.nn.Module):
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_what_is_lost_without_rounding_is_lost_elsewhere(eager, shifts, count):
-    network = sp.load(Vanishing().double(), torch.zeros(1, 1, 2, 2, dtype=torch.float64))
+    network = network_of(Vanishing().double(), 1, 2, 2, dtype=torch.float64)
     asked = sp.profile, network, [np.zeros((1, 2, 2))] * count, "brightness:max=1", 0
     assert {result.status for result in on(2, *asked)} == {sp.Status.UNSAFE}
     assert shifts
@@ -456,7 +456,7 @@ def test_lines_beyond_all_numbers_are_nobodys_job(eager, shifts, stop_early):
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     for parameter in module.double().parameters():
         parameter.data *= 50
-    network = sp.load(module, torch.rand(1, 1, 6, 6).double())
+    network = network_of(module, 1, 6, 6, dtype=torch.float64)
     pictures = list(np.random.default_rng(0).random((8, 1, 6, 6)))
     pictures.insert(5, pictures[0] * 1e308)
     one, two = (on(n, sp.profile, network, pictures, "sharpen:size=3", stop_early=stop_early) for n in (1, 2))
@@ -466,7 +466,7 @@ def test_lines_beyond_all_numbers_are_nobodys_job(eager, shifts, stop_early):
 
 
 def test_lines_that_are_closed_are_in_no_job(eager):
-    graph = sp.load(random_module(1), torch.zeros(1, 1, 8, 8)).graph
+    graph = network_of(random_module(1), 1, 8, 8).graph
     slopes, bases = torch.randn(2, 6, 1, 1, 8, 8, dtype=torch.float64)
     lines = Lines(
         InputsPath(slopes.unsqueeze(0), bases), torch.zeros(6).double(), torch.ones(6).double(), torch.arange(6)
@@ -508,7 +508,7 @@ def test_small_questions_begin_no_process(demo_network, monkeypatch):
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 @pytest.mark.parametrize("cores", [2, 4])
 def test_jobs_cover_all_lines_in_order(eager, count, cores):
-    graph = sp.load(random_module(1), torch.zeros(1, 1, 8, 8)).graph
+    graph = network_of(random_module(1), 1, 8, 8).graph
     slopes, bases = torch.randn(2, count, 1, 1, 8, 8, dtype=torch.float64)
     start = torch.rand(count, dtype=torch.float64)
     lines = Lines(InputsPath(slopes.unsqueeze(0), bases), start, start + torch.rand(count), torch.arange(count))

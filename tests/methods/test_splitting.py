@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import NETWORKS, WIDE, box_around, dense, narrow_flip_network, network_of, random_module
+from models import NETWORKS, TESTS, WIDE, box_around, dense, narrow_flip_network, network_of, random_module
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ from shakeproof.vnnlib.specification import Box
 
 
 def branching(seed: int) -> sp.Network:
-    return sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+    return network_of(random_module(seed), 1, 8, 8)
 
 
 @given(
@@ -93,7 +93,7 @@ class Smooth(nn.Module):
 def test_smooth_networks_and_two_strengths(seed):
     """What is proved of a map holds at sampled strengths, and its boxes cover the square."""
     torch.manual_seed(seed)
-    network = sp.load(Smooth().eval(), torch.zeros(1, 1, 8, 8))
+    network = network_of(Smooth().eval(), 1, 8, 8)
     image = torch.rand(1, 8, 8, dtype=torch.float64)
     both = sp.motion_blur(5, 0) + sp.brightness(0.9)
     result = sp.profile(network, image, both, max_strength=(1.0, 0.8), timeout=20)
@@ -124,7 +124,7 @@ def test_an_unsound_rule_is_noticed(monkeypatch):
         module[1].bias.fill_(9 / 8 - 0.1)
         module[3].weight.copy_(torch.tensor([[-10.0], [0.0]]))
         module[3].bias.copy_(torch.tensor([0.05, 0.0]))
-    network = sp.load(module, torch.zeros(1, 1, 3, 3))
+    network = network_of(module, 1, 3, 3)
     blur = sp.box_blur(3, padding="zeros")
     assert sp.profile(network, image, blur, 0, method="bounds").critical_strength[0] == pytest.approx(0.105, abs=1e-4)
 
@@ -150,6 +150,7 @@ def test_timeouts_are_kept(demo_network):
 
 MEMORY = """
 import sys, torch, shakeproof as sp
+from models import network_of
 from torch import nn
 
 def peak():
@@ -160,7 +161,7 @@ torch.manual_seed(0)
 module = nn.Sequential(
     nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, padding=1), nn.SiLU(),
     nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10)).eval()
-network = sp.load(module, torch.zeros(1, 3, 128, 128))
+network = network_of(module, 3, 128, 128)
 image = torch.rand(3, 128, 128, generator=torch.Generator().manual_seed(1))
 sp.profile(network, image, "identity", memory=float(sys.argv[1]))
 before = peak()
@@ -171,7 +172,7 @@ print(result.pieces, peak() - before)
 
 
 def test_memory_is_kept():
-    done = subprocess.run([sys.executable, "-c", MEMORY, "0.3"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEMORY, "0.3"], capture_output=True, text=True, check=True, cwd=TESTS)
     cells, gib = map(float, done.stdout.split())
     assert cells >= 9
     assert gib < 0.3
@@ -192,7 +193,7 @@ def test_rounding_of_values_that_cancel_proves_nothing(float64_only):
         module[1].bias.copy_(torch.tensor([1e16, 1e16]))
         module[3].weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
         module[3].bias.copy_(torch.tensor([0.9, 0.0]))
-    network = sp.load(module, torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    network = network_of(module, 1, 3, 3, dtype=torch.float64)
     image = np.full((1, 3, 3), 0.5)
     for method in ("exact", "bounds"):
         result = sp.verify(network, image, "box-blur:size=3", 1.0, label=0, method=method)
@@ -220,7 +221,7 @@ def amplifying_module() -> nn.Module:
 
 @pytest.mark.parametrize("method", ["exact", "bounds"])
 def test_amplified_rounding_proves_nothing_along_a_path(method, float64_only):
-    network = sp.load(amplifying_module(), torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    network = network_of(amplifying_module(), 1, 3, 3, dtype=torch.float64)
     image = np.full((1, 3, 3), 0.5)
     result = sp.verify(network, image, "box-blur:size=3,padding=zeros", 1.0, label=0, method=method)
     assert result.status is sp.Status.UNDECIDED
@@ -229,7 +230,7 @@ def test_amplified_rounding_proves_nothing_along_a_path(method, float64_only):
 @pytest.mark.parametrize("fixed", [0, 5])
 def test_amplified_rounding_proves_nothing_on_a_box(fixed):
     """Of all inputs, and of the few that vary."""
-    network = sp.load(amplifying_module(), torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    network = network_of(amplifying_module(), 1, 3, 3, dtype=torch.float64)
     low, high = np.full(9, 0.5), np.ones(9)
     high[:fixed] = 0.5
     assert answer(network, row_case(low, high, [-1.0, 1.0], 0.0)).status == "undecided"
@@ -241,7 +242,7 @@ def test_scores_that_are_not_finite_are_no_verdict():
             total = x.flatten(1).sum(1, keepdim=True)
             return torch.cat([torch.sqrt(total + 50), total * 0], 1)
 
-    network = sp.load(Root(), torch.zeros(1, 1, 3, 3))
+    network = network_of(Root(), 1, 3, 3)
     image = np.full((1, 3, 3), -50.0)
     for text in ("brightness:max=0.1", "brightness:max=0.1+contrast:max=0.1"):
         result = sp.verify(network, image, text, 1.0, label=0)
@@ -495,9 +496,7 @@ def test_one_output_any_shape_and_softmax():
     single = network_of(dense(3, 12, 10, 1), 12)
     assert answer(single, row_case(low, high, [1.0], -1e3)).status == "safe"
     with pytest.raises(InputError, match="one score per class"):
-        sp.verify(
-            sp.load(dense(3, 12, 10, 1), torch.zeros(1, 12), image_shape=(1, 3, 4)), np.zeros((1, 3, 4)), "identity", 1
-        )
+        sp.verify(network_of(dense(3, 12, 10, 1), 12).with_image_shape((1, 3, 4)), np.zeros((1, 3, 4)), "identity", 1)
     shaped = network_of(nn.Sequential(dense(3, 12, 10, 6), nn.Unflatten(1, (2, 3))), 12)
     assert shaped.graph.classes == 6
     soft = network_of(nn.Sequential(dense(3, *WIDE), nn.Softmax(1)), 12)
@@ -594,7 +593,7 @@ def test_every_box_is_compared_with_the_runtime(monkeypatch):
     from shakeproof.evidence import Comparison
     from shakeproof.methods import splitting
 
-    network = sp.load(nn.Linear(2, 2), torch.zeros(1, 2))
+    network = network_of(nn.Linear(2, 2), 2)
     boxes = [(np.full(2, low), np.full(2, low + 0.1)) for low in (0.0, 0.5)]
     case = Case(np.array([[0.0, 0.0]]), np.array([-1.0]), np.zeros(1, bool))  # 0 >= 1: never met
     specification = by_boxes(2, 2, [(box, case) for box in boxes])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from models import random_module
+from models import network_of, random_module
 
 import shakeproof as sp
 from shakeproof.budget import Budget
@@ -20,7 +20,7 @@ FOREVER = Budget()
 
 def problem_of(seed: int, text: str, replay=None) -> PathProblem:
     """Does the class of a random image lead along a path? `replay` says yes to everything, if nothing else is said."""
-    network = sp.load(random_module(seed), torch.zeros(1, 1, 8, 8))
+    network = network_of(random_module(seed), 1, 8, 8)
     image = torch.from_numpy(np.random.default_rng(0).uniform(0, 1, (1, 8, 8)))
     layout = network.picture()
     path = sp.parse(text).apply(image).mapped(layout.to_input)

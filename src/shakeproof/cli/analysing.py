@@ -32,7 +32,7 @@ def profile(
 ) -> int:
     """The winning class at every strength, and the exact strength at which the label loses.
 
-    MODEL is .onnx, .onnx.gz or .pt2; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
+    MODEL is .onnx or .onnx.gz; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
     folder, a pattern ('photos/*.jpg'), or .vnnlib(.gz).
     """
     from shakeproof.perturbation import parse_path

@@ -67,7 +67,7 @@ def export(
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
 
-    MODEL is .onnx or .onnx.gz, or for `--format perturbed` .pt2 too; IMAGE as for `profile`.
+    MODEL is .onnx or .onnx.gz; IMAGE as for `profile`.
     """
     from shakeproof.perturbation import parse_path
 
@@ -76,11 +76,10 @@ def export(
 
     import_engines()
     from shakeproof.analysis import readable
-    from shakeproof.exporting import AUGMENTED, refuse_torch, write_query
+    from shakeproof.exporting import AUGMENTED, write_query
     from shakeproof.images import one_source
     from shakeproof.query import perturbed
 
-    refuse_torch(model, form)
     network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
     (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
     written = write_query(model, readable(network), query, folder, form)

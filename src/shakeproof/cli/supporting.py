@@ -59,7 +59,7 @@ def _everything() -> dict[str, Any]:
         "arithmetic": ["real", "float32"],
         "methods": ["exact", "bounds", "enumeration"],
         "pixels": ["real", "8bit"],
-        "formats": [".onnx", ".onnx.gz", ".pt2"],
+        "formats": [".onnx", ".onnx.gz"],
         "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
         "operators": sorted(OPERATORS),
     }

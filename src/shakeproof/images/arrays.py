@@ -124,7 +124,10 @@ def array_names(path: Path) -> list[str]:
     """The arrays of an .npz archive."""
     check_regular(path)
     with reading(str(path)), zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        names = archive.namelist()
+        if len(set(names)) < len(names):  # readers differ in which of both they take
+            raise ValueError("it holds one name twice")
+        return [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
 
 
 def described(path: Path, names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.deployment import Deployment
 from shakeproof.network.graph import Graph, Node, bending_neurons, bending_values, once_for_each
 from shakeproof.network.layout import ImageLayout, image_layout
-from shakeproof.network.loading import load, load_deployed, model_files, read, read_onnx
+from shakeproof.network.loading import load, load_deployed, model_files, read
 from shakeproof.network.network import Deployed, Network, Normalisation
 from shakeproof.network.onnx_rules import OPERATORS
 from shakeproof.network.reading import Reading, UnsupportedNode
@@ -31,7 +31,6 @@ __all__ = [
     "model_files",
     "once_for_each",
     "read",
-    "read_onnx",
     "with_claims",
     "without_max_pools",
 ]

@@ -1,4 +1,4 @@
-"""Ways to move entries that both readers know and that take several steps."""
+"""Ways to move entries that take several steps."""
 
 from __future__ import annotations
 
@@ -68,16 +68,6 @@ def tile(b: Builder, x: Value, repeats: Sequence[int]) -> Value:
         raise Unsupported(f"repeating a value of shape {list(x.shape)} by {list(repeats)}")
     for axis, (size, count) in enumerate(zip(x.shape, repeats, strict=True)):
         x = b.take(x, axis, [*range(size)] * count)
-    return x
-
-
-def roll(b: Builder, x: Value, shifts: Sequence[int], axes: Sequence[int]) -> Value:
-    """Entries moved along axes; what leaves at one end comes in at the other."""
-    if not axes:
-        return b.reshape(roll(b, b.reshape(x, (prod(x.shape),)), shifts, [0]), x.shape)
-    for shift, axis in zip(shifts, axes, strict=True):
-        size = x.shape[x.axis(axis)]
-        x = b.take(x, axis, [(place - shift) % size for place in range(size)])
     return x
 
 

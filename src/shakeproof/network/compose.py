@@ -1,4 +1,4 @@
-"""Words that both readers know and that take several operators, or another one where an operand is a constant."""
+"""Operations that take several operators, or another one where an operand is a constant."""
 
 from __future__ import annotations
 
@@ -179,20 +179,6 @@ def total(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
 
 def log_softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return add(b, x, log_sum_exp(b, x, axes, keep=True), -1)
-
-
-def attention(b: Builder, query: Operand, key: Operand, value: Operand, factor: float, mask: Operand | None) -> Value:
-    """softmax(factor query key^T + mask) value, and 0 where a mask leaves nothing."""
-    scores = b.scale(matmul(b, query, transposed(b, key)), factor, 0.0)
-    if mask is not None:
-        scores = add(b, scores, mask)
-    return matmul(b, safe_softmax(b, scores, -1), value)
-
-
-def safe_softmax(b: Builder, x: Value, axis: int) -> Value:
-    """A softmax that is 0 where a mask leaves nothing."""
-    shares = b.softmax(x, axis)
-    return b.where(shares, ~b.no_numbers(shares).isnan(), torch.zeros(()))
 
 
 def largest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:

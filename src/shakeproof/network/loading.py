@@ -17,14 +17,16 @@ from torch import Tensor
 
 from shakeproof.classes import ClassNames, class_names, read_class_names
 from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
+from shakeproof.files import write_whole
 from shakeproof.network.agreement import usual
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import image_layout
-from shakeproof.network.model_file import ENDINGS, contents, stored, unpacked
+from shakeproof.network.model_file import ENDINGS, stored, unpacked
 from shakeproof.network.network import Deployed, Network
 from shakeproof.network.reading import Reading
-from shakeproof.network.runtimes import NoKernelError, Reference, TorchRuntime, first_line, onnx_runtime
-from shakeproof.network.twins import onnx_twin, reference_runtime, torch_twin
+from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime
+from shakeproof.network.torch_export import Export, exported
+from shakeproof.network.twins import onnx_twin, reference_runtime
 from shakeproof.preprocessing import Preprocessing, read_preprocessing
 
 if TYPE_CHECKING:
@@ -52,27 +54,37 @@ def load(
     picture: Shape | None = None,
     preprocess: Preprocessing | str | Path | None = None,
     classes: ClassNames | Sequence[str] | str | Path | None = None,
+    save: str | Path | None = None,
 ) -> Network:
     """Load a network and compare it with its reference runtime.
 
-    `source` is an ONNX file (.onnx, .onnx.gz), a torch.export file (.pt2), or a torch module with an example input.
+    `source` is an ONNX file (.onnx, .onnx.gz), or a torch module with an example input. A module is exported to ONNX
+    by PyTorch, in evaluation mode; `save` keeps that file, which certificates are about.
     `image_shape` (channels, height, width) says how a flat input, or one that leaves its size open, is a picture;
     `picture` is what it is where neither that nor the network says so. `output_name` names the output with the scores.
     `preprocess` is what is done to files of pictures, or a preprocessor_config.json; `mean` and `std` are a part of it.
     `classes` are what classes are called, or a file of that.
     """
+    module: Export | None = None
     if isinstance(source, torch.nn.Module):
-        network = _from_module(source, example_input, output_name)
-    elif Path(source).suffix == ".pt2":
-        network = _from_exported_file(Path(source), output_name, image_shape or picture)
+        module = exported(source, example_input, output_name)
+        path, on_disk, output_name = Path(save or type(source).__name__), module.data, None
+    elif save is not None:
+        raise InputError(f"{source}: is a file already; save is for torch modules", option="save")
     else:
-        network = _from_onnx(Path(source), output_name, image_shape or picture)
+        path, on_disk = Path(source), stored(Path(source))
+    network = _from_onnx(path, on_disk, output_name, image_shape or picture)
     flat = network.layout is None or network.layout.note is not None
     if image_shape is None and picture is not None and flat and prod(picture) == network.graph.input_shape.numel():
         image_shape = picture
     if image_shape is not None:
         network = network.with_image_shape(image_shape)
-    return _prepared(_compared(network), mean, std, preprocess, classes)
+    network = _compared(network)
+    if module is not None:
+        network = _like_the_module(network, module)
+    if save is not None:
+        write_whole({Path(save): on_disk})
+    return _prepared(network, mean, std, preprocess, classes)
 
 
 def _class_names(given: ClassNames | Sequence[str] | str | Path) -> ClassNames:
@@ -99,8 +111,6 @@ def load_deployed(
     try:
         network: Deployed = load(source, image_shape=image_shape, output_name=output_name, picture=picture)
     except ShakeproofError:
-        if Path(source).suffix == ".pt2":
-            raise
         network = _runnable(Path(source), output_name, image_shape, picture)
     return _prepared(network, mean, std, preprocess, classes)
 
@@ -124,7 +134,7 @@ def _prepared(
 def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, picture: Shape | None) -> Deployed:
     from shakeproof.network import onnx_model
 
-    model = _opened(path, output_name)
+    model = _opened(path, stored(path), output_name)
     given = onnx_model.image_input(model.proto, str(path), image_shape or picture, onnx_model.RUNNABLE)
     runtime = onnx_runtime(model.data, str(path))
     inputs = torch.rand(4, *given.shape, generator=torch.Generator().manual_seed(0)).numpy()
@@ -134,6 +144,7 @@ def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, pi
     return Deployed(
         name=str(path),
         runtime=replace(runtime, in_batches=runtime.in_batches and not mixes),
+        data=model.data,
         input_shape=tuple(given.shape),
         output_shape=scores.shape[1:],
         layout=image_layout(given.shape, image_shape),
@@ -146,18 +157,8 @@ def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, pi
 
 
 def read(path: Path, output_name: str | None = None, picture: Shape | None = None) -> Reading:
-    """What the reader makes of a model file of either kind; nothing is compared."""
-    if path.suffix != ".pt2":
-        return _read_onnx(path, output_name, picture)[1]
-    from shakeproof.network import torch_reader
-
-    return torch_reader.read(_exported(path, stored(path), picture), str(path), output_name)
-
-
-def read_onnx(path: Path, output_name: str | None = None, picture: Shape | None = None) -> tuple[bytes, Reading]:
-    """An ONNX model's bytes, with all its weights and the class scores as its only output, and what was read."""
-    model, reading = _read_onnx(path, output_name, picture)
-    return model.data, reading
+    """What the reader makes of a model file; nothing is compared."""
+    return _read_onnx(path, stored(path), output_name, picture)[1]
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,10 @@ class _Stored:
     ranks_only: bool
 
 
-def _read_onnx(path: Path, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
+def _read_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
     from shakeproof.network import onnx_reader
 
-    model = _opened(path, output_name)
+    model = _opened(path, on_disk, output_name)
     reading = _understood(path, lambda: onnx_reader.read(model.proto, str(path), picture))
     return model, replace(
         reading, notes=(*model.notes, *reading.notes), class_names=_own_names(model.proto), ranks_only=model.ranks_only
@@ -187,23 +188,20 @@ def _own_names(model: onnx.ModelProto) -> ClassNames:
     return class_names({entry.key: entry.value for entry in model.metadata_props})
 
 
-def _opened(path: Path, output_name: str | None) -> _Stored:
-    """A model file, complete, with its class scores as the only output."""
+def _opened(path: Path, on_disk: bytes, output_name: str | None) -> _Stored:
+    """A model file of which the bytes were read: complete, with its class scores as the only output."""
     import onnx
 
     from shakeproof.network import onnx_model
-
-    on_disk = stored(path)
+    from shakeproof.network.external_data import with_external_data
 
     def opened() -> _Stored:
         data = unpacked(on_disk)
         model = onnx.load_from_string(data)
         if not model.graph.node:
             raise ValueError("it holds no operators")
-        external = [path.parent / place for place in _external_files(model)]
-        parts = [on_disk, *(contents(file) for file in external)]
-        if external:
-            onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+        external = with_external_data(model, path.parent)
+        parts = [on_disk, *external.values()]
         onnx_model.check_complete(model, str(path))
         scores = onnx_model.scores(model, str(path), output_name)
         if scores.value != model.graph.output[0].name:
@@ -234,28 +232,18 @@ def _understood(path: Path, read: Callable[[], T]) -> T:
         raise InputError(f"{path}: not a complete ONNX model ({why})") from error
 
 
-def _external_files(model: onnx.ModelProto) -> list[str]:
-    """The files beside a model that hold some of its weights, in the order of their names."""
-    import onnx
-
-    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
-    tensors = [*model.graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
-    entries = (e for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL for e in t.external_data)
-    return sorted({entry.value for entry in entries if entry.key == "location"})
-
-
 def model_files(path: Path) -> list[Path]:
     """A model's file, and those beside it that hold some of its weights."""
     import onnx
 
-    if path.suffix == ".pt2":
-        return [path]
+    from shakeproof.network.external_data import external_files
+
     model = _understood(path, lambda: onnx.load_from_string(unpacked(stored(path))))
-    return [path, *(path.parent / name for name in _external_files(model))]
+    return [path, *(path.parent / name for name in external_files(model))]
 
 
-def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Network:
-    stored_model, reading = _read_onnx(path, output_name, picture)
+def _from_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> Network:
+    stored_model, reading = _read_onnx(path, on_disk, output_name, picture)
     graph = _analysable(reading, str(path))
     runtime: Reference
     mixes, remarks = False, reading.notes
@@ -270,6 +258,7 @@ def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Ne
     return Network(
         name=str(path),
         runtime=runtime,
+        data=stored_model.data,
         input_shape=tuple(graph.input_shape),
         output_shape=reading.output_shape,
         layout=image_layout(graph.input_shape),
@@ -283,62 +272,6 @@ def _from_onnx(path: Path, output_name: str | None, picture: Shape | None) -> Ne
         dropped=reading.dropped,
         ranks_only=reading.ranks_only,
         twin=onnx_twin(stored_model.data),
-    )
-
-
-def _from_module(module: torch.nn.Module, example: Tensor | None, output_name: str | None) -> Network:
-    name = type(module).__name__
-    if example is None:
-        raise InputError("a torch module needs an example input: load(module, example_input)")
-    was_training = module.training
-    module.eval()
-    try:
-        exported = torch.export.export(module, (example[:1],))
-    except Exception as error:  # torch.export raises whatever the module's code makes it meet
-        raise InputError(f"{name}: torch.export cannot read it ({first_line(error)})") from error
-    finally:
-        module.train(was_training)
-    held = {**exported.state_dict, **exported.constants}
-    tensors = ((key, held[key]) for key in sorted(held) if isinstance(held[key], Tensor))
-    parts = [exported.graph_module.code.encode(), repr((tuple(example[:1].shape), example.dtype)).encode()]
-    for key, tensor in tensors:
-        parts += [f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)]
-    return _from_exported(exported, name, parts, output_name)
-
-
-def _from_exported_file(path: Path, output_name: str | None, picture: Shape | None) -> Network:
-    data = stored(path)
-    return _from_exported(_exported(path, data, picture), str(path), [data], output_name)
-
-
-def _exported(path: Path, data: bytes, picture: Shape | None) -> torch.export.ExportedProgram:
-    from shakeproof.network import torch_file, torch_reader
-
-    return torch_reader.with_fixed_size(torch_file.loaded(path, data), str(path), picture)
-
-
-def _from_exported(
-    exported: torch.export.ExportedProgram, name: str, parts: Sequence[bytes], output_name: str | None
-) -> Network:
-    from shakeproof.network import torch_reader
-
-    reading = torch_reader.read(exported, name, output_name)
-    graph = _analysable(reading, name)
-    output = torch_reader.output_number(exported, name, output_name)
-    runtime = TorchRuntime(exported.module(), torch_reader.image_input(exported, name).meta["val"].dtype, output)
-    return Network(
-        name=name,
-        runtime=runtime,
-        input_shape=tuple(graph.input_shape),
-        output_shape=reading.output_shape,
-        layout=image_layout(graph.input_shape),
-        identity=_digest([*parts, str(output).encode()] if output else parts),
-        remarks=reading.notes,
-        output_name=output_name,
-        graph=graph,
-        operators=reading.operators,
-        dropped=reading.dropped,
-        twin=torch_twin(exported, output),
     )
 
 
@@ -374,6 +307,20 @@ def _compared(network: Network) -> Network:
     return replace(network, remarks=(*network.remarks, LOSES_DIGITS))
 
 
+def _like_the_module(network: Network, module: Export) -> Network:
+    """The network; refused where the module that it was exported from gives something else."""
+    inputs = _inputs(network.graph)
+    ours, theirs = network.scores(torch.from_numpy(inputs).double()), module.scores(inputs)
+    told = np.isfinite(theirs).all(1) & torch.isfinite(ours).all(1).numpy()
+    shares = network.disagreement(ours, theirs, inputs)[told]
+    if not (told[:NATURAL].all() and (shares <= 1).all()):
+        raise NetworkMismatchError(
+            f"{network.name}: what PyTorch exported to ONNX differs from the module by"
+            f" {shares.max(initial=0.0):.3g} times what rounding explains"
+        )
+    return replace(network, remarks=(*filter(None, [module.note]), *network.remarks))
+
+
 def _inputs(graph: Graph) -> NDArray[np.float32]:
     """The inputs of the comparison: pixels in [0, 1], normalised ones, none, and pixels in 0..255.
 
@@ -392,7 +339,3 @@ def _digest(parts: Iterable[bytes]) -> str:
     if len(given) == 1:
         return hashlib.sha256(given[0]).hexdigest()
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in given)).hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -14,7 +14,13 @@ from shakeproof.errors import InputError
 # What a packed file may unpack to. (A protobuf message ends at 2 GiB; a few bytes can be made to unpack to any number.)
 MOST_UNPACKED = 2**30
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
-FROM_TORCH = "export the module with torch.onnx.export, or with torch.export.save as .pt2"
+FROM_TORCH = 'export the module to ONNX: torch.onnx.export(module, (example,), dynamo=True).save("model.onnx")'
+# Loading one unpickles, which runs whatever code is in it: that is for who trusts it, and not for us.
+PROGRAM = (
+    "a torch.export file, and loading it can run code",
+    "if you trust it, turn it into ONNX: program = torch.export.load({program!r});"
+    " torch.onnx.export(program, dynamo=True).save({model!r})",
+)
 FROM_KERAS = "convert it to ONNX with model.export(..., format='onnx') or tf2onnx"
 # How files begin that people take for models, what they are, and what to do.
 BEGINNINGS = {
@@ -33,7 +39,7 @@ BEGINNINGS = {
 }
 # What a zip archive is, by how the names in it end.
 ARCHIVES = {
-    "models/model.json": ("a torch.export file", "name it .pt2"),
+    "models/model.json": PROGRAM,
     "constants.pkl": ("a TorchScript file", FROM_TORCH),
     "data.pkl": ("a PyTorch checkpoint, weights without their network", FROM_TORCH),
     "model.weights.h5": ("a Keras file", FROM_KERAS),
@@ -60,10 +66,11 @@ SPECIAL = {
 def stored(path: Path) -> bytes:
     """A model file as it lies on disk; an error that says what it is if it is plainly something else."""
     data = contents(path)
-    wanted = ARCHIVES["models/model.json"] if path.suffix == ".pt2" else None
-    found = known(data)
-    if found is not None and found != wanted:
-        raise InputError(f"{path}: is {found[0]}; {found[1]}")
+    found = known(data) or (PROGRAM if path.suffix.lower() == ".pt2" else None)
+    if found is not None:
+        what, advice = found
+        names = {"program": str(path), "model": str(path.with_suffix(".onnx"))}
+        raise InputError(f"{path}: is {what}; {advice.format(**names) if found is PROGRAM else advice}")
     return data
 
 

@@ -62,14 +62,16 @@ class Normalisation:
 class Deployed:
     """A model as it is deployed: the runtime that computes it, and how its input is a picture.
 
-    `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `identity` is a
-    digest of the model as it was given, and of which output is meant if not the first; `output_name` is what was asked
-    for. `mixes_batches`: images must be run one at a time, and are. `remarks` are what its reader wants said.
+    `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `data` is the
+    ONNX model that it was given: with all its weights, and the class scores as its only output. `identity` is a digest
+    of the model as it was given, and of which output is meant if not the first; `output_name` is what was asked for.
+    `mixes_batches`: images must be run one at a time, and are. `remarks` are what its reader wants said.
     `preprocessing` is what is done to files of pictures that it is asked about, `class_names` what classes are called.
     """
 
     name: str
     runtime: Reference
+    data: bytes
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     layout: ImageLayout | None

@@ -1,4 +1,4 @@
-"""Normalisations that both readers know, by constants or by a computed size."""
+"""Normalisations, by constants or by a computed size."""
 
 from __future__ import annotations
 
@@ -44,12 +44,6 @@ def group_norm(
     along = (-1,) + (1,) * (len(x.shape) - 2)
     factor, offset = (torch.as_tensor(c, dtype=torch.float64).expand(channels).reshape(along) for c in (weight, bias))
     return b.scale(even, factor, offset)
-
-
-def rms_norm(b: Builder, x: Value, axes: Sequence[int], epsilon: float, weight: Tensor | float) -> Value:
-    """x over the root of the mean of its squares, scaled."""
-    size = b.scale(b.mean(power(b, x, 2.0), axes, keep=True), 1.0, epsilon)
-    return b.scale(b.multiply(x, power(b, size, -0.5)), weight, 0.0)
 
 
 def divided_by_norm(b: Builder, x: Value, axis: int, order: float) -> Value:

@@ -1,4 +1,4 @@
-"""Pictures of another size: interpolation as exporters mean it, and pooling to a given size."""
+"""Pictures of another size: interpolation as exporters mean it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shakeproof.network.build import Builder, Pooling, Unsupported, Value
+from shakeproof.network.build import Builder, Unsupported, Value
 
 HALF = Fraction(1, 2)
 # By coordinate mode, where output i of an axis lies among its inputs, given both sizes and the scale between them; in
@@ -78,30 +78,3 @@ def cubic(share: Fraction, bend: Fraction = Fraction(-3, 4)) -> list[Fraction]:
         return bend * (t**3 - 5 * t**2 + 8 * t - 4)
 
     return [far(share + 1), near(share), near(1 - share), far(2 - share)]
-
-
-def adaptive_average_pool(b: Builder, x: Value, wanted: Sequence[int]) -> Value:
-    """The mean under as many windows as are wanted along the last axes, as even as they can be."""
-    for axis, count in enumerate(wanted, start=len(x.shape) - len(wanted)):
-        windows = _windows(x.shape[axis], count)
-        longest = max(map(len, windows))
-        sources = [[window[min(tap, len(window) - 1)] for window in windows] for tap in range(longest)]
-        weight = [[(tap < len(window)) / len(window) for window in windows] for tap in range(longest)]
-        x = b.resample(x, axis, sources, torch.tensor(weight, dtype=torch.float64), roundings=1)
-    return x
-
-
-def adaptive_max_pool(b: Builder, x: Value, wanted: Sequence[int]) -> Value:
-    """The maximum under such windows, of a picture; the shorter ones are filled up with entries of their own."""
-    kernel = []
-    for axis, count in zip((2, 3), wanted, strict=True):
-        windows = _windows(x.shape[axis], count)
-        kernel.append(max(map(len, windows)))
-        x = b.take(x, axis, [window[min(tap, len(window) - 1)] for window in windows for tap in range(kernel[-1])])
-    return b.max_pool(x, Pooling((kernel[0], kernel[1]), (kernel[0], kernel[1])))
-
-
-def _windows(size: int, count: int) -> list[range]:
-    if count < 1:
-        raise Unsupported(f"pooling {size} entries to {count}")
-    return [range(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]

@@ -1,4 +1,4 @@
-"""The deployed runtimes that a network is compared with: onnxruntime, and torch itself."""
+"""The deployed runtime that a network is compared with: onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_leaves
 
 from shakeproof.errors import InputError
 from shakeproof.network.agreement import allowed, disagreement, usual
@@ -172,32 +171,6 @@ def _session(data: bytes, threads: int) -> Any:
     # threads that spin while they wait would take the cores from torch's, run after run
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
-@dataclass(frozen=True, eq=False)
-class TorchRuntime:
-    """One output of an exported program's module, one image at a time: it was exported for one."""
-
-    module: torch.nn.Module
-    dtype: torch.dtype
-    output: int
-    in_batches: bool = False
-
-    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self.one_by_one(x)
-
-    def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            given = torch.from_numpy(x).to(self.dtype)
-            rows = [tree_leaves(self.module(row))[self.output].reshape(-1) for row in given]
-        return torch.stack(rows).float().numpy()
-
-    def on_one_thread(self) -> TorchRuntime:
-        """Itself: torch's threads are everybody's."""
-        return self
-
-    def deployment(self, batch: int) -> Deployment:
-        return Deployment(f"torch {torch.__version__}", "CPU", batch, torch.get_num_threads(), processor())
 
 
 def first_line(error: Exception) -> str:

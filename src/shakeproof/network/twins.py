@@ -1,7 +1,7 @@
 """A model once more, by its format's own implementation: what tells a misreading from float32's rounding.
 
 onnxruntime computes in float32, and of a network whose numbers cancel that leaves few digits, or none. ONNX's reference
-implementation, and torch's own operators, compute the same model in float64, and in float32 in their own order.
+implementation computes the same model in float64, and in float32 in its own order.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 # Scores (n, classes) of inputs (n, *input_shape), whatever their type; NaN where they cannot be computed.
 Scores = Callable[[NDArray[Any]], NDArray[np.float64]]
@@ -125,29 +122,3 @@ def in_float64(model: Any) -> Any:
             if node.op_type == "ConstantOfShape" and not node.attribute:
                 node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
     return model
-
-
-def torch_twin(program: torch.export.ExportedProgram, output: int) -> Twin:
-    """A program's operators on weights in float64, one image at a time."""
-    signature = program.graph_signature
-    held = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    weights = {**program.state_dict, **program.constants}
-    places = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-
-    def wide(tensor: Tensor) -> Tensor:
-        return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
-
-    def scores(x: NDArray[Any]) -> NDArray[np.float64]:
-        interpreter = torch.fx.Interpreter(program.graph_module)
-        rows = []
-        with torch.inference_mode():
-            for row in torch.from_numpy(x):
-                given = [wide(weights[held[place]]) if place in held else row for place in places]
-                rows.append(tree_leaves(interpreter.run(*given))[output].double().reshape(-1).numpy())
-        return np.stack(rows)
-
-    return Twin(_or_nothing(scores))
