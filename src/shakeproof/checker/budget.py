@@ -14,8 +14,9 @@ from shakeproof.checker.wire import Unknown, require
 
 # Of a check, for each leaf and once for what they share: for any model, for each byte of it, and at most in all.
 PER_LEAF, PER_BYTE, MOST_WORK = 1e10, 1e4, 1e14
-MEMORY = 2**30  # bytes of all values at a time; while one is made, several times its own size is needed
-CALL = 1e5  # what calling an operator's rule costs, whatever its size
+MEMORY = 2**29  # bytes of all values at a time; while one is made, several times its own size is needed
+CALL = 1e5  # what calling an operator's rule costs, whatever its size,
+ELEMENTWISE = 100  # and what its steps on each entry do
 
 
 @dataclass

@@ -15,14 +15,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from shakeproof.checker.budget import spend
+from shakeproof.checker.budget import ELEMENTWISE, spend
 from shakeproof.checker.wire import Array
 
 U64, U32 = 2.0**-53, 2.0**-24
 FOLDED = 16  # roundings that runtimes may add to each weight by folding batch norms and factors into it, 4 for each
 USELESS = 4.0  # radii whose norm is this many times the known one are not worth a product
 LARGEST_FLOAT32 = 2.0**100  # with room for factors that are folded: no partial sum comes near 2^128
-ELEMENTWISE = 16  # multiplications that an operator's simple steps on an entry cost
 
 
 def gamma(roundings: int, unit: float) -> float:
@@ -60,10 +59,10 @@ class Tube:
         """At least the absolute value of each entry, anywhere on the leaf (its rounding is in `unit`)."""
         return np.asarray(np.abs(self.lines).sum(0) + self.radius)
 
-    def room(self, entries: int, work: float = ELEMENTWISE) -> None:
-        """Before a value of so many entries is made of it, with so much work for each."""
+    def room(self, entries: int) -> None:
+        """Before a value of so many entries is made of it."""
         size = (len(self.lines) + 1) * len(self.radius) * entries
-        spend(work * size, size)
+        spend(ELEMENTWISE * size, size)
 
     def unit(self, terms: int, fused: int = 0) -> float:
         """The relative error of a sum of `terms` products and a bias."""

@@ -30,7 +30,7 @@ TAKEN = {"tensor(float)": "<f4", "tensor(double)": "<f8", "tensor(float16)": "<f
 # What the header of such a certificate has besides.
 HEADER = {"rounding": str, "input_shape": list, "deployment": dict, "pictures": int, "kept": int, "intervals": list}
 MOST_BITS = 2**13  # of the common denominator of a kernel
-CHANGE, CHANGE_ENTRIES = 1e4, 32  # what a pixel's change of level costs, in multiplications and in entries
+CHANGE, CHANGE_ENTRIES = 1e4, 16  # what a pixel's change of level costs, in multiplications and in entries
 Details = dict[str, Any]
 Progress = Callable[[float], None]
 

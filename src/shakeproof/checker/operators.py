@@ -17,16 +17,18 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shakeproof.checker import enclosure
-from shakeproof.checker.budget import CALL, spend
+from shakeproof.checker.budget import CALL, ELEMENTWISE, spend
 from shakeproof.checker.enclosure import Norms, Tube, affine, placed, rectified, scaled
 from shakeproof.checker.spectral import convolution_norms
 from shakeproof.checker.wire import FLOATS, TYPES, Array, Model, Unknown, exact, require
 
+MOST_AXES = 1000  # in a list of axes, or of the sizes of parts
 COLUMNS = 2**18  # entries of the patches that a convolution multiplies at once
 LEAK, SLOPE, EPSILON = (float(np.float32(x)) for x in (0.01, 0.2, 1e-5))  # ONNX's defaults are float32 numbers, too
 # Attributes that no rule reads, since they do not change the result, or as long as they are these.
 IGNORED = {"momentum", "ratio", "saturate", "seed", "storage_order"}
 USUAL = {"noop_with_empty_axes": 0, "spatial": 1, "training_mode": 0, "transA": 0}
+FLAGS = {"allowzero", "ceil_mode", "count_include_pad", "keepdims", "transB"}  # 0 or 1: of others, runtimes differ
 Numbers = Sequence[int] | Array
 
 
@@ -34,9 +36,9 @@ Numbers = Sequence[int] | Array
 
 
 def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps: Numbers = ()) -> Array:
-    cuts, count = [slice(None)] * x.ndim, len(starts)
-    axes, steps = axes if len(axes) else range(count), steps if len(steps) else [1] * count
-    for axis, *cut in zip(axes, starts, ends, steps, strict=True):
+    cuts, starts = [slice(None)] * x.ndim, _listed(starts)
+    axes, steps = _listed(axes) or range(len(starts)), _listed(steps) or [1] * len(starts)
+    for axis, *cut in zip(axes, starts, _listed(ends), steps, strict=True):
         cuts[axis] = slice(*cut)
     made = x[tuple(cuts)]  # ONNX counts beyond the ends as Python does, but for what is nothing backwards
     require(made.size or min(steps) > 0, "Slice of nothing, backwards", Unknown)
@@ -44,7 +46,7 @@ def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps
 
 
 def Split(x: Array, /, split: Numbers = (), *, num_outputs: int, axis: int = 0) -> list[Array]:
-    sizes = split if len(split) else [x.shape[axis] // num_outputs] * num_outputs
+    sizes = _listed(split) or [x.shape[axis] // num_outputs] * num_outputs
     require(min(sizes) >= 0 and sum(sizes) == x.shape[axis], "Split into unequal parts, or others than all", Unknown)
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
@@ -58,7 +60,7 @@ def Pad(x: Array, /, pads: Numbers, value: Any = 0, *, mode: str = "constant") -
 
 
 def Expand(x: Array, shape: Array, /) -> Array:
-    wide = np.broadcast_shapes(x.shape, tuple(shape.tolist()))
+    wide = np.broadcast_shapes(x.shape, tuple(_listed(shape)))
     _room(wide)
     return np.broadcast_to(x, wide)
 
@@ -70,13 +72,20 @@ def Gather(x: Array, indices: Array, /, *, axis: int = 0) -> Array:
 
 def Reshape(x: Array, shape: Array, /, *, allowzero: int = 0) -> Array:
     """A size of 0 is x's own, or means 0 itself if that is said."""
-    sizes = [size or (0 if allowzero else x.shape[i]) for i, size in enumerate(shape.tolist())]
+    sizes = [size or (0 if allowzero else x.shape[i]) for i, size in enumerate(_listed(shape))]
     require(min(sizes, default=0) >= -1, f"Reshape to {sizes}", Unknown)
     return x.reshape(sizes)
 
 
 def _room(sizes: Iterable[int]) -> None:
-    spend(0, math.prod(sizes))
+    entries = math.prod(sizes)
+    spend(ELEMENTWISE * entries, entries)
+
+
+def _listed(numbers: Numbers) -> list[int]:
+    """Axes or sizes, of which there are few."""
+    require(len(numbers) <= MOST_AXES, f"a list of {len(numbers)} axes or sizes", Unknown)
+    return [int(number) for number in numbers]
 
 
 MOVES: Mapping[str, Callable[..., Any]] = {
@@ -89,9 +98,9 @@ MOVES: Mapping[str, Callable[..., Any]] = {
     "Reshape": Reshape,
     "Slice": Slice,
     "Split": Split,
-    "Squeeze": lambda x, /, axes: np.squeeze(x, tuple(axes)),
+    "Squeeze": lambda x, /, axes: np.squeeze(x, tuple(_listed(axes))),
     "Transpose": lambda x, /, *, perm=None: x.transpose(perm),
-    "Unsqueeze": lambda x, /, axes: np.expand_dims(x, tuple(axes)),
+    "Unsqueeze": lambda x, /, axes: np.expand_dims(x, tuple(_listed(axes))),
 }
 
 
@@ -163,7 +172,7 @@ def Cast(x: Any, /, *, to: int) -> Any:
 def Concat(*parts: Any, axis: int) -> Any:
     values = [isinstance(part, Tube) for part in parts]
     require(all(values) or not any(values), "Concat of values and constants", Unknown)
-    spend(0, sum(math.prod(part.shape) for part in parts))
+    _room([sum(math.prod(part.shape) for part in parts)])
     return enclosure.joined(parts, axis) if all(values) else np.concatenate(parts, axis)
 
 
@@ -174,8 +183,8 @@ def Constant(**given: Any) -> Array:
 
 
 def ConstantOfShape(shape: Array, /, *, value: Any = 0.0) -> Array:
-    _room(shape.tolist())
-    return np.broadcast_to(np.reshape(value, ()), shape.tolist())
+    _room(_listed(shape))
+    return np.broadcast_to(np.reshape(value, ()), _listed(shape))
 
 
 def Clip(x: Tube, /, min: Any = None, max: Any = None) -> Tube:
@@ -224,7 +233,7 @@ def _sums(x: Tube, sums: Callable[[Array], Array], count: Any, share: Any, overl
 def _reduced(x: Tube, axes: Numbers | range, mean: bool, keepdims: int = 1) -> Tube:
     """Over axes, over all if none is named."""
     rank = len(x.shape)
-    chosen = tuple({axis % rank - rank for axis in (axes if len(axes) else range(rank))})
+    chosen = tuple({axis % rank - rank for axis in _listed(axes) or range(rank)})
     count = math.prod(x.shape[axis] for axis in chosen)
     return _sums(x, lambda array: array.sum(chosen, keepdims=bool(keepdims)), count, 1 / count if mean else 1.0, 1)
 
@@ -249,7 +258,7 @@ def _windows(
     padded = np.pad(array, widths, constant_values=fill)
     cut: Any = (..., *starts, *(slice(None, None, d) for d in dilations))
     found = np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
-    spend(found.size, found.size)  # so far it is a view
+    spend(ELEMENTWISE // 4 * found.size, found.size)  # so far it is a view
     return found
 
 
@@ -389,6 +398,7 @@ class Program:
         require(
             read.get("num_outputs", len(outputs)) == len(outputs), "Split into other parts than its outputs", Unknown
         )
+        require(all(read[name] in (0, 1) for name in FLAGS & read.keys()), f"{kind} with a flag that is none", Unknown)
         read = {"norms": partial(self._norms, place)} | read if kind in WEIGHTED else read
         try:
             made = RULES[kind](*inputs, **read)
