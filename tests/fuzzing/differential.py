@@ -34,7 +34,9 @@ class Made:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, np.ndarray] = {}
         self.name, self.shape = "x", [1, int(random.integers(1, 3)), SIDE, SIDE]
-        self.input_shape = [*self.shape]
+        self.input_shape: list[Any] = ["n", self.shape[1], "h", "w"] if random.random() < 0.3 else [*self.shape]
+        self.sizes = self.shape[1:]
+        self.stated: tuple[str, list[int]] | None = None
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         name = f"c{len(self.weights)}"
@@ -46,11 +48,15 @@ class Made:
 
     def whole(self, *values: int) -> str:
         """Whole numbers, as they are, or computed from others, in any of several types, as exporters do."""
-        way, wanted = int(self.random.integers(7)), np.array(values, np.int64)
+        way, wanted = int(self.random.integers(8)), np.array(values, np.int64)
         kind = INTEGERS[self.random.integers(3)] if np.abs(wanted).max(initial=0) < 100 else np.int64
         if way < 2:
             return self.constant(wanted, np.int64)
         part = self.random.integers(-20, 20, wanted.shape)
+        if way == 7:  # what a runtime computes where a sum does not fit
+            high, kind = self.constant(np.full(wanted.shape, 2**31 - 1), np.int32), np.int32
+            made = self.add("Add", high, self.constant(2**31 - 1 - np.maximum(-2 - wanted, 0), np.int32))
+            return self.add("Cast", made, to=TensorProto.INT64)
         if way == 2:
             made = self.add("Add", self.constant(wanted - part, kind), self.constant(part, kind))
         elif way == 3:
@@ -84,6 +90,8 @@ class Made:
         outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
         tensors = [numpy_helper.from_array(value, name) for name, value in self.weights.items()]
         graph = helper.make_graph(self.nodes, "g", inputs, outputs, tensors)
+        if self.stated is not None:
+            graph.value_info.append(helper.make_tensor_value_info(self.stated[0], TensorProto.FLOAT, self.stated[1]))
         opset = int(self.random.choice([14, 17]))
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
@@ -179,32 +187,44 @@ def constant_filled(made: Made) -> None:
     made.then("Mul", made.add("Expand", filled, made.whole(made.shape[1], 1, 1)))
 
 
+def told(made: Made) -> None:
+    """Something depends on the shape of a value that is hard to infer, and that may be stated."""
+    one, channels, height, width = made.shape
+    turned = made.add("Gather", made.add("Shape", made.name), made.constant([0, 1, 3, 2], np.int64), axis=0)
+    made.then("Reshape", turned, shape=[one, channels, width, height])
+    side = made.add("Gather", made.add("Shape", made.name), made.constant([3], np.int64), axis=0)
+    made.stated = (made.name, [one, channels, width, int(made.random.choice([height, height + 1]))])
+    made.then("Mul", made.add("Cast", side, to=TensorProto.FLOAT))
+
+
 def summed(made: Made) -> None:
     made.then("ReduceMean", axes=[3], keepdims=1, shape=[*made.shape[:3], 1])
 
 
 STEPS: tuple[Callable[[Made], None], ...] = (
     convolved, bent, bent, pooled, scaled, turned, sliced, gathered, reshaped, padded, parted, emptied, constant_filled,
-    summed,
+    summed, told,
 )  # fmt: skip
 
 
-def network(random: Random) -> onnx.ModelProto:
+def network(random: Random) -> tuple[onnx.ModelProto, list[int]]:
+    """A network, and the sizes (channels, height, width) of its pictures."""
     made = Made(random)
     for _ in range(int(random.integers(0, 4))):
         STEPS[random.integers(len(STEPS))](made)
-    return made.proto()
+    return made.proto(), made.sizes
 
 
 # -- what is changed ---------------------------------------------------------------------------------------------------
 
 # Attributes that operators have, and values that they may take.
 ATTRIBUTES = {
-    "allowzero": (0, 1), "transA": (0, 1), "transB": (0, 1, 2), "alpha": (1.0, 0.5), "beta": (1.0, 2.0),
-    "axis": (0, 1, 2, 3, -1, -4), "keepdims": (0, 1), "perm": ([0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0]),
+    "allowzero": (0, 1, 2), "transA": (0, 1), "transB": (0, 1, 2), "alpha": (1.0, 0.5), "beta": (1.0, 2.0),
+    "axis": (0, 1, 2, 3, -1, -4), "keepdims": (0, 1, 2), "perm": ([0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0]),
     "pads": ([0] * 4, [1] * 4, [0, 1, 0, 1], [2, 0, 0, 0]), "strides": ([1, 1], [2, 2], [1, 3]),
     "dilations": ([1, 1], [2, 1]), "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "group": (1, 2),
-    "ceil_mode": (0, 1), "count_include_pad": (0, 1), "storage_order": (0, 1), "mode": ("constant", "edge", "reflect"),
+    "ceil_mode": (0, 1, 2), "count_include_pad": (0, 1), "storage_order": (0, 1),
+    "mode": ("constant", "edge", "reflect"),
     "to": (1, 6, 7, 3, 11, 10, 9, 2), "kernel_shape": ([2, 2], [1, 1], [3, 3], [3, 2]), "start": (0, 1), "end": (2, -1),
     "axes": ([1], [2, 3], [3, 3], []), "noop_with_empty_axes": (0, 1), "num_outputs": (2, 3), "training_mode": (0, 1),
 }  # fmt: skip
@@ -292,7 +312,8 @@ def tensor_in_typed_fields(proto: onnx.ModelProto, random: Random) -> None:
     field = fields.get(value.dtype.kind, "int32_data") if random.random() < 0.8 else "float_data"
     if random.random() < 0.7:
         tensor.ClearField("raw_data")
-    getattr(tensor, field).extend(value.ravel().astype(float if field == "float_data" else int).tolist())
+    entries = value.ravel()[::-1] if tensor.HasField("raw_data") else value.ravel()
+    getattr(tensor, field).extend(entries.astype(float if field == "float_data" else int).tolist())
 
 
 def _tensor(proto: onnx.ModelProto, random: Random) -> tuple[Any, Any]:
@@ -362,12 +383,12 @@ CHANGES: tuple[Callable[[onnx.ModelProto, Random], None], ...] = (
 def model_and_pixels(seed: int) -> tuple[bytes, np.ndarray]:
     """A network with up to three changes, and a picture for it: the same for the same seed."""
     random = np.random.default_rng([seed, 24])
-    proto = network(random)
-    sizes = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim][1:]
-    for _ in range(int(random.integers(0, 3))):
+    proto, sizes = network(random)
+    in_bytes = random.random() < 0.5
+    for _ in range(int(random.integers(0, 2 if in_bytes else 3))):
         CHANGES[random.integers(len(CHANGES))](proto, random)
     data = proto.SerializeToString()
-    if random.random() < 0.6:
+    if in_bytes:
         data = with_a_field_written_otherwise(data, random)
     return data, random.integers(-8, 9, sizes) / 4.0
 
@@ -404,7 +425,7 @@ def runtime_scores(data: bytes, pixels: np.ndarray, optimised: bool) -> np.ndarr
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     taken = session.get_inputs()[0]
     kind = {"tensor(double)": np.float64, "tensor(float16)": np.float16}.get(taken.type, np.float32)
-    shape = [size if isinstance(size, int) and size > 0 else 1 for size in taken.shape]
+    shape = [size if isinstance(size, int) and size > 0 else 0 for size in taken.shape]
     given = pixels.reshape(shape) if np.prod(shape) == pixels.size else pixels[None]
     return np.asarray(session.run(None, {taken.name: given.astype(kind)})[0], np.float64).ravel()
 

@@ -20,21 +20,21 @@ ELEMENTWISE = 100  # and what its steps on each entry do
 
 
 @dataclass
-class Budget:
+class Allowance:
     """How much work is left, and how many bytes values may take."""
 
     work: float = math.inf
     memory: float = MEMORY
 
 
-_CURRENT = ContextVar("budget", default=Budget())  # noqa: B039 - what is infinite is not used up
+_CURRENT = ContextVar("budget", default=Allowance())  # noqa: B039 - what is infinite is not used up
 
 
 @contextmanager
 def limited(leaves: int, size: int, effort: float) -> Iterator[None]:
     """Within this, what a check of so many leaves on a model of so many bytes may cost, times the effort."""
     work = min(MOST_WORK, (1 + leaves) * (PER_LEAF + PER_BYTE * size))
-    before = _CURRENT.set(Budget(effort * work, max(1.0, effort) * MEMORY))
+    before = _CURRENT.set(Allowance(effort * work, max(1.0, effort) * MEMORY))
     try:
         yield
     finally:

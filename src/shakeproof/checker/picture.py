@@ -19,7 +19,7 @@ USUAL = {784: (1, 28, 28), 3072: (3, 32, 32)}  # what flat inputs and flat files
 WHITE = {"uint8": 255.0, "uint16": 65535.0}  # of whole numbers in files; floats are from 0 to 1
 
 
-class Layout(NamedTuple):
+class PictureLayout(NamedTuple):
     """A picture's sizes (channels, height, width), and whether channels come last."""
 
     sizes: tuple[int, ...]
@@ -30,15 +30,15 @@ class Layout(NamedTuple):
         return f"{sizes} (channels x height x width), channels {'last' if self.channels_last else 'first'}"
 
 
-def layout(sizes: Sequence[int]) -> Layout | None:
+def layout(sizes: Sequence[int]) -> PictureLayout | None:
     """How an array is a picture; None if it is flat. A first axis of 1 counts pictures."""
     inner = tuple(sizes[1:] if len(sizes) > 1 and sizes[0] == 1 else sizes)
     if len(inner) not in (2, 3) or sum(size > 1 for size in inner) < 2:
         return None
     *first, height, width = inner
     if first and width in CHANNELS and first[0] not in CHANNELS:
-        return Layout((width, first[0], height), True)
-    return Layout((*(first or [1]), height, width))
+        return PictureLayout((width, first[0], height), True)
+    return PictureLayout((*(first or [1]), height, width))
 
 
 def input_shape(stated: Sequence[int | None], picture: Sequence[int]) -> list[int]:
@@ -54,9 +54,9 @@ def input_shape(stated: Sequence[int | None], picture: Sequence[int]) -> list[in
     raise Refused(f"the image does not fit the model's input {list(stated)}")
 
 
-def require_layout(stated: Layout, shape: Sequence[int]) -> None:
+def require_layout(stated: PictureLayout, shape: Sequence[int]) -> None:
     """The certificate's layout is the one that the model's input has; a flat input is read channels first."""
-    own = layout(shape) or Layout(stated.sizes)
+    own = layout(shape) or PictureLayout(stated.sizes)
     require(stated == own, f"the certificate says that the picture is {stated}, the model's input is {own}")
 
 
@@ -66,7 +66,7 @@ def arranged(array: Array, channels_last: bool, shape: Sequence[int]) -> Array:
     return moved.reshape(*array.shape[:-3], *shape)
 
 
-def _read(array: Array, stated: Layout, shape: Sequence[int]) -> tuple[Array, Layout, str]:
+def _read(array: Array, stated: PictureLayout, shape: Sequence[int]) -> tuple[Array, PictureLayout, str]:
     """The picture (channels, height, width) in a file's array, how it lies there, and what nothing but the certificate
     says of it.
     """
@@ -75,7 +75,7 @@ def _read(array: Array, stated: Layout, shape: Sequence[int]) -> tuple[Array, La
     channels, height, width = stated.sizes
     flat, said = layout(array.shape) is None, ""
     if layout(shape) is None:  # the file decides, then what is usual, then the certificate
-        own = layout(array.shape) or Layout(USUAL.get(array.size, stated.sizes))
+        own = layout(array.shape) or PictureLayout(USUAL.get(array.size, stated.sizes))
         require(own.sizes == stated.sizes, f"the image file is a picture {own}, the certificate's is {stated}")
         said = "" if not flat or array.size in USUAL else "; that it is such a picture, only the certificate says"
     last = array.shape == (height, width, channels) != stated.sizes or (flat and stated.channels_last)
@@ -83,7 +83,7 @@ def _read(array: Array, stated: Layout, shape: Sequence[int]) -> tuple[Array, La
     fits = last or ((flat or long == wanted) and array.size == math.prod(stated.sizes))
     require(fits, f"the image file has the sizes {array.shape}, the certificate's picture is {stated}")
     picture = np.moveaxis(array.reshape(height, width, channels), -1, 0) if last else array.reshape(stated.sizes)
-    return picture, Layout(stated.sizes, last), said
+    return picture, PictureLayout(stated.sizes, last), said
 
 
 def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape: Sequence[int]) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape
 
     Refused unless .npy and .npz@INDEX files hold the pixels, in float64 or float32, and others have the digest.
     """
-    stated = Layout(pixels.shape, header["channels_last"])
+    stated = PictureLayout(pixels.shape, header["channels_last"])
     require_layout(stated, shape)
     if image is None:
         return "nothing", f"the image is the certificate's own pixels, {stated}"

@@ -10,7 +10,7 @@ from shakeproof.checker import kernels
 from shakeproof.checker.budget import spend
 from shakeproof.checker.enclosure import U64, Tube, clipped, norm, scaled, up
 from shakeproof.checker.operators import Program
-from shakeproof.checker.picture import Layout, arranged, input_shape, require_layout
+from shakeproof.checker.picture import PictureLayout, arranged, input_shape, require_layout
 from shakeproof.checker.wire import Array, read_model, require
 
 MEMORY = 2**27  # bytes that a batch of leaves may take
@@ -53,7 +53,7 @@ class Question:
         self._base, self._slopes, self._error = kernels.path(np.asarray(pixels, dtype=np.float64), parts)
         self._program = _program(bytes(model))
         self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
-        require_layout(Layout(pixels.shape, self._channels_last), self.input_shape)
+        require_layout(PictureLayout(pixels.shape, self._channels_last), self.input_shape)
         nowhere = np.zeros((1, len(parts)))
         self.classes = self.scores(nowhere, nowhere).radius.shape[1]
 
