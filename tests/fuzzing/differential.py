@@ -48,15 +48,11 @@ class Made:
 
     def whole(self, *values: int) -> str:
         """Whole numbers, as they are, or computed from others, in any of several types, as exporters do."""
-        way, wanted = int(self.random.integers(8)), np.array(values, np.int64)
+        way, wanted = int(self.random.integers(7)), np.array(values, np.int64)
         kind = INTEGERS[self.random.integers(3)] if np.abs(wanted).max(initial=0) < 100 else np.int64
         if way < 2:
             return self.constant(wanted, np.int64)
         part = self.random.integers(-20, 20, wanted.shape)
-        if way == 7:  # what a runtime computes where a sum does not fit
-            high, kind = self.constant(np.full(wanted.shape, 2**31 - 1), np.int32), np.int32
-            made = self.add("Add", high, self.constant(2**31 - 1 - np.maximum(-2 - wanted, 0), np.int32))
-            return self.add("Cast", made, to=TensorProto.INT64)
         if way == 2:
             made = self.add("Add", self.constant(wanted - part, kind), self.constant(part, kind))
         elif way == 3:
@@ -191,10 +187,19 @@ def told(made: Made) -> None:
     """Something depends on the shape of a value that is hard to infer, and that may be stated."""
     one, channels, height, width = made.shape
     turned = made.add("Gather", made.add("Shape", made.name), made.constant([0, 1, 3, 2], np.int64), axis=0)
-    made.then("Reshape", turned, shape=[one, channels, width, height])
-    side = made.add("Gather", made.add("Shape", made.name), made.constant([3], np.int64), axis=0)
-    made.stated = (made.name, [one, channels, width, int(made.random.choice([height, height + 1]))])
+    beside = made.add("Reshape", made.name, turned)
+    side = made.add("Gather", made.add("Shape", beside), made.constant([3], np.int64), axis=0)
+    made.stated = (beside, [one, channels, width, int(made.random.choice([height, height + 1]))])
     made.then("Mul", made.add("Cast", side, to=TensorProto.FLOAT))
+
+
+def wrapped(made: Made) -> None:
+    """A factor computed from whole numbers, whose result may not fit into their type."""
+    if made.random.random() < 0.5:
+        factor = made.add("Neg", made.constant([made.random.choice([-128, -3, 5])], np.int8))
+    else:
+        factor = made.add("Add", made.constant([2**31 - 1], np.int32), made.constant([-(2**31) + 3], np.int32))
+    made.then("Mul", made.add("Cast", factor, to=TensorProto.FLOAT))
 
 
 def summed(made: Made) -> None:
@@ -203,7 +208,7 @@ def summed(made: Made) -> None:
 
 STEPS: tuple[Callable[[Made], None], ...] = (
     convolved, bent, bent, pooled, scaled, turned, sliced, gathered, reshaped, padded, parted, emptied, constant_filled,
-    summed, told,
+    summed, told, wrapped,
 )  # fmt: skip
 
 
