@@ -293,13 +293,13 @@ def test_clip_and_normalisation_come_in_this_order():
 
 
 def test_channels_last():
-    pixels = np.random.default_rng(0).uniform(size=(3, 4, 5))
-    data = model([helper.make_node("Flatten", ["x"], ["y"])], (1, 4, 5, 3))
+    pixels = np.random.default_rng(0).uniform(size=(3, 5, 6))
+    data = model([helper.make_node("Flatten", ["x"], ["y"])], (1, 5, 6, 3))
     below, above = bounds(question(data, pixels, "identity", channels_last=True), [0.3], [0.3])
     assert np.abs(below - pixels.transpose(1, 2, 0).ravel()).max() < 1e-14
     assert (below <= pixels.transpose(1, 2, 0).ravel()).all()
     assert (above >= pixels.transpose(1, 2, 0).ravel()).all()
-    with pytest.raises(checker.Refused, match="fit"):
+    with pytest.raises(checker.Refused, match="channels last"):
         question(data, pixels, "identity")
 
 

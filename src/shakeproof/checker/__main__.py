@@ -13,12 +13,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m shakeproof.checker", description="Checks certificates.")
     parser.add_argument("certificates", nargs="+", type=Path, metavar="CERTIFICATE")
     parser.add_argument("--model", required=True, type=Path, help="the .onnx or .onnx.gz file")
-    parser.add_argument("--image", type=Path, help="compare with it: .npy, .npz@INDEX by pixels, others by digest")
+    parser.add_argument(
+        "--image", type=Path, help="compare with it: .npy, .npz@INDEX by pixels, others by the digest of the file alone"
+    )
+    parser.add_argument("--effort", type=float, default=1.0, help="multiplies what a check may cost (docs/checker.md)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given, worst = parser.parse_args(), 0
     for path in given.certificates:
         try:
-            found = check(path.read_bytes(), given.model.read_bytes(), given.image)
+            found = check(path.read_bytes(), given.model.read_bytes(), given.image, effort=given.effort)
         except OSError as error:
             sys.stderr.write(f"{path}: cannot be read ({error})\n")
             worst = 2

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shakeproof.checker import enumeration
+from shakeproof.checker.budget import limited
 from shakeproof.checker.enumeration import Details, Progress, shown
+from shakeproof.checker.picture import compared
 from shakeproof.checker.question import Question
 from shakeproof.checker.wire import Array, Refused, Unknown, require
 
@@ -45,7 +47,8 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     require(certificate.startswith(MAGIC), "this is not a certificate of version 1")
     body, digest = certificate[:-32], certificate[-32:]
     require(hashlib.sha256(body).digest() == digest, "the certificate was changed or cut short")
-    line, _, data = body[len(MAGIC) :].partition(b"\n")
+    line, _, rest = body[len(MAGIC) :].partition(b"\n")
+    data = memoryview(rest)
     header, arrays = json.loads(line), dict[str, Array]()
     plain = json.dumps(header, ensure_ascii=False, allow_nan=False).encode() == line
     keys = HEADER | (enumeration.HEADER if header.get("arithmetic") == "deployed" else {})
@@ -59,32 +62,45 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     return header, arrays
 
 
-def check(certificate: bytes, model: bytes, image: Path | None = None, progress: Progress = shown) -> Outcome:
-    """Whether everything that the certificate claims was proved here and now, from the model's own bytes."""
+def check(
+    certificate: bytes, model: bytes, image: Path | None = None, progress: Progress = shown, effort: float = 1.0
+) -> Outcome:
+    """Whether everything that the certificate claims was proved here and now, from the model's own bytes.
+
+    What it may cost is limited (docs/checker.md); `effort` multiplies the limits.
+    """
     details: Details = {}
     try:
-        return Outcome(True, "; ".join(_checked(certificate, model, image, details, progress)), details)
+        header, arrays = unpack(certificate)
+        leaves = arrays.get("pixels" if header["arithmetic"] == "deployed" else "cuts", np.zeros(0)).size
+        with limited(leaves, len(model), effort):
+            return Outcome(True, "; ".join(_checked(header, arrays, model, image, details, progress)), details)
     except Refused as problem:
         return Outcome(False, f"{'cannot be checked: ' if isinstance(problem, Unknown) else ''}{problem}", details)
     except MALFORMED as error:
         return Outcome(False, f"malformed ({type(error).__name__}: {' '.join(str(error).split())[:200]})", details)
 
 
-def _checked(certificate: bytes, model: bytes, image: Path | None, details: Details, progress: Progress) -> list[str]:
+def _checked(
+    header: dict[str, Any],
+    arrays: dict[str, Array],
+    model: bytes,
+    image: Path | None,
+    details: Details,
+    progress: Progress,
+) -> list[str]:
     """What was proved, in sentences; the details are filled in on the way."""
-    header, arrays = unpack(certificate)
     details |= {key: value for key, value in header.items() if key not in ("kernels", "arrays")}
     claim, label, strength = (header[key] for key in ("claim", "label", "strength"))
     pixels = arrays["pixels"].astype("<f8")
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")
     require(_digest(pixels.tobytes()) == header["image_sha256"], "the pixels are not those of the image")
-    seen = "the image is the certificate's own pixels" if image is None else _compared(image, pixels, header)
-    details |= {"image_compared": image is not None, "remarks": [*filter(None, [seen])]}
     require(claim in ("safe", "unsafe", "profile"), f"the claim {claim!r} is not known")
     if header["arithmetic"] == "deployed":
-        return enumeration.checked(header, pixels, model, details, progress)
+        return enumeration.checked(header, pixels, model, image, details, progress)
     question = Question(header, pixels, model)
-    details["remarks"] = [*question.remarks, *details["remarks"]]
+    details["image_compared"], seen = compared(image, pixels, header, question.input_shape)
+    details["remarks"] = [*question.remarks, seen]
     where = {"witness"} if claim == "unsafe" else {"cuts"} if len(strength) == 1 else {"axes", "cuts"}
     names = where | {"pixels"} | (set() if claim == "safe" else {"winners"})
     require(arrays.keys() == names, f"a certificate of this kind has the arrays {sorted(names)}")
@@ -145,23 +161,3 @@ def _tree(strength: Sequence[float], axes: Array, cuts: Array) -> tuple[Array, A
     require(not open_boxes and next(place, None) is None, "the tree lacks nodes, or has more cuts than it needs")
     lows, highs = np.array(leaves).transpose(1, 0, 2)
     return lows, highs
-
-
-def _compared(image: Path, pixels: Array, header: Mapping[str, Any]) -> str:
-    """Refuse unless the image file is the one: .npy and .npz@INDEX pixel by pixel, others by the file's digest.
-
-    Arrays may be (channels, height, width) or (height, width, channels), without sides of 1, or flat, in float64, in
-    float32, or in bytes, which are taken as shares of 255. Returns what should be said of it.
-    """
-    name, _, index = str(image).partition(".npz@")
-    if image.suffix != ".npy" and not index.isdigit():
-        require(_digest(image.read_bytes()) == header["file_sha256"], "the image file has another digest")
-        return "the image file has the digest that the certificate gives; its pixels were not read"
-    file = np.load(f"{name}.npz" if index else image, allow_pickle=False)
-    array = file["x"][int(index)] if index else file
-    given = array.astype(np.float64).squeeze() / (255.0 if array.dtype == np.uint8 else 1.0)
-    last = np.moveaxis(pixels, 0, -1)
-    layouts = [pixels.squeeze(), last.squeeze(), pixels.ravel(), last.ravel()]
-    same = [np.array_equal(given.astype(kind), layout) for layout in layouts for kind in (np.float64, np.float32)]
-    require(any(same), "the image has other pixels than the certificate")
-    return ""

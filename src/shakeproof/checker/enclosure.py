@@ -15,13 +15,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from shakeproof.checker.wire import Array, Unknown, require
+from shakeproof.checker.budget import ELEMENTWISE, spend
+from shakeproof.checker.wire import Array
 
 U64, U32 = 2.0**-53, 2.0**-24
 FOLDED = 16  # roundings that runtimes may add to each weight by folding batch norms and factors into it, 4 for each
 USELESS = 4.0  # radii whose norm is this many times the known one are not worth a product
 LARGEST_FLOAT32 = 2.0**100  # with room for factors that are folded: no partial sum comes near 2^128
-LARGEST_VALUE = 10**8  # entries
 
 
 def gamma(roundings: int, unit: float) -> float:
@@ -59,6 +59,11 @@ class Tube:
         """At least the absolute value of each entry, anywhere on the leaf (its rounding is in `unit`)."""
         return np.asarray(np.abs(self.lines).sum(0) + self.radius)
 
+    def room(self, entries: int) -> None:
+        """Before a value of so many entries is made of it."""
+        size = (len(self.lines) + 1) * len(self.radius) * entries
+        spend(ELEMENTWISE * size, size)
+
     def unit(self, terms: int, fused: int = 0) -> float:
         """The relative error of a sum of `terms` products and a bias."""
         return gamma(terms + 8, U64) + (gamma(terms + FOLDED + fused, U32) if self.float32 else 0.0)
@@ -72,6 +77,7 @@ class Tube:
 
         NaN, which proves nothing, where lines are not finite, or where a runtime adds up too large a `size` in float32.
         """
+        self.room(math.prod(radius.shape[1:]))
         sound = np.isfinite(lines).all(axis=(0, *range(2, lines.ndim))) & (not self.float32 or size < LARGEST_FLOAT32)
         bound = np.where(sound, bound, np.nan)
         radius = np.minimum(radius, bound.reshape(-1, *(1,) * (radius.ndim - 1)))
@@ -133,6 +139,7 @@ def negated(x: Tube) -> Tube:
 def joined(tubes: Sequence[Tube], axis: int) -> Tube:
     """Values side by side along an axis."""
     axis = axis % len(tubes[0].shape) - len(tubes[0].shape)
+    tubes[0].room(sum(math.prod(tube.shape) for tube in tubes))
     bound = up(np.sqrt(sum(tube.norm**2 for tube in tubes)) + 2.0**-500, len(tubes))
     lines, radius = (np.concatenate(side, axis) for side in zip(*((x.lines, x.radius) for x in tubes), strict=True))
     return Tube(lines, radius, bound, tubes[0].float32, max(tube.fused for tube in tubes))
@@ -143,7 +150,7 @@ def placed(x: Tube, places: Array) -> Tube:
 
     In the 2-norm, the error of an entry that is there n times counts n times.
     """
-    require(places.size <= LARGEST_VALUE, "a value repeated or padded to a very large one", Unknown)
+    x.room(places.size)
     entries = math.prod(x.shape)
     flat = x.each(lambda array: array.reshape(*array.shape[: array.ndim - len(x.shape)], entries))
     if places.size == entries and (places.ravel() == np.arange(entries)).all():

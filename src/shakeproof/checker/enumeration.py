@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import chain, islice, pairwise, zip_longest
@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from shakeproof.checker.budget import spend
 from shakeproof.checker.kernels import Added, identity, windows
-from shakeproof.checker.question import arranged, understood
+from shakeproof.checker.picture import arranged, compared, input_shape
+from shakeproof.checker.question import understood
 from shakeproof.checker.wire import Array, Refused, Unknown, require, unzipped
 
 HALF, BLACK, WHITE = Fraction(1, 2), Fraction(0), Fraction(255)
@@ -27,6 +29,8 @@ ROUNDED: Mapping[str, Callable[[Fraction], int]] = {"half-even": round, "half-up
 TAKEN = {"tensor(float)": "<f4", "tensor(double)": "<f8", "tensor(float16)": "<f2", "tensor(uint8)": "|u1"}
 # What the header of such a certificate has besides.
 HEADER = {"rounding": str, "input_shape": list, "deployment": dict, "pictures": int, "kept": int, "intervals": list}
+MOST_BITS = 2**13  # of the common denominator of a kernel
+CHANGE, CHANGE_ENTRIES = 1e4, 16  # what a pixel's change of level costs, in multiplications and in entries
 Details = dict[str, Any]
 Progress = Callable[[float], None]
 
@@ -55,9 +59,12 @@ class Pictures:
         bases, slopes, unit = _line(pixels, part)
         stays = {(old, step): nearest(old + step * HALF) == old for old in range(256) for step in (-1, 1)}
         self.first, found = np.zeros(pixels.shape, np.uint8), defaultdict[Any, list[tuple[int, int]]](list)
+        changes = 0
         for pixel, (base, slope) in enumerate(zip(bases.flat, slopes.flat, strict=True)):
             now, last = grey(Fraction(base, unit)), grey((base + slope * self.end) / unit)
             self.first.flat[pixel], step = now, 1 if last > now else -1
+            changes += abs(last - now)
+            spend(CHANGE * (1 + abs(last - now)), CHANGE_ENTRIES * changes)
             for old in range(now, last, step):  # it is half way to the next level at one strength, and rounded there
                 strength = Fraction((2 * old + step) * unit - 2 * base, 2 * slope)
                 found[strength.as_integer_ratio(), stays[old, step]].append((pixel, old + step))
@@ -88,7 +95,11 @@ class Pictures:
 def _line(pixels: Array, part: Added) -> tuple[Array, Array, int]:
     """x(z) = (base + slope z) / unit in grey levels, before any clipping, all in whole numbers."""
     levels, unit = _grey_levels(pixels)
-    scale = math.lcm(4, *(number.denominator for number in (255 * part.offset, *chain(*part.kernel))))
+    scale = 4
+    for number in (255 * part.offset, *chain(*part.kernel)):
+        scale = math.lcm(scale, number.denominator)
+        require(scale.bit_length() <= MOST_BITS, "the kernel's fractions have no small common denominator", Unknown)
+    spend(CHANGE * levels.size * np.size(part.kernel))
     base, full = (
         sum((int(scale * entry) * window for entry, window in windows(levels, kernel, part.padding)), 0 * levels)
         for kernel in (identity(*np.shape(part.kernel)), part.kernel)
@@ -119,19 +130,23 @@ def _processor() -> str:
 class Installed:
     """The model in the onnxruntime that is installed here, given as many pictures at once as the certificate says."""
 
-    def __init__(self, header: Mapping[str, Any], model: bytes) -> None:
+    def __init__(self, header: Mapping[str, Any], model: bytes, picture: Sequence[int]) -> None:
         try:
             import onnxruntime
         except ImportError:
             raise Unknown("every picture must be run, and onnxruntime is not installed") from None
         self._header, self._batch, options = header, header["deployment"]["batch"], onnxruntime.SessionOptions()
         require(type(self._batch) is int and 0 < self._batch <= 4096, "so many pictures are not run at once")
+        spend(0, self._batch * math.prod(picture))
         options.intra_op_num_threads, options.log_severity_level = 1, 4
         self._session = onnxruntime.InferenceSession(unzipped(model), options, providers=["CPUExecutionProvider"])
         (self._input, *more), (self._output, *_) = self._session.get_inputs(), self._session.get_outputs()
         self._type = TAKEN.get(self._input.type)
         fits = not more and self._type and not (self._type == "|u1" and header["mean"])
         require(fits, "the model takes something else than pictures, or bytes that are normalised", Unknown)
+        sizes = [size if isinstance(size, int) and size >= 0 else None for size in self._input.shape]
+        self.input_shape = input_shape(sizes, picture)
+        require(header["input_shape"] == self.input_shape, f"the model takes such a picture as {self.input_shape}")
         self.deployment = {
             "runtime": f"onnxruntime {onnxruntime.__version__}",
             "provider": self._session.get_providers()[0],
@@ -167,19 +182,22 @@ class Installed:
         """
         mean, std = (np.array(self._header[key], np.float32).reshape(-1, 1, 1) for key in ("mean", "std"))
         pixels = levels if self._type == "|u1" else levels.astype(np.float32) / np.float32(255)
-        pixels, (first, *shape) = (pixels - mean) / std if mean.size else pixels, self._header["input_shape"]
+        pixels, (first, *shape) = (pixels - mean) / std if mean.size else pixels, self.input_shape
         rows = arranged(pixels, self._header["channels_last"], [first, *shape])
         return rows.reshape(len(rows) * first, *shape).astype(self._type)
 
 
-def checked(header: Mapping[str, Any], pixels: Array, model: bytes, details: Details, progress: Progress) -> list[str]:
+def checked(
+    header: Mapping[str, Any], pixels: Array, model: bytes, image: Path | None, details: Details, progress: Progress
+) -> list[str]:
     """What was found by running every picture that a certificate speaks of, in sentences."""
     require(header["arrays"].keys() == {"pixels"}, "a certificate of this kind has pixels, and no other arrays")
     pictures, label, claim, count = Pictures(header, pixels), *(header[key] for key in ("label", "claim", "pictures"))
     fits = count == len(pictures) or (claim == "unsafe" and 0 < count < len(pictures))
     require(fits, f"the path has {len(pictures)} pictures, the certificate speaks of {count}")
     try:
-        runtime = Installed(header, model)
+        runtime = Installed(header, model, pixels.shape)
+        details["image_compared"], seen = compared(image, pixels, header, runtime.input_shape)
         winners = runtime.winners(islice(pictures, count), count, progress)
     except Refused:
         raise
@@ -189,7 +207,7 @@ def checked(header: Mapping[str, Any], pixels: Array, model: bytes, details: Det
     run, other = (", ".join(f"{key} {value}" for key, value in said.items()) for said in (here, stated))
     run = f"{count} pictures were run here ({run})"
     run += "" if here == stated else f", the certificate speaks of another deployment ({other})"
-    details |= {"deployment": here, "stated": stated, "remarks": [run, *pictures.remarks, *details["remarks"]]}
+    details |= {"deployment": here, "stated": stated, "remarks": [run, *pictures.remarks, seen]}
     kept, found = int(np.append(winners != label, True).argmax()), pictures.intervals(winners)
     wrong = [f"{said}, not {own}" for own, said in zip_longest(found, header["intervals"]) if repr(own) != repr(said)]
     require(not wrong, f"{len(wrong)} intervals are others, first: {''.join(wrong[:1])}; {run}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shakeproof.checker.budget import spend
 from shakeproof.checker.enclosure import U64, gamma
 from shakeproof.checker.wire import Array, require
 
@@ -113,6 +114,7 @@ def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[flo
         options = {name: value if name in WORDS else _number(value) for name, _, value in pairs}
         require(len(options) == len(pairs), f"the perturbation {words!r} says something twice")
         padding = options.pop("padding", "reflect")
+        require(options.get("size", len(rows)) == len(rows), f"the kernel of {words!r} has another size")
         own, offset = FAMILIES[family](**options)
         plain = all(re.fullmatch(r"-?\d{1,4000}(/\d{1,4000})?", entry) for row in rows for entry in row)
         require(plain and len({len(row) for row in rows}) == 1, f"the kernel of {words!r} is not a matrix of fractions")
@@ -135,6 +137,7 @@ def windows(image: Array, kernel: Matrix, padding: str) -> Iterator[tuple[Any, A
     (height, width), (tall, wide) = image.shape[1:], np.shape(kernel)
     require(tall // 2 < height and wide // 2 < width, "a kernel is too large for the image")
     around = [(0, 0), ((tall - 1) // 2, tall // 2), ((wide - 1) // 2, wide // 2)]
+    spend(8 * np.size(kernel) * image.size, 4 * image.size)
     padded = np.pad(image, around, mode=PADDINGS[padding])
     for i, j in np.argwhere(np.array(kernel)):
         yield kernel[i][j], padded[:, i : i + height, j : j + width]

@@ -3,13 +3,13 @@
 A rule is a Python function whose signature is the operator's: inputs by place, attributes by name, and by either what
 older versions of ONNX give as attributes and newer ones as inputs. So Python itself notices an input or an attribute
 that no rule reads. Of constants, entries are moved and whole numbers calculated with, both of which is exact; floats
-are calculated with in constants.py.
+are calculated with in constants.py. Before anything is made, `spend` is told how large it will be.
 """
 # ruff: noqa: N802, N803 - operators and attributes have ONNX's names
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,18 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shakeproof.checker import constants, enclosure
+from shakeproof.checker.budget import CALL, ELEMENTWISE, spend
 from shakeproof.checker.enclosure import Norms, Tube, affine, placed, rectified, scaled
 from shakeproof.checker.spectral import convolution_norms
 from shakeproof.checker.wire import FLOATS, TYPES, Array, Model, Unknown, exact, require
 
+MOST_AXES = 1000  # in a list of axes, or of the sizes of parts
 COLUMNS = 2**18  # entries of the patches that a convolution multiplies at once
 LEAK, SLOPE, EPSILON = (float(np.float32(x)) for x in (0.01, 0.2, 1e-5))  # ONNX's defaults are float32 numbers, too
-# Attributes that no rule reads, since they do not change the result, or as long as they are these
-# (`allowzero`: of a value that has entries, no size can be 0).
-IGNORED = {"allowzero", "momentum", "ratio", "saturate", "seed", "storage_order"}
+# Attributes that no rule reads, since they do not change the result, or as long as they are these.
+IGNORED = {"momentum", "ratio", "saturate", "seed", "storage_order"}
 USUAL = {"noop_with_empty_axes": 0, "spatial": 1, "training_mode": 0, "transA": 0}
+FLAGS = {"allowzero", "ceil_mode", "count_include_pad", "keepdims", "transB"}  # 0 or 1: of others, runtimes differ
 Numbers = Sequence[int] | Array
 
 
@@ -34,9 +36,9 @@ Numbers = Sequence[int] | Array
 
 
 def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps: Numbers = ()) -> Array:
-    cuts, count = [slice(None)] * x.ndim, len(starts)
-    axes, steps = axes if len(axes) else range(count), steps if len(steps) else [1] * count
-    for axis, *cut in zip(axes, starts, ends, steps, strict=True):
+    cuts, starts = [slice(None)] * x.ndim, _listed(starts)
+    axes, steps = _listed(axes) or range(len(starts)), _listed(steps) or [1] * len(starts)
+    for axis, *cut in zip(axes, starts, _listed(ends), steps, strict=True):
         cuts[axis] = slice(*cut)
     made = x[tuple(cuts)]  # ONNX counts beyond the ends as Python does, but for what is nothing backwards
     require(made.size or min(steps) > 0, "Slice of nothing, backwards", Unknown)
@@ -44,7 +46,7 @@ def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps
 
 
 def Split(x: Array, /, split: Numbers = (), *, num_outputs: int, axis: int = 0) -> list[Array]:
-    sizes = split if len(split) else [x.shape[axis] // num_outputs] * num_outputs
+    sizes = _listed(split) or [x.shape[axis] // num_outputs] * num_outputs
     require(min(sizes) >= 0 and sum(sizes) == x.shape[axis], "Split into unequal parts, or others than all", Unknown)
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
@@ -52,22 +54,53 @@ def Split(x: Array, /, split: Numbers = (), *, num_outputs: int, axis: int = 0) 
 def Pad(x: Array, /, pads: Numbers, value: Any = 0, *, mode: str = "constant") -> Array:
     fits = mode == "constant" and not value and len(pads) == 2 * x.ndim and 0 <= min(pads) <= max(pads) <= 1000
     require(fits, "Pad with anything but zeros, or that crops, or with axes, or very wide", Unknown)
-    return np.pad(x, list(zip(pads[: x.ndim], pads[x.ndim :], strict=True)))
+    widths = [(int(first), int(last)) for first, last in zip(pads[: x.ndim], pads[x.ndim :], strict=True)]
+    _room(n + first + last for n, (first, last) in zip(x.shape, widths, strict=True))
+    return np.pad(x, widths)
+
+
+def Expand(x: Array, shape: Array, /) -> Array:
+    wide = np.broadcast_shapes(x.shape, tuple(_listed(shape)))
+    _room(wide)
+    return np.broadcast_to(x, wide)
+
+
+def Gather(x: Array, indices: Array, /, *, axis: int = 0) -> Array:
+    _room([*np.delete(x.shape, axis).tolist(), indices.size])
+    return np.take(x, indices, axis)
+
+
+def Reshape(x: Array, shape: Array, /, *, allowzero: int = 0) -> Array:
+    """A size of 0 is x's own, or means 0 itself if that is said."""
+    sizes = [size or (0 if allowzero else x.shape[i]) for i, size in enumerate(_listed(shape))]
+    require(min(sizes, default=0) >= -1, f"Reshape to {sizes}", Unknown)
+    return x.reshape(sizes)
+
+
+def _room(sizes: Iterable[int]) -> None:
+    entries = math.prod(sizes)
+    spend(ELEMENTWISE * entries, entries)
+
+
+def _listed(numbers: Numbers) -> list[int]:
+    """Axes or sizes, of which there are few."""
+    require(len(numbers) <= MOST_AXES, f"a list of {len(numbers)} axes or sizes", Unknown)
+    return [int(number) for number in numbers]
 
 
 MOVES: Mapping[str, Callable[..., Any]] = {
     "Dropout": lambda x, /: x,
-    "Expand": lambda x, shape, /: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
+    "Expand": Expand,
     "Flatten": lambda x, /, *, axis=1: x.reshape(math.prod(x.shape[:axis]), -1),
-    "Gather": lambda x, indices, /, *, axis=0: np.take(x, indices, axis),
+    "Gather": Gather,
     "Identity": lambda x, /: x,
     "Pad": Pad,
-    "Reshape": lambda x, shape, /: x.reshape([size or x.shape[i] for i, size in enumerate(shape.tolist())]),
+    "Reshape": Reshape,
     "Slice": Slice,
     "Split": Split,
-    "Squeeze": lambda x, /, axes: np.squeeze(x, tuple(axes)),
+    "Squeeze": lambda x, /, axes: np.squeeze(x, tuple(_listed(axes))),
     "Transpose": lambda x, /, *, perm=None: x.transpose(perm),
-    "Unsqueeze": lambda x, /, axes: np.expand_dims(x, tuple(axes)),
+    "Unsqueeze": lambda x, /, axes: np.expand_dims(x, tuple(_listed(axes))),
 }
 
 
@@ -82,10 +115,15 @@ def _moved(move: Callable[..., Any], x: Tube | Array, *given: Any, **options: An
 # -- entry by entry ----------------------------------------------------------------------------------------------------
 
 
-def _whole(given: Any) -> Array:
-    small = given.dtype == np.int64 and (np.abs(given) < 2**31).all()
+def _whole(rule: Callable[..., Any], *given: Any) -> Array:
+    """Arithmetic on whole numbers of one width, whose result has that width too."""
+    _room(np.broadcast_shapes(*(array.shape for array in given)))
+    (kind, *others), wide = {array.dtype for array in given}, [array.astype(np.int64) for array in given]
+    small = kind.kind == "i" and not others and all(((array > -(2**31)) & (array < 2**31)).all() for array in wide)
     require(small, "calculations with constants that are not whole numbers, and might have to be rounded", Unknown)
-    return np.asarray(given)
+    made = np.asarray(rule(*wide))
+    require((made == made.astype(kind)).all(), f"whole numbers that do not fit into {kind}", Unknown)
+    return made.astype(kind)
 
 
 def _sum(x: Any, y: Any, sign: int) -> Any:
@@ -93,20 +131,22 @@ def _sum(x: Any, y: Any, sign: int) -> Any:
         return enclosure.added(x, enclosure.negated(y) if sign < 0 else y)
     if isinstance(y, Tube):
         return scaled(y, np.array(sign), 1, x)
-    return scaled(x, np.ones(()), 1, sign * y) if isinstance(x, Tube) else _whole(x) + sign * _whole(y)
+    if isinstance(x, Tube):
+        return scaled(x, np.ones(()), 1, sign * y)
+    return _whole(np.add if sign > 0 else np.subtract, x, y)
 
 
 def Mul(x: Any, y: Any, /) -> Any:
     value, factor = (x, y) if isinstance(x, Tube) else (y, x)
     require(not isinstance(factor, Tube), "Mul of two values", Unknown)
-    return scaled(value, factor, 2) if isinstance(value, Tube) else _whole(x) * _whole(y)
+    return scaled(value, factor, 2) if isinstance(value, Tube) else _whole(np.multiply, x, y)
 
 
 def Div(x: Any, divisor: Array, /) -> Any:
     """By products with reciprocals: rounded once more, for which `unit` has room. Of whole numbers, rounded down."""
     if not isinstance(x, Tube):
         require((x >= 0).all() and (divisor > 0).all(), "Div of constants that are not positive whole numbers", Unknown)
-        return _whole(x) // _whole(divisor)
+        return _whole(np.floor_divide, x, divisor)
     normal = np.abs(np.log2(np.abs(divisor))) < 1000
     require(normal.all(), "Div by 0, or by numbers whose inverse is not a normal float", Unknown)
     return scaled(x, np.asarray(1 / divisor), 2)
@@ -125,14 +165,26 @@ def Cast(x: Any, /, *, to: int) -> Any:
         require(to in FLOATS, "Cast of values to integers or 16 bits, which rounds them", Unknown)
         return scaled(x, np.ones(()), 1)
     made = x.astype(TYPES[to][0])
-    require((made == x).all(), "a Cast that rounds a constant", Unknown)
+    require((made == x).all() and (made.astype(x.dtype) == x).all(), "a Cast that rounds a constant", Unknown)
     return exact(made)
 
 
 def Concat(*parts: Any, axis: int) -> Any:
     values = [isinstance(part, Tube) for part in parts]
     require(all(values) or not any(values), "Concat of values and constants", Unknown)
+    _room([sum(math.prod(part.shape) for part in parts)])
     return enclosure.joined(parts, axis) if all(values) else np.concatenate(parts, axis)
+
+
+def Constant(**given: Any) -> Array:
+    ((name, value),) = given.items()
+    kinds = {"value": None, "value_float": np.float64, "value_int": np.int64, "value_ints": np.int64}
+    return np.asarray(value, kinds[name])
+
+
+def ConstantOfShape(shape: Array, /, *, value: Any = 0.0) -> Array:
+    _room(_listed(shape))
+    return np.broadcast_to(np.reshape(value, ()), _listed(shape))
 
 
 def Clip(x: Tube, /, min: Any = None, max: Any = None) -> Tube:
@@ -162,6 +214,7 @@ def Gemm(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, transB: int 
     require(fits, "a product with anything but a matrix of x's size, or with factors", Unknown)
 
     def linear(array: Array, absolute: bool) -> Array:
+        spend(array.size * matrix.shape[1], array.size // len(matrix) * matrix.shape[1])
         rows = array.reshape(-1, len(matrix)) @ (np.abs(matrix) if absolute else matrix)
         return rows.reshape(*array.shape[:-1], -1)
 
@@ -180,7 +233,7 @@ def _sums(x: Tube, sums: Callable[[Array], Array], count: Any, share: Any, overl
 def _reduced(x: Tube, axes: Numbers | range, mean: bool, keepdims: int = 1) -> Tube:
     """Over axes, over all if none is named."""
     rank = len(x.shape)
-    chosen = tuple({axis % rank - rank for axis in (axes if len(axes) else range(rank))})
+    chosen = tuple({axis % rank - rank for axis in _listed(axes) or range(rank)})
     count = math.prod(x.shape[axis] for axis in chosen)
     return _sums(x, lambda array: array.sum(chosen, keepdims=bool(keepdims)), count, 1 / count if mean else 1.0, 1)
 
@@ -201,9 +254,12 @@ def _windows(
         widths.append((first, last + (s - 1 if ceil_mode else 0)))
         starts.append(slice(None, n + first if ceil_mode else None, s))  # but not start beyond the picture
         reaches.append(d * (k - 1) + 1)
+    _room(n + first + last for n, (first, last) in zip(array.shape, widths, strict=True))
     padded = np.pad(array, widths, constant_values=fill)
     cut: Any = (..., *starts, *(slice(None, None, d) for d in dilations))
-    return np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
+    found = np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
+    spend(ELEMENTWISE // 4 * found.size, found.size)  # so far it is a view
+    return found
 
 
 def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **options: Any) -> Tube:
@@ -218,7 +274,9 @@ def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int =
     def linear(array: Array, absolute: bool) -> Array:
         pictures, matrices, made = array.reshape(-1, *x.shape[1:]), np.abs(weights) if absolute else weights, []
         for first in range(0, len(pictures), some):
-            windows = np.split(_windows(pictures[first : first + some], kernel, **options), group, axis=1)
+            every = _windows(pictures[first : first + some], kernel, **options)
+            spend(every.size // group * outputs, every.size // (terms * group) * outputs)
+            windows = np.split(every, group, axis=1)
             parts = [np.tensordot(matrix, part, inner) for matrix, part in zip(matrices, windows, strict=True)]
             made.append(np.concatenate(parts).swapaxes(0, 1))  # (pictures, out, *count)
         return np.concatenate(made).reshape(*array.shape[: array.ndim - axes - 1], *made[0].shape[1:])
@@ -256,17 +314,16 @@ def AveragePool(x: Tube, /, *, kernel_shape: Numbers, count_include_pad: int = 0
 RULES: Mapping[str, Callable[..., Any]] = {
     **{kind: partial(_moved, move) for kind, move in MOVES.items()},
     **{rule.__name__: rule for rule in (
-        AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, Div, Gemm, HardSigmoid, MaxPool, Mul, Softmax)},
+        AveragePool, BatchNormalization, Cast, Clip, Concat, Constant, ConstantOfShape, Conv, Div, Gemm, HardSigmoid,
+        MaxPool, Mul, Softmax)},
     "Abs": lambda x, /: rectified(x, -1.0),
     "Add": lambda x, y, /: _sum(x, y, 1),
-    "Constant": lambda **given: np.asarray(*given.values()),
-    "ConstantOfShape": lambda shape, /, *, value=0: np.broadcast_to(value, shape.tolist()),
     "GlobalAveragePool": lambda x, /: _reduced(x, range(2, len(x.shape)), mean=True),
     "GlobalMaxPool": lambda x, /: MaxPool(x, kernel_shape=x.shape[2:]),
     "LeakyRelu": lambda x, /, *, alpha=LEAK: rectified(x, alpha),
     "LogSoftmax": Softmax,
     "MatMul": lambda x, weight, /, *, norms: Gemm(x, weight, norms=norms),
-    "Neg": lambda x, /: enclosure.negated(x) if isinstance(x, Tube) else -_whole(x),
+    "Neg": lambda x, /: enclosure.negated(x) if isinstance(x, Tube) else _whole(np.negative, x),
     "PRelu": lambda x, slope, /: rectified(x, np.broadcast_to(slope, x.shape)),
     "ReduceMean": lambda x, /, axes=(), *, keepdims=1: _reduced(x, axes, True, keepdims),
     "ReduceSum": lambda x, /, axes=(), *, keepdims=1: _reduced(x, axes, False, keepdims),
@@ -297,23 +354,45 @@ class Program:
         require(not unknown, f"the network uses {', '.join(sorted(unknown))}, for which there is no rule", Unknown)
         names = [*model.constants, model.input, *(name for made in model.operations for name in made.outputs)]
         require("" not in names and len({*names}) == len(names), "a name that stands for two values, or none", Unknown)
-        self.model, self.norms, self.largest = model, dict[int, Norms](), 1
+        self.model, self.norms, self.largest = model, dict[tuple[int, ...], Norms](), 1
+        self._stated = defaultdict[str, list[Any]](list)
+        for name, shape in model.stated:
+            self._stated[name].append(shape)
+        for name, constant in model.constants.items():
+            self._compare(name, constant)
 
     def run(self, x: Tube) -> Tube:
         """The class scores."""
         known: dict[str, Any] = {**self.model.constants, self.model.input: x, "": None}
         reads = Counter(["", self.model.output, *(name for made in self.model.operations for name in made.inputs)])
+        held = Counter[str]()  # entries of what was made and is still needed
         for place, operation in enumerate(self.model.operations):
+            spend(CALL, held.total())
             made = self._made(place, [known[name] for name in operation.inputs], x.float32)
             fits = len(made) == len(operation.outputs) or operation.kind == "Dropout"
             require(fits, f"{operation.kind} with {len(operation.outputs)} outputs", Unknown)
             self.largest = max(self.largest, *(math.prod(value.shape) for value in made))
-            known.update(zip(operation.outputs, made, strict=False))
+            for name, value in zip(operation.outputs, made, strict=False):
+                self._compare(name, value)
+                known[name], held[name] = (
+                    value,
+                    value.lines.size + value.radius.size if isinstance(value, Tube) else value.size,
+                )
             reads.subtract(operation.inputs)
-            known = {name: value for name, value in known.items() if reads[name] > 0}  # the rest of memory is free
+            for name in [name for name in (*operation.inputs, *operation.outputs) if not reads[name]]:
+                known.pop(name, None)  # its memory is free
+                held.pop(name, None)
         scores: Tube = known[self.model.output]
         require(isinstance(scores, Tube), "scores that do not depend on the image", Unknown)
         return scores
+
+    def _compare(self, name: str, value: Any) -> None:
+        """A runtime may believe the shapes that a file states: they must be right."""
+        for shape in self._stated[name]:
+            right = len(shape) == len(value.shape) and all(
+                a in (None, b) for a, b in zip(shape, value.shape, strict=True)
+            )
+            require(right, f"the model states the shape {shape} of {name!r}, which is {value.shape}")
 
     def _made(self, place: int, inputs: list[Any], float32: bool) -> list[Any]:
         """What an operator's rule makes of its inputs, for a claim about real numbers or about float32 too."""
@@ -326,19 +405,28 @@ class Program:
         fixed = kind in IN_FLOAT32 and (kind == "Neg" or not calculated)
         require(fixed or not float32, f"{kind} in float32: no standard says how runtimes round it", Unknown)
         if calculated:
+            _room(np.broadcast_shapes(*(given.shape for given in inputs)))
             return [constants.RULES[kind](*inputs)]
         read = {name: given for name, given in attributes.items() if name not in IGNORED}
         read = {name: given for name, given in read.items() if name not in USUAL or USUAL[name] != given}
         read = {"num_outputs": len(outputs)} | read if kind == "Split" else read
+        require(
+            read.get("num_outputs", len(outputs)) == len(outputs), "Split into other parts than its outputs", Unknown
+        )
+        require(all(read[name] in (0, 1) for name in FLAGS & read.keys()), f"{kind} with a flag that is none", Unknown)
         read = {"norms": partial(self._norms, place)} | read if kind in WEIGHTED else read
         try:
             made = RULES[kind](*inputs, **read)
         except (TypeError, AttributeError) as error:
             raise Unknown(f"{kind} with inputs or attributes that no rule reads ({error})") from error
-        return made if isinstance(made, list) else [made if isinstance(made, Tube) else np.asarray(made)]
+        found = made if isinstance(made, list) else [made if isinstance(made, Tube) else np.asarray(made)]
+        full = all(math.prod(value.shape) for value in found if isinstance(value, Tube))
+        require(full, f"{kind} that makes a value without entries", Unknown)
+        return found
 
     def _norms(self, place: int, *given: Any) -> Norms:
         """Worked out once for each operator: of a large network they take seconds."""
-        if place not in self.norms:
-            self.norms[place] = convolution_norms(*given)
-        return self.norms[place]
+        key = place, *given[-1]  # of a model that takes pictures of any size, they depend on it
+        if key not in self.norms:
+            self.norms[key] = convolution_norms(*given)
+        return self.norms[key]

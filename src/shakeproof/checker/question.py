@@ -1,15 +1,16 @@
 """The question: x(z) on boxes of strengths, and by how much a class is proved to win on them."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from shakeproof.checker import kernels
+from shakeproof.checker.budget import spend
 from shakeproof.checker.enclosure import U64, Tube, clipped, norm, scaled, up
 from shakeproof.checker.operators import Program
+from shakeproof.checker.picture import PictureLayout, arranged, input_shape, require_layout
 from shakeproof.checker.wire import Array, read_model, require
 
 MEMORY = 2**27  # bytes that a batch of leaves may take
@@ -36,15 +37,6 @@ def understood(header: Mapping[str, Any], pixels: Array) -> tuple[list[kernels.A
     return parts, clip, [*remarks, f"the model is given (x - {mean}) / {std}"] if mean else remarks
 
 
-def arranged(array: Array, channels_last: bool, shape: Sequence[int]) -> Array:
-    """Pictures (.., channels, height, width) as a model's input; flat inputs are read in the said order."""
-    moved = np.moveaxis(array, -3, -1) if channels_last else array
-    long, image = ([size for size in sizes if size > 1] for sizes in (shape, moved.shape[-3:]))
-    fits = (len(long) <= 1 or long == image) and math.prod(long) == math.prod(image)
-    require(fits, "the image does not fit the model's input")
-    return moved.reshape(*array.shape[:-3], *shape)
-
-
 class Question:
     """An image's path through a network: what can be proved of the scores on boxes of strengths."""
 
@@ -60,6 +52,8 @@ class Question:
         self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (header["mean"], header["std"]))
         self._base, self._slopes, self._error = kernels.path(np.asarray(pixels, dtype=np.float64), parts)
         self._program = _program(bytes(model))
+        self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
+        require_layout(PictureLayout(pixels.shape, self._channels_last), self.input_shape)
         nowhere = np.zeros((1, len(parts)))
         self.classes = self.scores(nowhere, nowhere).radius.shape[1]
 
@@ -74,14 +68,13 @@ class Question:
         require(low.shape == high.shape == (len(low), len(self._slopes)), "a leaf is not a box of all strengths")
         require(((low >= 0) & (low <= high) & (high <= 1)).all(), "a leaf is not a box in [0, 1]")
         require(((winners >= 0) & (winners < self.classes)).all(), "a winner is not a class")
-        rivals = np.arange(self.classes) != winners[:, None]
-        rivals &= over is None or np.arange(self.classes) == over
-        found = np.full(len(low), np.nan)
+        classes, found = np.arange(self.classes), np.full(len(low), np.nan)
         step = max(1, min(4096, MEMORY // (8 * 12 * (len(self._slopes) + 2) * self._program.largest)))
         for some in (slice(first, first + step) for first in range(0, len(low), step)):
             leads = self._leads(low[some], high[some], winners[some])
-            found[some] = np.where(rivals[some], leads, np.inf).min(1)
-        return np.where(rivals.any(1), found, np.nan)
+            rivals = (classes != winners[some, None]) & (over is None or classes == over)
+            found[some] = np.where(rivals.any(1), np.where(rivals, leads, np.inf).min(1), np.nan)
+        return found
 
     def _leads(self, low: Array, high: Array, winners: Array) -> Array:
         """At most score[winner] - score[j] on each leaf, for all j: the affine parts' difference, and both errors.
@@ -101,6 +94,7 @@ class Question:
 
     def _input(self, low: Array, high: Array) -> Tube:
         """x(z) on boxes: z = middle + t * half, with halves that reach at least to both ends."""
+        spend(0, (len(self._slopes) + 2) * len(low) * self._base.size)
         middle = low / 2 + high / 2
         half = np.maximum(high - middle, middle - low) * (1 + 4 * U64)
         slopes = half.T[..., None, None, None] * self._slopes[:, None]
@@ -112,4 +106,4 @@ class Question:
         if self._mean.size:  # divided before it is subtracted; runtimes do it after: `unit` has room for both
             shift = self._mean / self._std
             x = scaled(x, 1 / self._std, 8, -shift, np.abs(shift))
-        return x.each(lambda array: arranged(array, self._channels_last, self._program.model.input_shape))
+        return x.each(lambda array: arranged(array, self._channels_last, self.input_shape))

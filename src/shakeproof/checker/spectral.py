@@ -6,10 +6,10 @@ in floating point, g I - G has no eigenvalue below -slack (Rump, Verification of
 
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 
+from shakeproof.checker.budget import spend
 from shakeproof.checker.enclosure import U64, Norms
 from shakeproof.checker.wire import Array
 
@@ -51,6 +51,11 @@ def _is_positive_definite(guess: float, gram: Array) -> bool:
         return False
 
 
+def _grid(sides: Sequence[int], first: int, last: int) -> Array:
+    """Some points of a grid, in order (count, axes); one of no axes has one point."""
+    return np.stack(np.unravel_index(np.arange(first, last), tuple(sides) or (1,)), 1)[:, : len(sides)]
+
+
 def convolution_norms(weight: Array, strides: Sequence[int], dilations: Sequence[int], sides: Sequence[int]) -> Norms:
     """At least the 2-norms of a zero-padded convolution and of its absolute values, with (groups, out, in, *kernel).
 
@@ -59,7 +64,7 @@ def convolution_norms(weight: Array, strides: Sequence[int], dilations: Sequence
     part of the circular one there, which the Fourier transform turns into one (out x in) matrix for each frequency.
     For absolute values, frequency 0 has the largest norm: |W_hat(f)| <= W_hat(0) entry by entry.
     """
-    taps = np.array(list(product(*map(range, weight.shape[3:])))) * np.array(dilations, dtype=int)
+    taps = _grid(weight.shape[3:], 0, math.prod(weight.shape[3:])) * np.array(dilations, dtype=int)
     moves, phases = taps // strides, taps % strides
     by_tap = weight.reshape(*weight.shape[:3], -1).transpose(3, 0, 1, 2)
     blocks = [np.flatnonzero((phases == phase).all(1)) for phase in np.unique(phases, axis=0)]
@@ -72,12 +77,15 @@ def convolution_norms(weight: Array, strides: Sequence[int], dilations: Sequence
     small, large = sorted(absolute.shape[1:])
     coarse = math.sqrt(float(absolute.sum(2).max()) * float(absolute.sum(1).max()))  # ||W||_2^2 <= ||W||_1 ||W||_inf
     coarse = coarse * (1 + (small + large + len(taps) + 64) * 2 * U64)
-    if math.prod(half) * len(weight) * 8 * small * small * (large + small) > MOST_WORK:
+    # for each frequency: itself, a wave for each tap, the sum of all taps, a Gram matrix and its factorisation
+    each = 1000 + len(taps) * (100 + by_tap[0].size) + len(weight) * 8 * small * small * (large + small)
+    count, step, square = math.prod(half), max(1, CHUNK // max(absolute.size, len(taps))), 0.0
+    if count * each > MOST_WORK:
         return coarse, coarse
-    frequencies, step, square = np.array(list(product(*map(range, half)))), max(1, CHUNK // max(1, absolute.size)), 0.0
-    for some in (frequencies[first : first + step, None] for first in range(0, len(frequencies), step)):
-        turns = (some * moves % torus / np.array(torus)).sum(2)
-        wave = np.exp(-2j * np.pi * turns) if len(frequencies) > 1 else np.ones((1, len(taps)))
+    spend(count * each)
+    for first in range(0, count, step):
+        turns = (_grid(half, first, min(first + step, count))[:, None] * moves % torus / np.array(torus)).sum(2)
+        wave = np.exp(-2j * np.pi * turns) if count > 1 else np.ones((1, len(taps)))
         parts = [np.tensordot(wave[:, block], by_tap[block], 1) for block in blocks]
         square = largest_square(np.concatenate(parts, axis=3).reshape(-1, *absolute.shape[1:]), square)
     sharp = [(math.sqrt(bound) + doubt) * (1 + 8 * U64) for bound in (square, largest_square(absolute))]

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 @click.argument("certificates", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--model", required=True, type=click.Path(path_type=Path), help="The .onnx or .onnx.gz file.")
 @click.option("--image", type=click.Path(path_type=Path),
-              help="Compare with this image: .npy and .npz@INDEX by pixels, others by the file's digest.")  # fmt: skip
+              help="Compare with this image: .npy and .npz@INDEX by pixels, others by their digest.")  # fmt: skip
+@click.option("--effort", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              help="Multiplies the work and memory that a check may take.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json: bool) -> int:
+def check(certificates: Sequence[Path], model: Path, image: Path | None, effort: float, as_json: bool) -> int:
     """Check certificates anew, from the model's own bytes, by a program that shares nothing with the prover.
 
     The same as python -m shakeproof.checker, which needs numpy only. Exit code 0: all hold, 1: one does not.
@@ -41,7 +43,7 @@ def check(certificates: Sequence[Path], model: Path, image: Path | None, as_json
             def progress(share: float, done: int = number) -> None:
                 bar.advance(done + share)
 
-            outcome = checker.check(path.read_bytes(), model.read_bytes(), image, progress)
+            outcome = checker.check(path.read_bytes(), model.read_bytes(), image, progress, effort)
             accepted &= outcome.accepted
             said = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
             word = "holds" if outcome.accepted else "does not hold"
