@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from math import floor
+from math import floor, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,14 @@ class Result:
         return Rest(self.pieces / self.seconds, left * self.seconds / self.pieces)
 
     @property
+    def noise(self) -> Noise | None:
+        """What was too large for a claim, and what the claim would rest on, where that is the reason for none."""
+        comparison = self.evidence.comparison
+        if comparison is None or self.reason is not Reason.COMPARISON:
+            return None
+        return Noise(*(own if isfinite(own) else None for own in comparison.worst(self.evidence.smallest)))
+
+    @property
     def critical_strength(self) -> Bracket | None:
         """Brackets the smallest strength at which the label loses; None where it was not found, or is not known."""
         if self.query.parameters != 1:
@@ -128,8 +136,8 @@ class Result:
     @property
     def _trusted(self) -> bool:
         """Whether what was proved of the network is about the network that is deployed."""
-        comparison, deployed = self.evidence.comparison, self.proof is not None and self.proof.is_deployed
-        return self.evidence.finite and (deployed if comparison is None else comparison.outputs_agree)
+        deployed = self.evidence.comparison is None and self.proof is not None and self.proof.is_deployed
+        return self.evidence.finite and (deployed or self.evidence.is_compared)
 
     @property
     def profile(self) -> tuple[Interval, ...]:
@@ -198,6 +206,7 @@ class Result:
             seconds=round(self.seconds, 6),
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             rest=self.rest,
+            comparison=self.noise,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -242,6 +251,18 @@ class Rest:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """What float32's noise may take from a margin where the runtime was compared, and that margin; None is infinite."""
+
+    noise: float | None
+    margin: float | None
+
+    def __str__(self) -> str:
+        noise, margin = ("infinite" if own is None else f"{own:.2g}" for own in (self.noise, self.margin))
+        return f"noise {noise}, margin {margin}"
+
+
+@dataclass(frozen=True)
 class RecordedWitness:
     """What a record says of a counterexample."""
 
@@ -276,6 +297,7 @@ class Record:
     seconds: float
     deployment: Deployment | None = None
     rest: Rest | None = None
+    comparison: Noise | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -304,7 +326,8 @@ class Record:
             return wins + _at(self.strength, " at every strength up to ") + but
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
-        return (self.reason.sentence if self.reason else "nothing was proved") + reached + rest
+        noise = "" if self.comparison is None else f" ({self.comparison})"
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + reached + rest
 
     def status_at(self, strength: float) -> Status:
         """What the answer says about a part of the path, [0, `strength`]; of several strengths, each up to that."""
@@ -313,7 +336,7 @@ class Record:
             raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
         if own == (strength,) * len(own) or self.status in (Status.SAFE, Status.MISCLASSIFIED):
             return self.status
-        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
+        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.COMPARISON, Reason.NOT_FINITE):  # nobody knows where
             return Status.UNDECIDED
         if strength <= self.certified_strength > 0:  # where nothing is proved, strength 0 is not either
             return Status.SAFE
@@ -323,7 +346,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        seldom = {name: plain.pop(name) for name in ("rest", "deployment")}
+        seldom = {name: plain.pop(name) for name in ("rest", "deployment", "comparison")}
         plain |= {name: asdict(value) for name, value in seldom.items() if value is not None}
         found = self.counterexample
         plain |= {
@@ -352,6 +375,7 @@ class Record:
                 else {reason.value: reason for reason in Reason}[said["reason"]],
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "rest": Rest(**said["rest"]) if said.get("rest") else None,
+                "comparison": Noise(**said["comparison"]) if said.get("comparison") else None,
                 "profile": tuple(Interval(part["from"], part["to"], part["class"]) for part in said["profile"]),
                 "critical_strength": _tupled(said["critical_strength"]),
                 "strength": _tupled(said["strength"]),
