@@ -39,13 +39,14 @@ class Comparison:
 
     `margin` is the graph's, which a claim rests on, `fails` whether the property does in the runtime. `disagreement` is
     how far their outputs are apart, as a share of what is allowed for float32's noise, and `noise` what that allowance
-    can take from the margin.
+    can take from the margin. `strength` is where that is on a path of one strength, NaN elsewhere.
     """
 
     margin: Floats
     fails: NDArray[np.bool_]
     disagreement: Floats
     noise: Floats
+    strength: Floats
 
     @staticmethod
     def joined(several: Sequence[Comparison]) -> Comparison:
@@ -55,7 +56,7 @@ class Comparison:
     @staticmethod
     def of_nothing() -> Comparison:
         nothing = np.empty(0)
-        return Comparison(nothing, np.empty(0, bool), nothing, nothing)
+        return Comparison(nothing, np.empty(0, bool), nothing, nothing, nothing)
 
     @property
     def outputs_agree(self) -> bool:
@@ -64,6 +65,16 @@ class Comparison:
     def tells(self, smallest: float = math.inf) -> bool:
         """Whether it could have failed in every place. `smallest`: the claim's smallest margin, where it is known."""
         return bool(telling(self.margin, self.noise, smallest).all())
+
+    def told_up_to(self, smallest: float = math.inf) -> float:
+        """Up to which strength claims may rest on it: the last place before the first in which it says nothing."""
+        if not self.outputs_agree:
+            return 0.0
+        telling_here = telling(self.margin, self.noise, smallest)
+        if telling_here.all():
+            return math.inf
+        before = self.strength[telling_here & (self.strength < self.strength[~telling_here].min())]
+        return float(before.max(initial=0.0))
 
     def worst(self, smallest: float = math.inf) -> tuple[float, float]:
         """The noise that was allowed, and the margin, where the first is the largest share of the second."""

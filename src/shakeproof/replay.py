@@ -72,7 +72,11 @@ def _beside(
     disagreement, within = network.beside(scores, theirs, inputs, lambda within: telling(margin, noise(within)))
     fails = [about.fails(own) for about, own in zip(abouts, np.split(theirs, ends), strict=True)]
     margins, shares, noises = (np.split(column, ends) for column in (margin, disagreement, noise(within)))
-    return [Comparison(*own) for own in zip(margins, fails, shares, noises, strict=True)]
+    strengths = [
+        at[:, 0].numpy() if isinstance(own.inputs, InputPath) and at.shape[1] == 1 else np.full(len(at), np.nan)
+        for own, at in places
+    ]
+    return [Comparison(*own) for own in zip(margins, fails, shares, noises, strengths, strict=True)]
 
 
 class _Claim:

@@ -122,22 +122,17 @@ class Result:
             return None
         if self.status is Status.MISCLASSIFIED:
             return 0.0, 0.0
-        return self.proof.critical if self.proof is not None and self._trusted else None
+        critical, told = None if self.proof is None else self.proof.critical, self.evidence.told_up_to
+        return None if critical is None or not told else (min(critical[0], told), critical[1])
 
     @property
     def certified_strength(self) -> float:
         """The largest strength up to which the label was proved to win."""
         if self.status is Status.SAFE and self.query.strengths:
             return min(self.query.strengths)
-        if self.query.parameters != 1 or self.status is Status.MISCLASSIFIED or not self._trusted:
+        if self.query.parameters != 1 or self.status is Status.MISCLASSIFIED or self.proof is None:
             return 0.0
-        return 0.0 if self.proof is None else self.proof.certified
-
-    @property
-    def _trusted(self) -> bool:
-        """Whether what was proved of the network is about the network that is deployed."""
-        deployed = self.evidence.comparison is None and self.proof is not None and self.proof.is_deployed
-        return self.evidence.finite and (deployed or self.evidence.is_compared)
+        return min(self.proof.certified, self.evidence.told_up_to)
 
     @property
     def profile(self) -> tuple[Interval, ...]:
@@ -336,7 +331,7 @@ class Record:
             raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
         if own == (strength,) * len(own) or self.status in (Status.SAFE, Status.MISCLASSIFIED):
             return self.status
-        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.COMPARISON, Reason.NOT_FINITE):  # nobody knows where
+        if self.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):  # nobody knows where
             return Status.UNDECIDED
         if strength <= self.certified_strength > 0:  # where nothing is proved, strength 0 is not either
             return Status.SAFE

@@ -77,6 +77,17 @@ class Evidence:
         return compared is not None and compared.outputs_agree and compared.tells(self.smallest)
 
     @property
+    def told_up_to(self) -> float:
+        """Up to which strength what was proved is about the network that is deployed: by the comparison with it, or as
+        the runtime did all the work; 0 where that is not known.
+        """
+        if not self.finite:
+            return 0.0
+        if self.comparison is None:
+            return math.inf if all(proof.is_deployed for proof in self.proofs) else 0.0
+        return self.comparison.told_up_to(self.smallest)
+
+    @property
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)

@@ -201,8 +201,13 @@ def test_a_claim_rests_on_a_margin_that_noise_leaves_alone():
     assert telling(margin, np.full(5, np.nan)).tolist() == [False, False, True, True, False]
     # the place with the least margin answers for the smallest one between places
     assert telling(margin[:4], noise[:4], 0.01).tolist() == [True, False, True, True]
-    made = Comparison(margin[:4], np.zeros(4, bool), np.zeros(4), noise[:4])
+    made = Comparison(margin[:4], np.zeros(4, bool), np.zeros(4), noise[:4], np.array([0.0, 0.4, 0.6, 0.8]))
     assert made.tells()
+    assert made.told_up_to() == np.inf
+    assert made.told_up_to(0.01) == 0.0
+    early = replace(made, strength=np.array([0.3, 0.4, 0.1, 0.8]))
+    assert early.told_up_to(0.01) == 0.3
+    assert replace(made, disagreement=np.full(4, 2.0)).told_up_to() == 0.0
     assert made.worst() == (0.1 * SHARE, 0.1)
     assert not made.tells(0.01)
     assert made.worst(0.01) == (0.1 * SHARE, 0.01)

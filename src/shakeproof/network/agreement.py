@@ -66,9 +66,9 @@ def disagreement(ours: Floats, theirs: Floats, within: Floats) -> Floats:
 def float32_noise(graph: Graph, inputs: Tensor, outputs: Callable[[Tensor], Tensor]) -> Floats:
     """How far float32 may take the outputs of inputs (n, *input_shape), in any order of summation: (n, outputs).
 
-    The graph is run in float64, and each result is moved by `TIMES` units of float32 of the numbers that it is the sum
-    of, up or down at random; every such run is repeated with all signs turned, so that a jump nearby is met. `outputs`
-    makes outputs of scores. Infinite where it may be anything.
+    The graph is run in float64, and each result is moved at random, up or down, by half of `TIMES` units of float32 of
+    the numbers that it is the sum of, or up to all of it; every such run is repeated with all signs turned, so that a
+    jump nearby is met. `outputs` makes outputs of scores. Infinite where it may be anything.
     """
     plain, found = outputs(graph.run(inputs)), []
     for seed in range(SAMPLES):
@@ -94,8 +94,8 @@ def _moved(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -
                 terms = terms + offs[index] / (UNIT_FLOAT32 * node.operator.terms(*shapes))
             elif len(given) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
-            sign = torch.randint(0, 2, found.shape, generator=random).double() * 2 - 1
-            found = found + size * terms * sign
+            share = 2 * torch.rand(found.shape, generator=random, dtype=torch.float64) - 1
+            found = found + size * terms * (share + share.sign()) / 2  # at least half of it, so that few of them cancel
         values[index + 1] = found
         for dead in graph.last_uses[index]:
             del values[dead]

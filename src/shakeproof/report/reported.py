@@ -65,11 +65,7 @@ def verdict(record: Record) -> Status:
 
 def proved_up_to(record: Record) -> float:
     """The strength up to which the label provably wins: 0 for what ignores rounding, or is about another network."""
-    if record.rounding == "nominal" or record.reason in (
-        Reason.RUNTIME_DISAGREES,
-        Reason.COMPARISON,
-        Reason.NOT_FINITE,
-    ):
+    if record.rounding == "nominal" or record.reason in (Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE):
         return 0.0
     return record.certified_strength
 
