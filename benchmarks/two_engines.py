@@ -162,7 +162,7 @@ def explained(network: sp.Network, query: Query, proof: Enumerated, stretch: Str
         "the real scores are not on the real answer's side": (margin < -off).any(),
         "the runtime's scores are not on its answer's side": (leads(theirs, stretch) > 0).any(),
         "the runtime's scores are not the real ones in float32": (
-            network.disagreement(ours, theirs, pictures.numpy()) > 1
+            network.beside(ours, theirs, pictures.numpy())[0] > 1
         ).any(),
         "bounds prove that there is no disagreement": (lowest > 0).any(),
     }

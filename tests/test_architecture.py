@@ -36,6 +36,7 @@ LAYERS = {
     "answers": {
         "settings",
         "query",
+        "comparison",
         "evidence",
         "verdict",
         "claim",

@@ -89,21 +89,23 @@ def test_real_numbers_would_not_be_enough():
 @pytest.mark.parametrize("method", ["exact", "bounds"])
 def test_a_verdict_about_float32_is_harder_to_come_by(method):
     """With a margin that real numbers make out and float32 does not: safe in the one, undecided in the other."""
-    module = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    module = nn.Sequential(nn.Flatten(), *layers, nn.Linear(64, 2))
     with torch.no_grad():
-        module[1].weight.zero_()
-        module[1].weight[:, 4] = 1
-        module[1].bias.copy_(torch.tensor([1e-7, 0.0]))
-    network = network_of(module, 1, 3, 3)
-    image = np.full((1, 3, 3), 0.5, np.float32)
+        for layer in (*layers[::2], module[-1]):
+            layer.weight.fill_(1 / 64)
+            layer.bias.zero_()
+        module[-1].bias[0] = 1e-5
+    network = network_of(module, 1, 8, 8)
+    image = np.full((1, 8, 8), 0.5, np.float32)
     real = sp.profile(network, image, "box-blur:size=3", label=0, method=method)
     single = sp.profile(network, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
     assert (real.status, real.arithmetic) == (sp.Status.SAFE, "real")
     assert (single.status, single.reason) == (sp.Status.UNDECIDED, sp.Reason.FLOAT32)
     assert single.to_json()["arithmetic"] == "float32"
     with torch.no_grad():
-        module[1].bias.copy_(torch.tensor([1e-3, 0.0]))
-    clear = network_of(module, 1, 3, 3)
+        module[-1].bias[0] = 1e-3
+    clear = network_of(module, 1, 8, 8)
     found = sp.profile(clear, image, "box-blur:size=3", label=0, method=method, arithmetic="float32")
     assert found.status is sp.Status.SAFE
 

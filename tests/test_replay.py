@@ -163,7 +163,7 @@ def test_the_files_of_several_queries_are_normalised_by_their_own_network(tmp_pa
 
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 ASKED = ("profile", "verify", "bounds", "bounds early", "two strengths", "any kernel", "box", "small box")
-NARROWLY = 1e-5
+NARROWLY = 1e-4
 
 
 def safe(kind: str, change: Change | None, margin: float = 0.5) -> sp.Result:
@@ -223,17 +223,14 @@ def test_a_runtime_with_other_outputs_is_noticed(kind, change):
 
 @pytest.mark.parametrize("kind", ASKED)
 def test_a_runtime_that_loses_where_the_network_wins_is_noticed(kind):
-    """By less than float32 explains, so that only the class tells."""
+    """However little by: what is allowed for noise is less than the margin."""
 
     def loses(x: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        return scores + np.array([0.0, 2e-5])
+        return scores + np.array([0.0, 2 * NARROWLY])
 
     result = safe(kind, loses, NARROWLY)
     assert (result.status, result.reason) == (sp.Status.UNDECIDED, sp.Reason.RUNTIME_DISAGREES)
-    comparison = result.evidence.comparison
-    assert comparison.outputs_agree
-    assert comparison.fails.any()
-    assert safe(kind, loses).status is sp.Status.SAFE  # where the margin is larger than that
+    assert result.evidence.comparison.fails.any()
 
 
 def test_a_runtime_that_loses_alone_confirms_nothing():
@@ -301,6 +298,6 @@ def test_many_comparisons_at_once_are_those_of_each_alone(monkeypatch):
     monkeypatch.setattr("shakeproof.replay.COMPARED_AT_ONCE", 9 * 8)
     for one, found, again in zip(asked, together, compared(network, asked, Budget()), strict=True):
         (alone,) = compared(network, [one], Budget())
-        for name in ("margin", "fails", "disagreement"):
+        for name in ("margin", "fails", "disagreement", "noise"):
             assert np.allclose(getattr(alone, name), getattr(found, name), rtol=0, atol=1e-12)
             assert np.allclose(getattr(again, name), getattr(found, name), rtol=0, atol=1e-12)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.evidence import BoundedCells, BoundedTree, Comparison, Proof, Swept, Unproved, Witness
+from shakeproof.comparison import Comparison
+from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Swept, Unproved, Witness
 from shakeproof.exact import Curve
+from shakeproof.network import SHARE
 from shakeproof.search import SplitBox, SplitCells, Tree
 from shakeproof.verdict import Evidence, judge
 
@@ -142,14 +144,22 @@ def comparisons(draw) -> tuple[Comparison | None, bool]:
         return None, False
     good = draw(st.booleans())
     places = [
-        (1.0, False, 0.5)
+        (1.0, False, 0.5, 0.0)
         if good
-        else (draw(st.sampled_from([1.0, 0.0, -1.0, math.nan])), draw(st.booleans()), draw(st.sampled_from(SHARES)))
+        else (
+            draw(st.sampled_from([1.0, 0.0, -1.0, math.nan])),
+            draw(st.booleans()),
+            draw(st.sampled_from(SHARES)),
+            draw(st.sampled_from([0.0, SHARE, 1.5 * SHARE, math.nan, math.inf])),
+        )
         for _ in range(draw(st.integers(0, 3)))
     ]
-    margin, fails, apart = (list(column) for column in zip(*places, strict=True)) if places else ([], [], [])
-    agrees = all(d <= 1 and m > 0 and not f for m, f, d in places)
-    return Comparison(np.array(margin), np.array(fails, dtype=bool), np.array(apart)), bool(places) and agrees
+    margin, fails, apart, noise = (list(column) for column in zip(*places, strict=True)) if places else [[]] * 4
+    agrees = all(d <= 1 and m > 0 and not f and n <= SHARE * m for m, f, d, n in places)
+    made = Comparison(
+        np.array(margin), np.array(fails, dtype=bool), np.array(apart), np.array(noise), np.zeros(len(places))
+    )
+    return made, bool(places) and agrees
 
 
 @settings(max_examples=1000, deadline=None)
@@ -172,6 +182,7 @@ def test_the_judge_says_no_more_than_the_evidence(proofs, missing, found, compar
         (known and not wrong and seen is None and comparison[1])
         and 0 < needed == len(proofs)
         and all(holds for _, holds in proofs)
+        and comparison[0].noise.max() <= SHARE * min(proof.smallest for proof, _ in proofs)
     )
     assert (status is sp.Status.SAFE) == may_be_safe
     assert (status is sp.Status.MISCLASSIFIED) == (known and wrong)
@@ -191,7 +202,9 @@ KINDS = pytest.mark.parametrize("kind", [swept(), bounded_cells(), bounded_tree(
 def test_a_proof_holds_if_it_is_complete_finite_and_positive(kind, data):
     proof, holds = data.draw(kind)
     assert proof.holds == holds
-    evidence = Evidence(1, (proof,), None, Comparison(np.ones(1), np.zeros(1, bool), np.zeros(1)))
+    evidence = Evidence(
+        1, (proof,), None, Comparison(np.ones(1), np.zeros(1, bool), np.zeros(1), np.zeros(1), np.zeros(1))
+    )
     assert (judge(evidence)[0] is sp.Status.SAFE) == holds
 
 

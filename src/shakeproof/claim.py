@@ -19,7 +19,7 @@ REASONS = {reason.value: reason for reason in Reason}
 CLAIMED = ("verdict", "proved_up_to", "lost_from")
 
 # With these reasons, nothing that was proved of the network as it was read is claimed of the deployed one.
-UNFOUNDED = {"runtime-disagrees", "comparison", "not-finite"}
+UNFOUNDED = {"runtime-disagrees", "not-finite"}
 
 Strengths = float | Sequence[float] | None
 

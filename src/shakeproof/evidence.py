@@ -2,8 +2,7 @@
 
 A `Proof` is about one obligation. It holds if it is complete, finite and positive: a curve that reaches from 0 to the
 strength, cells whose cuts leave nothing out, a tree of which every leaf was proved. None of them trusts its maker: what
-is said here is worked out from rows, cuts and bounds. A `Witness` is the opposite of a proof, a `Comparison` what the
-reference runtime says beside it.
+is said here is worked out from rows, cuts and bounds. A `Witness` is the opposite of a proof.
 """
 
 from __future__ import annotations
@@ -115,38 +114,6 @@ class Witness:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """The network as read and its reference runtime, side by side in some places (n).
-
-    `margin` is the graph's, `fails` whether the property does in the runtime; `disagreement` is how far their outputs
-    are apart, as a share of what float32 explains.
-    """
-
-    margin: Floats
-    fails: NDArray[np.bool_]
-    disagreement: Floats
-
-    @staticmethod
-    def joined(several: Sequence[Comparison]) -> Comparison:
-        columns = (np.concatenate([getattr(c, name) for c in several]) for name in ("margin", "fails", "disagreement"))
-        return Comparison(*columns)
-
-    @property
-    def outputs_agree(self) -> bool:
-        return bool((self.disagreement <= 1).all())
-
-    @property
-    def holds(self) -> bool:
-        """Whether the property holds of the graph in every place."""
-        return bool((self.margin > 0).all())
-
-    @property
-    def agrees(self) -> bool:
-        """Whether their outputs do, and the runtime fails nowhere where the graph does not."""
-        return self.outputs_agree and not bool((self.fails & ~(self.margin <= 0)).any())
-
-
-@dataclass(frozen=True, eq=False)
 class Regions:
     """Boxes of strengths (n, low and high, m): the label provably wins on all of one, loses on all of one, or neither
     was settled.
@@ -208,6 +175,11 @@ class Proof(ABC):
         return False
 
     @property
+    def smallest(self) -> float:
+        """The smallest margin on the whole set of inputs, where it is known and not only bounded; else inf."""
+        return math.inf
+
+    @property
     def certified(self) -> float:
         """The largest strength up to which the property is proved to hold; 0 if nothing is, or there is none."""
         return 0.0
@@ -260,6 +232,10 @@ class Swept(Proof):
             return -math.inf
         least = float(min(self.lower.min(), self.curve.margin(self.label).min()))
         return least if least > 0 else -math.inf
+
+    @property
+    def smallest(self) -> float:
+        return float(self.curve.margin(self.label).min(initial=math.inf))
 
     @property
     def pieces(self) -> int:

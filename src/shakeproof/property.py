@@ -58,11 +58,19 @@ class Property:
         met: NDArray[np.bool_] = np.any([case.met_by(wide) for case in self.cases], axis=0)
         return met & np.isfinite(wide).all(1)
 
-    def margin(self, outputs: Floats) -> Floats:
-        """How far outputs (n, outputs) are from meeting a case: positive where the property holds. NaN if one is."""
+    def margin(self, outputs: Floats, within: Floats | None = None) -> Floats:
+        """How far outputs (n, outputs) are from meeting a case: positive where the property holds. NaN if one is.
+
+        With `within` (n, outputs), the least that it can be if every output may be off by so much.
+        """
         if self._every_rival:  # no need for a product each
+            if within is not None:
+                is_label = np.arange(self.outputs) == self.label
+                outputs = outputs + np.where(is_label, -within, within)
             return margins(outputs, np.full(len(outputs), self.label))
         rows = [-(outputs @ case.coefficients.T + case.constants) for case in self.cases]
+        if within is not None:
+            rows = [row - within @ np.abs(case.coefficients.T) for row, case in zip(rows, self.cases, strict=True)]
         found: Floats = np.min([row.max(1, initial=-np.inf) for row in rows], axis=0)
         return found
 

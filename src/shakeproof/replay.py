@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.evidence import Comparison, Witness
+from shakeproof.comparison import Comparison, Floats, telling
+from shakeproof.evidence import Witness
 from shakeproof.inputs import InputPath
 from shakeproof.network import Graph, Network
+from shakeproof.property import Property
 from shakeproof.query import Obligation
 from shakeproof.search import starts
 
@@ -40,29 +42,56 @@ def compared(
     Many obligations at once, each with its own strengths (n, m) or inputs (n, *input_shape); as many as there is time
     for. The network's scores are evaluated as `network.scores` does it, if nothing else is said.
     """
-    evaluate = network.scores if evaluate is None else evaluate
     owner = np.repeat(np.arange(len(places)), [len(at) for _, at in places])
     number = np.concatenate([np.arange(len(at)) for _, at in places])
-    theirs, ours, disagreement = [], [], []
+    found: list[list[Comparison]] = [[] for _ in places]
     for rows in budget.slices(len(owner), max(1, COMPARED_AT_ONCE // network.graph.input_shape.numel())):
-        given = [
-            places[own][0].inputs.given(places[own][1][torch.from_numpy(number[rows][owner[rows] == own])])
-            for own in dict.fromkeys(owner[rows].tolist())
-        ]
-        inputs = np.concatenate(given)
-        theirs.append(network.reference(inputs))
-        scores = evaluate(torch.from_numpy(inputs).double())
-        ours.append(scores)
-        disagreement.append(network.disagreement(scores, theirs[-1], inputs))
-    if not theirs:
-        return [Comparison(np.empty(0), np.empty(0, bool), np.empty(0))] * len(places)
-    outputs, scores, shares = np.concatenate(theirs), torch.cat(ours), np.concatenate(disagreement)
-    found = []
-    for own, (obligation, _) in enumerate(places):
-        about, mine = obligation.property, owner[: len(outputs)] == own
-        meant = scores if about.compares_only else network.with_softmax(scores)
-        found.append(Comparison(about.margin(meant.numpy()[mine]), about.fails(outputs[mine]), shares[mine]))
-    return found
+        numbers = {own: torch.from_numpy(number[rows][owner[rows] == own]) for own in np.unique(owner[rows]).tolist()}
+        asked = [(places[own][0], places[own][1][some]) for own, some in numbers.items()]
+        for own, comparison in zip(numbers, _beside(network, asked, evaluate or network.scores), strict=True):
+            found[own].append(comparison)
+    return [Comparison.joined(parts) if parts else Comparison.of_nothing() for parts in found]
+
+
+def _beside(
+    network: Network, places: Sequence[tuple[Obligation, Tensor]], evaluate: Callable[[Tensor], Tensor]
+) -> list[Comparison]:
+    """The same, all at once."""
+    inputs = np.concatenate([obligation.inputs.given(at) for obligation, at in places])
+    ends = np.cumsum([len(at) for _, at in places])[:-1]
+    theirs, scores = network.reference(inputs), evaluate(torch.from_numpy(inputs).double())
+    abouts = [obligation.property for obligation, _ in places]
+    parts = torch.tensor_split(scores, torch.from_numpy(ends))
+    claims = [_Claim(network, about, own) for about, own in zip(abouts, parts, strict=True)]
+    margin = np.concatenate([claim.margin for claim in claims])
+
+    def noise(within: Floats) -> Floats:
+        split = np.split(within, ends)
+        return np.concatenate([claim.noise(own) for claim, own in zip(claims, split, strict=True)])
+
+    disagreement, within = network.beside(scores, theirs, inputs, lambda within: telling(margin, noise(within)))
+    fails = [about.fails(own) for about, own in zip(abouts, np.split(theirs, ends), strict=True)]
+    margins, shares, noises = (np.split(column, ends) for column in (margin, disagreement, noise(within)))
+    strengths = [
+        at[:, 0].numpy() if isinstance(own.inputs, InputPath) and at.shape[1] == 1 else np.full(len(at), np.nan)
+        for own, at in places
+    ]
+    return [Comparison(*own) for own in zip(margins, fails, shares, noises, strengths, strict=True)]
+
+
+class _Claim:
+    """What a property says of a network's scores (n, classes): its margins, and what noise may take from them."""
+
+    def __init__(self, network: Network, about: Property, scores: Tensor) -> None:
+        self.network, self.about, self.scores = network, about, scores
+        self.meant = (scores if about.compares_only else network.with_softmax(scores)).numpy()
+        self.margin = about.margin(self.meant)
+
+    def noise(self, within: Floats) -> Floats:
+        if not self.about.compares_only:
+            within = self.network.in_outputs(within, self.scores)
+        with np.errstate(invalid="ignore"):  # margins that are infinite, or no numbers
+            return self.margin - self.about.margin(self.meant, within)
 
 
 def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from math import floor
+from math import floor, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,18 @@ from torch import Tensor
 from shakeproof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import BoundedCells, Bracket, Enumerated, Interval, Proof, Regions, Swept, Witness
+from shakeproof.evidence import (
+    BoundedCells,
+    Bracket,
+    Enumerated,
+    Interval,
+    Proof,
+    Regions,
+    Swept,
+    Witness,
+    by_class,
+    with_unproved,
+)
 from shakeproof.exact import Curve
 from shakeproof.network import Deployment
 from shakeproof.query import Query
@@ -108,34 +119,40 @@ class Result:
         return Rest(self.pieces / self.seconds, left * self.seconds / self.pieces)
 
     @property
+    def noise(self) -> Noise | None:
+        """What was too large for a claim, and what the claim would rest on, where that is the reason for none."""
+        comparison = self.evidence.comparison
+        if comparison is None or self.reason is not Reason.COMPARISON:
+            return None
+        return Noise(*(own if isfinite(own) else None for own in comparison.worst(self.evidence.smallest)))
+
+    @property
     def critical_strength(self) -> Bracket | None:
         """Brackets the smallest strength at which the label loses; None where it was not found, or is not known."""
         if self.query.parameters != 1:
             return None
         if self.status is Status.MISCLASSIFIED:
             return 0.0, 0.0
-        return self.proof.critical if self.proof is not None and self._trusted else None
+        critical, told = None if self.proof is None else self.proof.critical, self.evidence.told_up_to
+        return None if critical is None or not told else (min(critical[0], told), critical[1])
 
     @property
     def certified_strength(self) -> float:
         """The largest strength up to which the label was proved to win."""
         if self.status is Status.SAFE and self.query.strengths:
             return min(self.query.strengths)
-        if self.query.parameters != 1 or self.status is Status.MISCLASSIFIED or not self._trusted:
+        if self.query.parameters != 1 or self.status is Status.MISCLASSIFIED or self.proof is None:
             return 0.0
-        return 0.0 if self.proof is None else self.proof.certified
-
-    @property
-    def _trusted(self) -> bool:
-        """Whether what was proved of the network is about the network that is deployed."""
-        comparison, deployed = self.evidence.comparison, self.proof is not None and self.proof.is_deployed
-        return self.evidence.finite and (deployed if comparison is None else comparison.outputs_agree)
+        return min(self.proof.certified, self.evidence.told_up_to)
 
     @property
     def profile(self) -> tuple[Interval, ...]:
-        """Which class wins where, if the method is exact. Nothing is proved of a network that was read wrongly."""
-        profile = () if self.proof is None else self.proof.profile
-        return profile if self._trusted else tuple(replace(own, proved=False) for own in profile)
+        """Which class wins where, if the method is exact. Proved as far as the comparison with the runtime goes."""
+        profile, told = () if self.proof is None else self.proof.profile, self.evidence.told_up_to
+        if told == inf:
+            return profile
+        proved = [replace(own, end=min(own.end, told)) for own in profile if own.proved and own.start < told]
+        return with_unproved(proved, by_class(profile))
 
     @property
     def min_margin(self) -> float | None:
@@ -199,6 +216,7 @@ class Result:
             seconds=round(self.seconds, 6),
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             rest=self.rest,
+            comparison=self.noise,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -243,6 +261,18 @@ class Rest:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """What float32's noise may take from a margin where the runtime was compared, and that margin; None is infinite."""
+
+    noise: float | None
+    margin: float | None
+
+    def __str__(self) -> str:
+        noise, margin = ("infinite" if own is None else f"{own:.2g}" for own in (self.noise, self.margin))
+        return f"noise {noise}, margin {margin}"
+
+
+@dataclass(frozen=True)
 class RecordedWitness:
     """What a record says of a counterexample."""
 
@@ -277,6 +307,7 @@ class Record:
     seconds: float
     deployment: Deployment | None = None
     rest: Rest | None = None
+    comparison: Noise | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -305,7 +336,8 @@ class Record:
             return wins + _at(self.strength, " at every strength up to ") + but
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
-        return (self.reason.sentence if self.reason else "nothing was proved") + reached + rest
+        noise = "" if self.comparison is None else f" ({self.comparison})"
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + reached + rest
 
     @cached_property
     def claim(self) -> Claim:
@@ -329,7 +361,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        seldom = {name: plain.pop(name) for name in ("rest", "deployment")}
+        seldom = {name: plain.pop(name) for name in ("rest", "deployment", "comparison")}
         plain |= {name: asdict(value) for name, value in seldom.items() if value is not None}
         found = self.counterexample
         plain |= {
@@ -356,6 +388,7 @@ class Record:
                 "reason": None if said["reason"] is None else REASONS[said["reason"]],
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "rest": Rest(**said["rest"]) if said.get("rest") else None,
+                "comparison": Noise(**said["comparison"]) if said.get("comparison") else None,
                 "profile": tuple(  # answers of earlier versions do not say what is proved
                     Interval(part["from"], part["to"], part["class"], part.get("proved", False))
                     for part in said["profile"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shakeproof.evidence import Comparison, Proof, Witness
+    from shakeproof.comparison import Comparison
+    from shakeproof.evidence import Proof, Witness
 
 
 class Status(StrEnum):
@@ -36,6 +38,10 @@ class Reason(StrEnum):
     ROUNDING = "rounding", "the smallest margin is no larger than float64 rounding might explain"
     FLOAT32 = "float32", "float32 rounding, in some order of summation, might explain the smallest margin"
     RUNTIME_DISAGREES = "runtime-disagrees", "the float32 runtime gives other outputs than the network as it was read"
+    COMPARISON = (
+        "comparison",
+        "float32 noise is too large a share of the margin: the runtime would agree with another network as well",
+    )
     BOUNDS = "bounds", "the bounds are too loose somewhere, and nothing is left to split there"
     NOT_FINITE = (
         "not-finite",
@@ -60,6 +66,29 @@ class Evidence:
     finite: bool = True
     arithmetic: str = "real"
 
+    @cached_property
+    def smallest(self) -> float:
+        """The smallest margin that a proof of everything rests on; inf where there is none, or only a bound of it."""
+        holds = all(proof.holds for proof in self.proofs)
+        return min((proof.smallest for proof in self.proofs if holds), default=math.inf)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the runtime's outputs agree with the network's as it was read, in a way that could have failed."""
+        compared = self.comparison
+        return compared is not None and compared.outputs_agree and compared.tells(self.smallest)
+
+    @property
+    def told_up_to(self) -> float:
+        """Up to which strength what was proved is about the network that is deployed: by the comparison with it, or as
+        the runtime did all the work; 0 where that is not known.
+        """
+        if not self.finite:
+            return 0.0
+        if self.comparison is None:
+            return math.inf if all(proof.is_deployed for proof in self.proofs) else 0.0
+        return self.comparison.told_up_to(self.smallest)
+
     @property
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
@@ -76,7 +105,7 @@ class Evidence:
         """Whether the runtime was asked, and computes what was analysed; or did all the work itself."""
         if self.comparison is None:
             return bool(self.proofs) and all(proof.is_deployed for proof in self.proofs)
-        return len(self.comparison.margin) > 0 and self.comparison.agrees
+        return len(self.comparison.margin) > 0 and self.comparison.agrees and self.is_compared
 
 
 def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
@@ -87,8 +116,14 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     if evidence.is_misclassified:
         return Status.MISCLASSIFIED, None
     if witness is not None:
-        shown = witness.replayed or witness.proved
-        return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, Reason.NOT_REPLAYED)
+        read = comparison is None or comparison.outputs_agree
+        shown = witness.replayed or (witness.proved and read)
+        missing = Reason.NOT_REPLAYED if read else Reason.RUNTIME_DISAGREES
+        return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, missing)
+    if comparison is not None and not comparison.outputs_agree:
+        return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
+    if comparison is not None and not evidence.is_compared:
+        return Status.UNDECIDED, Reason.COMPARISON
     if comparison is not None and not comparison.agrees:
         return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
     if evidence.is_proof:

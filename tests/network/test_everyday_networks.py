@@ -189,7 +189,7 @@ def test_every_form_is_the_module(kind, form):
     x = torch.randn(5, 1, 3, SIDE, SIDE)
     with torch.no_grad():
         truth = torch.cat([module(row) for row in x]).double()
-    assert (network.disagreement(network.scores(x.double()), network.reference(x.numpy())) <= 1).all()
+    assert (network.beside(network.scores(x.double()), network.reference(x.numpy()), x.numpy())[0] <= 1).all()
     assert (network.scores(x.double()) - truth).abs().max() < 1e-5 * max(1.0, float(truth.abs().max()))
 
 

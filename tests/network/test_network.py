@@ -809,7 +809,7 @@ def test_a_network_that_mixes_its_batch_runs_one_at_a_time(tmp_path, kind):
     network = sp.load(save(tmp_path, classifier(*mixed, shape=("N", 1, 4, 4))))
     assert network.notes == ("the network mixes the images of a batch: they are run one at a time",)
     x = np.random.default_rng(1).random((5, 1, 1, 4, 4), np.float32)
-    assert (network.disagreement(network.scores(torch.from_numpy(x).double()), network.reference(x)) <= 1).all()
+    assert (agreement(network, x) <= 1).all()
 
 
 def test_a_network_that_keeps_its_batch_apart_runs_it_at_once(tmp_path):
@@ -911,22 +911,22 @@ def wrong_by(network, share):
 
 
 def agreement(network, x):
-    return network.disagreement(network.scores(torch.from_numpy(x).double()), network.reference(x))
+    return network.beside(network.scores(torch.from_numpy(x).double()), network.reference(x), x)[0]
 
 
 def test_disagreement_is_told_row_by_row():
     network = sp.load(demo.MODEL)
     x = np.random.default_rng(0).random((4, 1, 3, 32, 32), np.float32)
     scores, theirs = network.scores(torch.from_numpy(x).double()), network.reference(x)
-    assert network.disagreement(scores, theirs).shape == (4,)
-    assert (network.disagreement(scores, theirs) < 0.1).all()
+    assert agreement(network, x).shape == (4,)
+    assert (agreement(network, x) < 0.3).all()
     theirs[1, 3] += 0.1
     theirs[2, 0] = np.nan
     theirs[3, 0] = np.inf
-    shares = network.disagreement(scores, theirs)
-    assert shares[0] < 0.1
+    shares, _ = network.beside(scores, theirs, x)
+    assert shares[0] < 0.3
     assert shares[1] > 1
-    assert np.isnan(shares[2:]).all()
+    assert not (shares[2:] <= 1).any()
     assert agreement(wrong_by(network, 0.01), x).min() > 1
 
 
@@ -967,8 +967,9 @@ def test_disagreement_goes_through_a_dropped_softmax(bias):
 def test_outputs_that_are_all_zero_agree(tmp_path):
     proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 784), {"w": np.zeros((784, 3), np.float32)})
     network = sp.load(save(tmp_path, proto))
-    assert network.disagreement(torch.zeros(1, 3).double(), np.zeros((1, 3), np.float32)).tolist() == [0.0]
-    assert network.disagreement(torch.ones(1, 3).double(), np.zeros((1, 3), np.float32))[0] > 1
+    x, nothing = np.zeros((1, 1, 784), np.float32), np.zeros((1, 3), np.float32)
+    assert network.beside(torch.zeros(1, 3).double(), nothing, x)[0].tolist() == [0.0]
+    assert network.beside(torch.ones(1, 3).double(), nothing, x)[0][0] > 1
 
 
 def test_networks_for_pixels_up_to_255_are_compared_on_them():

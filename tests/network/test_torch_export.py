@@ -336,7 +336,7 @@ def test_a_module_for_one_image_is_run_one_by_one():
 
     network = sp.load(One(), torch.zeros(1, 1, 4, 4))
     x = np.random.default_rng(0).random((5, 1, 1, 4, 4), np.float32)
-    assert network.disagreement(network.scores(torch.from_numpy(x).double()), network.reference(x)).max() <= 1
+    assert network.beside(network.scores(torch.from_numpy(x).double()), network.reference(x), x)[0].max() <= 1
 
 
 def test_modules_in_float64():

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
+from shakeproof.comparison import Comparison
 from shakeproof.errors import InputError, NotFiniteError
-from shakeproof.evidence import BoundedCells, BoundedTree, Comparison, Proof, Unproved, Witness
+from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Unproved, Witness
 from shakeproof.inputs import InputBox, InputPath
 from shakeproof.network import Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax

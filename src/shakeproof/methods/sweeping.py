@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError, nobody, now
+from shakeproof.comparison import Comparison
 from shakeproof.errors import ProofError
-from shakeproof.evidence import Comparison, Swept, Witness
+from shakeproof.evidence import Swept, Witness
 from shakeproof.exact import (
     Curve,
     Helpers,
@@ -49,7 +50,6 @@ REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all for each core. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
-NOT_COMPARED = Comparison(np.empty(0), np.empty(0, bool), np.empty(0))
 
 
 def lines_at_once(network: Network) -> int:
@@ -403,7 +403,7 @@ class Batch(Proving):
         """The lines whose scores are not finite even at strength 0; asked where no comparison was finite there."""
         if "comparisons" not in vars(self) and self.compares_late:
             return []
-        known = self.comparisons if "comparisons" in vars(self) else [NOT_COMPARED] * len(self.queries)
+        known = self.comparisons if "comparisons" in vars(self) else [Comparison.of_nothing()] * len(self.queries)
         begun = [np.append(own.margin[:1], own.disagreement[:1]) for own in known]
         doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
         scores = self.scores(doubtful, np.zeros(len(doubtful)))

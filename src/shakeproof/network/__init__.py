@@ -1,5 +1,6 @@
 """Networks: readers, the graph, and the runtimes they are compared with."""
 
+from shakeproof.network.agreement import SHARE
 from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.deployment import Deployment
 from shakeproof.network.graph import Graph, Node, bending_neurons, bending_values, once_for_each
@@ -12,6 +13,7 @@ from shakeproof.network.runtimes import Reference, Runtime
 
 __all__ = [
     "OPERATORS",
+    "SHARE",
     "Deployed",
     "Deployment",
     "Graph",

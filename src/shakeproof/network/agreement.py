@@ -1,13 +1,22 @@
-"""When the deployed runtime, in float32, agrees with the graph, in float64: one rule, for loading and for replays.
+"""Whether the runtime, in float32, computes the network that was read, in float64: one rule, at load and for queries.
 
-Most networks keep most of float32's digits, and what is allowed is a small share of their outputs. Where these are
-farther apart than that, two things must hold: the model in float64, computed by others, gives what the graph gives, so
-that it was read rightly; and the runtime is off by no more than float32's rounding does to the graph, by some samples.
+The two may differ by float32's noise, and by no more. `allowed` says how much that is: a few millionths of how far the
+scores are apart, which is enough for most networks. Where it is not, float32's rounding is applied to the graph as it
+was read, many times enlarged, and what that does to the scores is allowed.
+
+An allowance that is as large as what it protects is worth nothing: any network agrees with any other within it. So a
+claim may rest on the comparison in a place only if what is allowed takes at most `SHARE` of the claim's margin there
+(`comparison.telling`). Then a misreading that was not noticed has not changed who wins in any place that was compared.
+A misreading that moves the scores by less than what is allowed is not noticed; that is what the rule gives up.
+
+Why a share of the margin, and not of how far all scores are apart: one class far below the others makes that as large
+as one likes, and has no part in who wins. Where the label loses later on the path, the margin shrinks to 0 between two
+places; each place before that has a margin of its own, and is judged by it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,88 +24,63 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.network.graph import Graph
-from shakeproof.network.twins import Twin
 from shakeproof.operators import Affine
 
-# What float32 may be off by: shares of how far the outputs are apart, of an output's size, and of the largest output.
-# (Real networks of up to 56 layers are off by a millionth of how far their outputs are apart.)
-TOLERANCE_OF_SPREAD, TOLERANCE_OF_SIZE, TOLERANCE_OF_REST = 1e-4, 1e-5, 3e-6
-# Outputs for pixels in 0..255 count as so many times those for pixels in [0, 1] at most: powers of pixels grow faster.
-LARGEST_GROWTH = 256.0
-# Two implementations of one network in float64 are off by less than this share of its largest output, and by rounding.
-TOLERANCE_OF_TWINS = 1e-9
-# Float32's own error is sampled so many times, and may be so many times as large; float64's is a share of it.
-SAMPLES, TIMES, UNIT_FLOAT32, SHARE_OF_FLOAT64 = 4, 16.0, 2.0**-24, 2.0**-29
+Floats = NDArray[np.float64]
+Rows = NDArray[np.bool_]
+
+# What is allowed may take away this share of the margin that a claim rests on, and no more.
+SHARE = 0.25
+# This share of how far a place's scores are apart needs no explanation. (Real networks of up to 56 layers are off by a
+# millionth of it.)
+PLAIN = 4e-6
+# Rounding is applied so many times, up and down, and enlarged so much. (Real networks are off by 5 times what a unit of
+# float32 does, those with curves, which libraries approximate; by twice that, most of them.)
+SAMPLES, TIMES, UNIT_FLOAT32 = 4, 16.0, 2.0**-24
 
 
-@dataclass(frozen=True)
-class Usual:
-    """How far apart a network's outputs usually are, and how large they get.
+def allowed(ours: Floats, theirs: Floats, sampled: Callable[[Rows], Floats], tells: Callable[[Floats], Rows]) -> Floats:
+    """What each of the runtime's outputs, `theirs`, may differ by from `ours`, all (n, outputs).
 
-    Where outputs happen to be close to each other or to 0 (at a tie; always, for a single output) they say nothing of
-    the numbers that they are the difference of, and that float32 rounds.
+    `sampled` gives float32's noise (k, outputs) in k of the n places: it is asked for only where outputs differ by more
+    than the plain allowance, or where that is too large to tell anything (`tells`, of allowances).
     """
-
-    spread: float = 0.0
-    size: float = 0.0
-
-
-def usual(natural: NDArray[np.float32], all_of_them: NDArray[np.float32]) -> Usual:
-    """From the runtime's outputs (n, classes): for inputs of the size of numbers in [0, 1], and for others as well."""
-    size, largest = (float(np.abs(some[np.isfinite(some)]).max(initial=0.0)) for some in (natural, all_of_them))
-    return Usual(float(np.ptp(natural)), min(largest, LARGEST_GROWTH * size))
-
-
-def allowed(theirs: NDArray[np.float64], usually: Usual, least: float) -> NDArray[np.float64]:
-    """What each of the outputs (n, classes) may be off by; `least` is the size that the largest has at least."""
-    size = np.abs(theirs)
-    with np.errstate(invalid="ignore"):  # infinite ones
-        spread = np.maximum(np.ptp(theirs, axis=1, keepdims=True), usually.spread)
-    largest = np.maximum(size.max(1, keepdims=True), max(usually.size, least))
-    found: NDArray[np.float64] = TOLERANCE_OF_SPREAD * spread + TOLERANCE_OF_SIZE * size + TOLERANCE_OF_REST * largest
-    return found
+    apart = np.minimum(np.ptp(ours, axis=1, keepdims=True), np.ptp(theirs, axis=1, keepdims=True))
+    within = np.broadcast_to(PLAIN * apart, ours.shape).copy()
+    plain: Rows = np.all(np.abs(ours - theirs) <= within, axis=1)
+    unclear = ~(plain & tells(within)) & np.isfinite(ours).all(1) & np.isfinite(theirs).all(1)
+    if unclear.any():
+        noise, given = sampled(unclear), within[unclear]
+        within[unclear] = np.where(plain[unclear, None], np.minimum(noise, given), noise)
+    return within
 
 
-def disagreement(
-    ours: NDArray[np.float64], theirs: NDArray[np.float64], within: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """For each row, the largest |difference| as a share of what is allowed: above 1, or NaN, they disagree."""
+def disagreement(ours: Floats, theirs: Floats, within: Floats) -> Floats:
+    """For each place, the largest difference as a share of what is allowed: above 1, or NaN, they disagree."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         difference = np.abs(ours - theirs)
-        shares: NDArray[np.float64] = np.where(difference == 0, 0.0, difference / within).max(1)
+        shares: Floats = np.where(difference == 0, 0.0, difference / within).max(1)
     return shares
 
 
-def float32_noise(graph: Graph, inputs: Tensor) -> Tensor:
-    """How far float32 may well take the scores (n, classes) of inputs (n, *input_shape), in any order of summation.
+def float32_noise(graph: Graph, inputs: Tensor, outputs: Callable[[Tensor], Tensor]) -> Floats:
+    """How far float32 may take the outputs of inputs (n, *input_shape), in any order of summation: (n, outputs).
 
-    The graph is run in float64, and each result changed by a unit of float32 of the numbers that it is the sum of, up
-    or down at random: the largest change of the scores that this ever made. Where a jump follows, what happens behind
-    it does not grow with what happens before: there, results are changed by all that is allowed, and each way once.
+    The graph is run in float64, and each result is moved at random, up or down, by half of `TIMES` units of float32 of
+    the numbers that it is the sum of, or up to all of it; every such run is repeated with all signs turned, so that a
+    jump nearby is met. `outputs` makes outputs of scores. Infinite where it may be anything.
     """
-    plain, times = graph.run(inputs), TIMES if graph.jumping_operators else 1.0
-    ways = [(seed, way) for seed in range(SAMPLES) for way in ((times, -times) if times > 1 else (times,))]
-    found = [_shaken(graph, inputs, torch.Generator().manual_seed(seed), way * UNIT_FLOAT32) for seed, way in ways]
-    return torch.stack([(scores - plain).abs() for scores in found]).amax(0) / times
+    plain, found = outputs(graph.run(inputs)), []
+    for seed in range(SAMPLES):
+        for way in (TIMES, -TIMES):
+            moved = _moved(graph, inputs, torch.Generator().manual_seed(seed), way * UNIT_FLOAT32)
+            found.append((outputs(moved) - plain).abs())
+    noise: Floats = torch.stack(found).amax(0).numpy()
+    return np.where(np.isfinite(noise), noise, np.inf)
 
 
-def twin_noise(twin: Twin, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """How far float32 takes the outputs of inputs (n, *input_shape) and their neighbours, in another order: (n).
-
-    The graph may have put together what the model computes step by step.
-    """
-    if twin.rounded is None:
-        return np.zeros(len(inputs))
-    random, found = np.random.default_rng(0), [np.zeros(len(inputs))]
-    for _ in range(SAMPLES):
-        near = (inputs * (1 + UNIT_FLOAT32 * random.uniform(-2, 2, inputs.shape))).astype(np.float32)
-        found.append(np.abs(twin.rounded(near) - twin.exact(near.astype(np.float64))).max(1))
-    worst: NDArray[np.float64] = np.nanmax(found, axis=0)
-    return worst
-
-
-def _shaken(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -> Tensor:
-    values = {0: inputs}
+def _moved(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -> Tensor:
+    values, offs = {0: inputs}, graph.in_float32().offs
     for index, node in enumerate(graph.nodes):
         given = [values[i] for i in node.inputs]
         found = node.operator.apply(*given)
@@ -104,11 +88,14 @@ def _shaken(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) 
             sizes = [value.abs() for value in given]
             terms = found.abs()
             if isinstance(node.operator, Affine):
-                terms = node.operator.itself([v.shape[1:] for v in given]).spread(*sizes) + graph.constants[index]
+                shapes = [v.shape[1:] for v in given]
+                terms = node.operator.itself(shapes).spread(*sizes) + graph.constants[index]
+                # constants that were put together may have cancelled: the bound of that counts every term of a sum
+                terms = terms + offs[index] / (UNIT_FLOAT32 * node.operator.terms(*shapes))
             elif len(given) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
-            sign = torch.randint(0, 2, found.shape, generator=random).double() * 2 - 1
-            found = found + size * terms * sign
+            share = 2 * torch.rand(found.shape, generator=random, dtype=torch.float64) - 1
+            found = found + size * terms * (share + share.sign()) / 2  # at least half of it, so that few of them cancel
         values[index + 1] = found
         for dead in graph.last_uses[index]:
             del values[dead]

@@ -18,15 +18,15 @@ from torch import Tensor
 from shakeproof.classes import ClassNames, class_names, read_class_names
 from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.files import write_whole
-from shakeproof.network.agreement import usual
+from shakeproof.network.agreement import SHARE
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import image_layout
 from shakeproof.network.model_file import ENDINGS, stored, unpacked
 from shakeproof.network.network import Deployed, Network
 from shakeproof.network.reading import Reading
+from shakeproof.network.reference import reference_runtime
 from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime
 from shakeproof.network.torch_export import Export, exported
-from shakeproof.network.twins import onnx_twin, reference_runtime
 from shakeproof.preprocessing import Preprocessing, read_preprocessing
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ Shape = tuple[int, int, int]
 T = TypeVar("T")
 AnyNetwork = TypeVar("AnyNetwork", bound=Deployed)
 NO_KERNELS = "onnxruntime does not run this network in float64: it is compared with ONNX's reference implementation"
-LOSES_DIGITS = (
-    "float32 loses digits of this network: its runtime differs from it by more than usual, but by its rounding"
+TELLS_NOTHING = (
+    "float32 rounding may change this network's scores by {:.2g}, and they are only {:.2g} apart: the runtime would"
+    " agree with another network as well, and no answer about real numbers is safe where that is so"
 )
 
 
@@ -271,7 +272,6 @@ def _from_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Sha
         operators=reading.operators,
         dropped=reading.dropped,
         ranks_only=reading.ranks_only,
-        twin=onnx_twin(stored_model.data),
     )
 
 
@@ -285,7 +285,7 @@ def _analysable(reading: Reading, name: str) -> Graph:
 
 
 def _compared(network: Network) -> Network:
-    """The network, told how large its outputs usually are; refused where graph and runtime disagree."""
+    """The network, with a note if its comparison with the runtime could not have failed; refused where it does."""
     inputs = _inputs(network.graph)
     ours, theirs = network.scores(torch.from_numpy(inputs).double()), network.reference(inputs)
     if theirs.shape != tuple(ours.shape):
@@ -294,17 +294,19 @@ def _compared(network: Network) -> Network:
         )
     if not np.isfinite(theirs[:NATURAL]).all():
         raise InputError(f"{network.name}: the scores of a random picture are not finite; check the network's weights")
-    network = replace(network, usual=usual(theirs[:NATURAL], theirs))
     told = np.isfinite(theirs).all(1) & torch.isfinite(ours).all(1).numpy()  # it may not be made for large pixels
-    shares, plainly = (network.disagreement(ours, theirs, given)[told] for given in (inputs, None))
+    shares, within = network.beside(ours[told], theirs[told], inputs[told])
     if not (shares <= 1).all():
         raise NetworkMismatchError(
             f"{network.name}: the network as read differs from the reference runtime by {shares.max():.3g} times what"
             " rounding explains; this is a bug in shakeproof or in the file, please report it"
         )
-    if (plainly <= 1).all():
+    natural = np.flatnonzero(told) < NATURAL
+    noise = float(within[natural].max(1).min(initial=np.inf))
+    apart = float(np.ptp(ours[told].numpy()[natural])) if natural.any() else 0.0
+    if noise <= SHARE * apart:
         return network
-    return replace(network, remarks=(*network.remarks, LOSES_DIGITS))
+    return replace(network, remarks=(*network.remarks, TELLS_NOTHING.format(noise, apart)))
 
 
 def _like_the_module(network: Network, module: Export) -> Network:
@@ -312,7 +314,7 @@ def _like_the_module(network: Network, module: Export) -> Network:
     inputs = _inputs(network.graph)
     ours, theirs = network.scores(torch.from_numpy(inputs).double()), module.scores(inputs)
     told = np.isfinite(theirs).all(1) & torch.isfinite(ours).all(1).numpy()
-    shares = network.disagreement(ours, theirs, inputs)[told]
+    shares = network.beside(ours, theirs, inputs)[0][told]
     if not (told[:NATURAL].all() and (shares <= 1).all()):
         raise NetworkMismatchError(
             f"{network.name}: what PyTorch exported to ONNX differs from the module by"

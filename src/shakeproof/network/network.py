@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -16,22 +16,15 @@ from torch import Tensor
 
 from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, by
-from shakeproof.network.agreement import (
-    SHARE_OF_FLOAT64,
-    TIMES,
-    TOLERANCE_OF_TWINS,
-    Usual,
-    allowed,
-    disagreement,
-    float32_noise,
-    twin_noise,
-)
+from shakeproof.network.agreement import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
 from shakeproof.network.graph import Graph
 from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.runtimes import Reference
-from shakeproof.network.twins import Twin
 from shakeproof.operators import Scale
 from shakeproof.preprocessing import Preprocessing
+
+# What a softmax gives is told from 0 down to here.
+LEAST = 2.0**-120
 
 
 @dataclass(frozen=True)
@@ -196,15 +189,13 @@ class Deployed:
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Network(Deployed):
     """What `load` gives: a model whose graph was read, and compared with its runtime. `graph` takes pictures, before
-    their normalisation. `operators` counts the model's own, and `twin` is the model by another implementation.
-    `ranks_only`: the model's own output has other values than the scores, in the same order.
+    their normalisation. `operators` counts the model's own. `ranks_only`: the model's own output has other values than
+    the scores, in the same order.
     """
 
     graph: Graph
     operators: Mapping[str, int] = field(default_factory=dict)
     dropped: str | None = None
-    usual: Usual = field(default_factory=Usual)
-    twin: Twin | None = None
     ranks_only: bool = False
 
     @property
@@ -233,41 +224,41 @@ class Network(Deployed):
     def predicted(self, inputs: Tensor) -> list[int]:
         return [int(winner) for winner in self.scores(inputs).argmax(1)]
 
-    def disagreement(
-        self, scores: Tensor, theirs: NDArray[np.float32], inputs: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float64]:
-        """How far the runtime's outputs are from our scores, both (n, classes): 1 is as far as float32 explains.
+    def beside(
+        self,
+        scores: Tensor,
+        theirs: NDArray[np.float32],
+        inputs: NDArray[np.float32],
+        tells: Callable[[Floats], Rows] = lambda within: np.ones(len(within), bool),
+    ) -> tuple[Floats, Floats]:
+        """The runtime's outputs beside our scores, both (n, classes), of pictures (n, *input_shape).
 
-        For each row the largest difference, as a share of what is allowed; above 1, or NaN, they disagree. With the
-        pictures that the rows are about, `inputs` (n, *input_shape), float32's own error is told from a misreading.
+        For each picture, the largest difference as a share of what is allowed (above 1, or NaN, they disagree); and
+        what is allowed for each score. A final softmax is compared by its logarithm, which has all of what went in.
         """
-        ours, given = self.with_softmax(scores.detach().double().cpu()).numpy(), theirs.astype(np.float64)
-        # a softmax is computed from numbers around 1, however small its results
-        within = allowed(given, self.usual, least=1.0 if self.dropped else 0.0)
-        shares = disagreement(ours, given, within)
-        far = ~(shares <= 1) & np.isfinite(ours).all(1) & np.isfinite(given).all(1)
-        if inputs is not None and self.twin is not None and far.any():
-            noise, read = self._in_float32(inputs[far], ours[far], self.twin)
-            explained = disagreement(ours[far], given[far], within[far] + TIMES * noise)
-            shares[far] = np.where(read <= 1, explained, shares[far])
-        return shares
+        ours, given = self._logarithms(scores.detach().double().cpu()).numpy(), theirs.astype(np.float64)
+        if self.dropped == "Softmax":
+            with np.errstate(invalid="ignore"):
+                given = np.log(np.maximum(given, LEAST))  # NaN stays what it is
 
-    def _in_float32(
-        self, inputs: NDArray[np.float32], ours: NDArray[np.float64], twin: Twin
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What float32 may do to the outputs (n, 1), the largest of a row; and how far ours are from those of a twin.
+        def sampled(rows: Rows) -> Floats:
+            with torch.inference_mode():
+                noise = float32_noise(self.graph, torch.from_numpy(inputs[rows]).double(), self._logarithms)
+            return noise if self.dropped is None else noise + TIMES * UNIT_FLOAT32 * (1 + np.abs(ours[rows]))
 
-        What it does to scores, it does to a softmax of them, or less.
-        """
-        with torch.inference_mode():
-            own = float32_noise(self.graph, torch.from_numpy(inputs).double()).amax(1).numpy()
-        prepared = self.prepared(inputs)
-        noise = np.maximum(own, twin_noise(twin, prepared))[:, None]
-        noise = np.where(np.isfinite(noise), noise, np.nan)  # what may be anything explains nothing
-        exact = twin.exact(prepared.astype(np.float64))
-        kept = noise if self.normalisation is not None else SHARE_OF_FLOAT64 * noise  # pictures are prepared in float32
-        size = np.abs(exact).max(1, keepdims=True)
-        return noise, disagreement(ours, exact, TOLERANCE_OF_TWINS * size + TIMES * kept)
+        within = allowed(ours, given, sampled, tells)
+        return disagreement(ours, given, within), within
+
+    def _logarithms(self, scores: Tensor) -> Tensor:
+        """What is compared: the scores (n, classes), or logarithms of the final softmax that the graph leaves out."""
+        if self.dropped is None:
+            return scores
+        logarithms = scores.log_softmax(1)
+        return logarithms.clamp_min(math.log(LEAST)) if self.dropped == "Softmax" else logarithms
+
+    def in_outputs(self, within: Floats, scores: Tensor) -> Floats:
+        """What the model's own outputs may differ by where scores (n, classes) may by `within`."""
+        return within * scores.softmax(1).numpy() if self.dropped == "Softmax" else within
 
     def with_softmax(self, scores: Tensor) -> Tensor:
         """The model's own outputs for our scores (n, classes): through the final softmax that the graph leaves out."""
