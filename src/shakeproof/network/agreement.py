@@ -37,6 +37,8 @@ PLAIN = 4e-6
 # Rounding is applied so many times, up and down, and enlarged so much. (Real networks are off by 5 times what a unit of
 # float32 does, those with curves, which libraries approximate; by twice that, most of them.)
 SAMPLES, TIMES, UNIT_FLOAT32 = 4, 16.0, 2.0**-24
+# So many numbers are held at once while that is done, or what one input needs.
+AT_ONCE = 2**24
 
 
 def allowed(ours: Floats, theirs: Floats, sampled: Callable[[Rows], Floats], tells: Callable[[Floats], Rows]) -> Floats:
@@ -68,19 +70,20 @@ def float32_noise(graph: Graph, inputs: Tensor, outputs: Callable[[Tensor], Tens
 
     The graph is run in float64, and each result is moved at random, up or down, by half of `TIMES` units of float32 of
     the numbers that it is the sum of, or up to all of it; every such run is repeated with all signs turned, so that a
-    jump nearby is met. `outputs` makes outputs of scores. Infinite where it may be anything.
+    jump nearby is met. Inputs are moved alike. `outputs` makes outputs of scores. Infinite where it may be anything.
     """
-    plain, found = outputs(graph.run(inputs)), []
-    for seed in range(SAMPLES):
-        for way in (TIMES, -TIMES):
-            moved = _moved(graph, inputs, torch.Generator().manual_seed(seed), way * UNIT_FLOAT32)
-            found.append((outputs(moved) - plain).abs())
-    noise: Floats = torch.stack(found).amax(0).numpy()
+    found = []
+    for some in inputs.split(max(1, AT_ONCE // (2 * SAMPLES * graph.entries))):
+        moved = outputs(_moved(graph, some)).view(2 * SAMPLES, len(some), -1)
+        found.append((moved - outputs(graph.run(some))).abs().amax(0))
+    noise: Floats = torch.cat(found).numpy()
     return np.where(np.isfinite(noise), noise, np.inf)
 
 
-def _moved(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -> Tensor:
-    values, offs = {0: inputs}, graph.in_float32().offs
+def _moved(graph: Graph, inputs: Tensor) -> Tensor:
+    """Scores of inputs (n, *input_shape) in all of the runs, one after another: (2 * SAMPLES * n, classes)."""
+    random, offs = torch.Generator().manual_seed(0), graph.in_float32().offs
+    values = {0: inputs.repeat(2 * SAMPLES, *[1] * (inputs.dim() - 1))}
     for index, node in enumerate(graph.nodes):
         given = [values[i] for i in node.inputs]
         found = node.operator.apply(*given)
@@ -94,8 +97,9 @@ def _moved(graph: Graph, inputs: Tensor, random: torch.Generator, size: float) -
                 terms = terms + offs[index] / (UNIT_FLOAT32 * node.operator.terms(*shapes))
             elif len(given) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
-            share = 2 * torch.rand(found.shape, generator=random, dtype=torch.float64) - 1
-            found = found + size * terms * (share + share.sign()) / 2  # at least half of it, so that few of them cancel
+            share = 2 * torch.rand(SAMPLES, *found.shape[1:], generator=random, dtype=torch.float64) - 1
+            share = (share + share.sign()) / 2  # at least a half, so that few of them cancel
+            found = found + TIMES * UNIT_FLOAT32 * terms * torch.cat([share, -share]).repeat_interleave(len(inputs), 0)
         values[index + 1] = found
         for dead in graph.last_uses[index]:
             del values[dead]
