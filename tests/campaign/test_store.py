@@ -18,6 +18,7 @@ import torch
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, certified, drawn, finding
+from shakeproof.campaign.intact import TABLES
 from shakeproof.campaign.ledger import LEASE
 from shakeproof.campaign.schema import APPLICATION, VERSION
 from shakeproof.digests import question_digest
@@ -301,11 +302,26 @@ def test_an_older_store_is_brought_up_to_date(tmp_path):
     path = tmp_path / "s.db"
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    assert "is a store of an older version" in said_of(path)
+    assert "is empty; shakeproof campaign makes a store" in said_of(path)
     with Ledger.open(path) as ledger:
         assert ledger.campaigns() == []
     with Store.open(path) as opened:
         assert opened.campaigns() == []
+
+
+def test_a_store_without_checksums_is_read_and_gets_them(store):
+    with Store.open(store) as opened:
+        before = [one.record for one in opened.profiles()]
+    with sqlite3.connect(store) as connection:
+        for table in TABLES:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+        connection.execute("PRAGMA user_version = 1")
+    for opener in (Store, Ledger, Store):
+        with opener.open(store) as opened:
+            assert opener is Ledger or [one.record for one in opened.profiles()] == before
+    with sqlite3.connect(store) as connection:
+        connection.execute("UPDATE results SET record = replace(record, 'a', 'b')")
+    assert "is damaged" in said_of(store)
 
 
 def test_other_files_are_left_alone(tmp_path):

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shakeproof.campaign.intact import DAMAGED, add_checksums, is_intact, keep_checksums, lost_frames
-from shakeproof.campaign.schema import APPLICATION, STEPS, VERSION
+from shakeproof.campaign.schema import APPLICATION, STEPS, VERSION, WITH_CHECKSUMS
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
 
@@ -58,9 +58,10 @@ def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
 
 def _to_read(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
-    if _version(connection, path) < VERSION:
-        raise InputError(f"{path}: is a store of an older version; shakeproof campaign brings it up to date")
-    return _intact(connection, path)
+    version = _version(connection, path)
+    if not version:
+        raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
+    return _intact(connection, path) if version >= WITH_CHECKSUMS else connection
 
 
 def _to_write(path: Path) -> tuple[sqlite3.Connection, int]:

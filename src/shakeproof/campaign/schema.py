@@ -50,4 +50,4 @@ STEPS = (
     # Checksums of rows: see intact.py.
     ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES),
 )
-VERSION = len(STEPS)
+VERSION, WITH_CHECKSUMS = len(STEPS), 2
