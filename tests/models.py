@@ -14,6 +14,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 import shakeproof as sp
 from shakeproof.network import Graph
@@ -84,10 +85,11 @@ def dense(seed: int, *sizes: int, activation: Callable[[], nn.Module] = nn.ReLU,
 
 def network_of(module: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> sp.Network:
     """A module's network by PyTorch's older exporter, which is fifty times as fast as the one that `sp.load` uses."""
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with TemporaryDirectory() as folder:
         path = Path(folder) / f"{type(module).__name__}.onnx"
-        torch.onnx.export(module, (torch.zeros(1, *shape, dtype=dtype),), path, dynamo=False, opset_version=17)
+        with warnings.catch_warnings(), _disable_current_modes():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module, (torch.zeros(1, *shape, dtype=dtype),), path, dynamo=False, opset_version=17)
         return sp.load(path)
 
 

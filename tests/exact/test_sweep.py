@@ -181,7 +181,7 @@ def test_ties_in_rounding_noise_make_no_rows():
     assert not len(pool.breaks(noisy, torch.ones(4, dtype=torch.bool)).segment)
 
 
-@pytest.mark.parametrize("large", [1e14, 1e30])
+@pytest.mark.parametrize("large", [1e14, 1e28])
 def test_one_large_neuron_hides_no_crossing(large):
     """A dead neuron beside the others, of whatever size, leaves their breaks where they are."""
 

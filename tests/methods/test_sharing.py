@@ -367,7 +367,7 @@ def test_weights_that_change_later_are_not_the_networks(eager, shifts):
             weights.neg_()
     for cores in (1, 2):
         after = on(cores, sp.profile, network, pictures, "box-blur:size=3")
-        assert {result.reason for result in after if result.status != "unsafe"} <= {Reason.RUNTIME_DISAGREES}
+        assert [(r.status, r.critical_strength) for r in after] == [(r.status, r.critical_strength) for r in before]
     assert shifts
 
 
