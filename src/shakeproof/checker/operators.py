@@ -296,6 +296,7 @@ def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
 def MaxPool(x: Tube, /, *, kernel_shape: Numbers, **options: Any) -> Tube:
     def flat(array: Array, fill: float) -> Array:
         found = _windows(array, kernel_shape, fill, **options)
+        spend(ELEMENTWISE * found.size)
         return found.reshape(*found.shape[: -len(kernel_shape)], math.prod(kernel_shape))
 
     _, overlap = _held(x, kernel_shape, options)
