@@ -193,6 +193,28 @@ def test_page_and_evidence_changed_alike_are_refused_by_the_certificate(copied, 
     assert "item 1, unsafe: PROVES LESS: the label is certified up to 0.95" in said(copied)
 
 
+@pytest.mark.parametrize("heading", ["Results", "Claim", "Summary"])
+def test_a_section_that_nobody_compares_is_refused(copied, heading):
+    """A reader would see the first of two sections, where the check looks at the other one."""
+    more = {"heading": heading, "asks": "", "sentences": ["All items are certified."], "rows": []}
+    evidence, text = copied / "evidence.json", (copied / "evidence.json").read_text()
+    evidence.write_text(json.dumps({**json.loads(text), "sections": [more, *json.loads(text)["sections"]]}))
+    relist(copied)
+    refused(copied)
+    evidence.write_text(text)
+    changed_page(copied, lambda said: said["evidence"]["sections"].append(more))
+    assert "heading" in (told := refused(copied)) or heading in told
+
+
+def test_rows_that_stand_in_the_evidence_twice_are_refused(copied):
+    def change(said):
+        said["Coverage"]["rows"].insert(0, {"what": "with a verdict", "count": 999})
+
+    changed_page(copied, lambda said: change(sections(said["evidence"])))
+    changed_evidence(copied, change)
+    assert "same what" in refused(copied)
+
+
 def test_a_certificate_is_about_all_that_is_claimed_up_to_its_gaps(copied):
     rows = sections(json.loads((copied / "evidence.json").read_text()))["Results"]["rows"]
     assert 0 < rows[1]["violated_from"] - rows[1]["certified_strength"] < GAP

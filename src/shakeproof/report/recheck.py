@@ -266,6 +266,14 @@ def read_json(data: bytes) -> Any:
     return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
 
 
+def only_once(rows: Sequence[Row], key: str) -> dict[Any, Row]:
+    """Rows by what tells them apart. Of two with the same, readers would see one that nobody has checked."""
+    found = {row[key]: row for row in rows}
+    if len(found) != len(rows):
+        raise BundleError(f"two rows of the evidence or the page have the same {key}")
+    return found
+
+
 class CheckerOnly(MetaPathFinder, Loader):
     """Imports the checker from some sources, and nothing else: no bytecode, no library, no folder takes their place."""
 
@@ -305,7 +313,7 @@ def differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[
     for said in sections["Claim"]["rows"]:
         if counts(rows, said["strength"]) != {key: said[key] for key in ("certified", "violated", "undecided")}:
             yield f"the counts at strength {said['strength']} are not those of the items"
-    told = {said["what"]: said["count"] for said in sections["Coverage"]["rows"]}
+    told = {what: said["count"] for what, said in only_once(sections["Coverage"]["rows"], "what").items()}
     yield from (
         f"coverage: {what} is {n}, not {told.get(what)}" for what, n in coverage(rows).items() if told.get(what) != n
     )
@@ -317,7 +325,8 @@ def differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[
         if items != Counter(row[key] for row in answered):
             yield f"{heading}: the numbers of items are not those of the items"
     unsettled = {row["item"]: row["certified_strength"] for row in rows if row["verdict"] not in VERDICTS}
-    if {said["item"]: said["proved up to"] for said in sections["Undecided"]["rows"]} != unsettled:
+    undecided = only_once(sections["Undecided"]["rows"], "item")
+    if {item: said["proved up to"] for item, said in undecided.items()} != unsettled:
         yield "the undecided items are others, or others are proved as far"
     yield from _page_differences(rows, sections, page)
 
@@ -369,9 +378,9 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
             for key, value in said.items()
             if value != mine[key] and not _is_short(value, mine[key])
         )
-    for heading, whole in sections.items():
-        shown = next((own for own in page["evidence"]["sections"] if own["heading"] == heading), None)
-        if shown is None or not _is_start(shown, whole):
+    shown = only_once(page["evidence"]["sections"], "heading")
+    for heading in {**sections, **shown}:
+        if heading not in sections or heading not in shown or not _is_start(shown[heading], sections[heading]):
             yield f"the page says something else under {heading}"
 
 
@@ -403,7 +412,7 @@ def check(folder: Path) -> int:
     """Check a bundle, and say what was found; the exit code."""
     bundle = Bundle(folder)
     evidence = read_json(bundle.read(EVIDENCE))
-    sections = {section["heading"]: section for section in evidence["sections"]}
+    sections = only_once(evidence["sections"], "heading")
     rows = sections["Results"]["rows"]
     bundle.check_names(rows)
     _use_checker(bundle)
