@@ -89,8 +89,9 @@ def judge(name: str, number: int, folder: Path) -> Judged | None:
 
 
 def _read(path: Path, model: onnx.ModelProto) -> Network:
-    path.write_bytes(model.SerializeToString())
-    return loading._from_onnx(path, None, None)
+    data = model.SerializeToString()
+    path.write_bytes(data)
+    return loading._from_onnx(path, data, None, None)
 
 
 def _outputs(network: Network, given: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -34,6 +34,21 @@ def demo_network():
     return sp.load(demo.MODEL)
 
 
+@pytest.fixture(scope="session")
+def folded_demo(tmp_path_factory):
+    """The demo with its batch norms folded by onnxruntime: only such networks are certified in float32."""
+    import onnxruntime
+
+    import shakeproof as sp
+
+    path = str(tmp_path_factory.mktemp("folded") / "signs.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = path
+    onnxruntime.InferenceSession(str(demo.MODEL), options, providers=["CPUExecutionProvider"])
+    return sp.load(path)
+
+
 @pytest.fixture(autouse=True)
 def _repeatable() -> None:
     torch.manual_seed(0)

@@ -90,10 +90,10 @@ def test_margins_by_bounds_say_that_they_are_bounds(results):
     assert "min margin" not in undecided
 
 
-def test_an_undecided_answer_says_how_far_it_got(demo_network, tmp_path):
+def test_an_undecided_answer_says_how_far_it_got(folded_demo, tmp_path):
     path, label = IMAGES["stop.1"]
     close = {"max_strength": 0.9823, "arithmetic": "float32"}  # just before it loses
-    result = sp.profile(demo_network, path, "motion-blur:size=9,angle=90", label=label, **close)
+    result = sp.profile(folded_demo, path, "motion-blur:size=9,angle=90", label=label, **close)
     assert (result.status, result.reason) == ("undecided", "float32")
     assert 0.9 < result.certified_strength < 0.9823
     assert f"critical strength > {result.certified_strength:.4f}"[:-1] in drawn([result], 80)

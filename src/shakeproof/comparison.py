@@ -89,8 +89,11 @@ class Comparison:
         return bool((self.margin > 0).all())
 
     @property
+    def is_consistent(self) -> bool:
+        """Whether their outputs agree, and the runtime fails nowhere where the graph does not."""
+        return self.outputs_agree and not bool((self.fails & ~(self.margin <= 0)).any())
+
+    @property
     def agrees(self) -> bool:
-        """Whether their outputs do, in a way that could have failed, and the runtime fails nowhere where the graph
-        does not.
-        """
-        return self.outputs_agree and self.tells() and not bool((self.fails & ~(self.margin <= 0)).any())
+        """Whether they are consistent, in a way that could have failed."""
+        return self.is_consistent and self.tells()

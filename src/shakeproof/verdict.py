@@ -93,7 +93,7 @@ class Evidence:
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
-        agreed = self.runtime_agrees and (self.comparison is None or self.comparison.holds)
+        agreed = self.runtime_agrees and (self.comparison is None or (self.is_compared and self.comparison.holds))
         return complete and agreed and self.finite and self.witness is None and not self.is_misclassified
 
     @property
@@ -105,7 +105,7 @@ class Evidence:
         """Whether the runtime was asked, and computes what was analysed; or did all the work itself."""
         if self.comparison is None:
             return bool(self.proofs) and all(proof.is_deployed for proof in self.proofs)
-        return len(self.comparison.margin) > 0 and self.comparison.agrees and self.is_compared
+        return len(self.comparison.margin) > 0 and self.comparison.is_consistent
 
 
 def judge(evidence: Evidence) -> tuple[Status, Reason | None]:

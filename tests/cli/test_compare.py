@@ -104,7 +104,8 @@ def test_real_numbers(folder):
         (image, kernel) for image in ("0.npy", "1.npy") for kernel in (BLUR, "sharpen:size=3")
     ]
     assert done.returncode == 1
-    assert all(end["to"] - end["from"] < 1e-6 for row in rows for end in row["open"])
+    # where noise is too large a share of a margin, a claim ends at the place of the comparison before that
+    assert all(end["to"] - end["from"] < 1 / 8 + 1e-6 for row in rows for end in row["open"])
 
 
 def test_exit_codes(folder):

@@ -204,7 +204,7 @@ def test_what_is_not_finished_is_not_claimed(monkeypatch):
     monkeypatch.setattr(jumps, "MOST_CELLS", 2)
     for steps in range(1, 12, 2):
         late = iter([False] * steps)
-        monkeypatch.setattr(Budget, "is_late", lambda self, late=late: next(late, True))
+        monkeypatch.setattr(Budget, "is_late", lambda self, ahead=0.0, late=late: next(late, True))
         curve = swept(graph, path)
         assert not curve.covers(0.0, END)
         assert not len(curve.z) or curve.z[0] == 0

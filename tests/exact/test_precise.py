@@ -179,7 +179,7 @@ def test_what_float64_cannot_enclose_is_proved_and_the_same(seed, monkeypatch):
     assert [stretch.winner for stretch in by_class(large.profile)] == [
         stretch.winner for stretch in by_class(plain.profile)
     ]
-    assert large.certified_strength == pytest.approx(plain.certified_strength, abs=1e-3)
+    assert large.proof.certified == pytest.approx(plain.proof.certified, abs=1e-3)
     if plain.critical_strength is not None:
         low, high = large.critical_strength
         assert low <= plain.critical_strength[1]

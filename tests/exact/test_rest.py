@@ -8,6 +8,7 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.budget import UNLIMITED
 from shakeproof.exact import Curve, Lines, pieces_left
 from shakeproof.path import Path
 
@@ -25,7 +26,7 @@ def test_pieces_are_expected_where_they_are(demo_network, text, reached):
     lines = Lines(Path.stacked([query.path.path]), zero, zero + 1, torch.zeros(1, dtype=torch.int64))
     graph = query.path.within(demo_network.graph)
     with torch.inference_mode():
-        expected = pieces_left(graph, lines, 0, begun)
+        expected = pieces_left(graph, lines, 0, begun, UNLIMITED)
     assert 1 / 3 < expected / (whole.pieces - begun.pieces) < 3
 
 
@@ -35,4 +36,4 @@ def test_without_breaks_pieces_are_as_far_apart_as_before(demo_network):
     assert query.path is not None
     lines = Lines(Path.stacked([query.path.path]), zero, zero + 1, torch.zeros(1, dtype=torch.int64))
     begun = Curve(np.array([0.0, 0.25]), np.zeros((2, 2)), np.zeros(1))
-    assert pieces_left(demo_network.graph, lines, 0, begun) == 3
+    assert pieces_left(demo_network.graph, lines, 0, begun, UNLIMITED) == 3

@@ -48,32 +48,32 @@ def test_brackets_of_deep_networks_are_narrow(shared, model, image, blur, streng
     assert loses_in_the_runtime(network, result, high + 1e-6)
 
 
-def test_in_float32_arithmetic_a_bracket_ends_where_the_runtime_loses(demo_network):
+def test_in_float32_arithmetic_a_bracket_ends_where_the_runtime_loses(folded_demo):
     """A loss in every order of summation can only be proved well behind the first strength at which one loses."""
-    real, float32 = (sp.profile(demo_network, PICTURE, BLUR, arithmetic=a) for a in ("real", "float32"))
+    real, float32 = (sp.profile(folded_demo, PICTURE, BLUR, arithmetic=a) for a in ("real", "float32"))
     assert real.status == float32.status == "unsafe"
     low, high = float32.critical_strength
     assert low <= real.critical_strength[1]
     assert high == pytest.approx(real.critical_strength[1], abs=1e-4)
-    assert loses_in_the_runtime(demo_network, float32, high)
+    assert loses_in_the_runtime(folded_demo, float32, high)
 
 
-def test_where_no_loss_can_be_proved_the_runtime_shows_the_first(demo_network, monkeypatch):
-    known = sp.profile(demo_network, PICTURE, BLUR).critical_strength
+def test_where_no_loss_can_be_proved_the_runtime_shows_the_first(folded_demo, monkeypatch):
+    known = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
     monkeypatch.setattr(Edges, "off", lambda self, curve, piece: np.full(len(piece), np.inf))
     monkeypatch.setattr(Proving, "leads", lambda self, numbers, *rest, **more: np.full(len(numbers), -np.inf))
-    result = sp.profile(demo_network, PICTURE, BLUR)
+    result = sp.profile(folded_demo, PICTURE, BLUR)
     low, high = result.critical_strength
     assert low <= known[0]
     assert known[1] < high < known[1] + 1e-5
-    assert loses_in_the_runtime(demo_network, result, high)
+    assert loses_in_the_runtime(folded_demo, result, high)
 
 
-def test_a_loss_by_a_hair_is_not_taken_for_one_in_real_numbers(demo_network, monkeypatch):
+def test_a_loss_by_a_hair_is_not_taken_for_one_in_real_numbers(folded_demo, monkeypatch):
     """What the runtime shows counts only where float64 does not tie."""
     monkeypatch.setattr(Edges, "found", lambda self: ({}, {}))
     monkeypatch.setattr("shakeproof.methods.sweeping.NOMINAL", np.inf)
-    result = sp.profile(demo_network, PICTURE, BLUR)
+    result = sp.profile(folded_demo, PICTURE, BLUR)
     assert result.status == "unsafe"
     assert result.critical_strength[1] == 1.0
 

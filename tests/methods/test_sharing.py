@@ -12,7 +12,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from models import network_of, random_module
@@ -87,17 +86,6 @@ def assert_same(ones, others) -> None:
         if not (one.curve.bridged.any() or other.curve.bridged.any()):
             z = np.union1d(one.curve.z, other.curve.z)
             assert np.abs(one.curve.at(z) - other.curve.at(z)).max() < 1e-9
-
-
-@pytest.fixture(scope="module")
-def folded_demo(tmp_path_factory) -> sp.Network:
-    """The demo with its batch norms folded by onnxruntime: only such networks are certified in float32."""
-    path = str(tmp_path_factory.mktemp("folded") / "signs.onnx")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = path
-    onnxruntime.InferenceSession(str(demo.MODEL), options, providers=["CPUExecutionProvider"])
-    return sp.load(path)
 
 
 @pytest.mark.parametrize("cores", [2, 3])

@@ -210,7 +210,7 @@ REFUSED = {
     "counting": (lambda x: (x > 0).sum(1) / 3 + x.sum(1), "a cast of computed values to integers"),
     "whole numbers": (lambda x: x.to(torch.int64) + x, "a cast of computed values to integers"),
     "16 bits": (lambda x: torch.softmax(x, 1, dtype=torch.bfloat16).float(), "integers or 16 bits, which rounds them"),
-    "random numbers": (lambda x: x + 1e-9 * torch.rand(6), "random numbers|differs from the module"),
+    "random numbers": (lambda x: x + 1e-9 * torch.rand(6), "random numbers|differs from the module|cannot be analysed"),
     "dropout": (lambda x: functional.dropout(x, 0.5, training=True), "training mode|differs from the module|Random"),
 }
 

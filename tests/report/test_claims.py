@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,7 @@ from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import keep
+from shakeproof.campaign import Ledger, keep
 from shakeproof.claim import claim, claim_of
 from shakeproof.images import read_image
 from shakeproof.result import Record
@@ -44,8 +43,8 @@ def store(demo_network, answers, tmp_path_factory):
     """One answer is safe, one would be if rounding were looked at, one has a counterexample of two strengths."""
     path = tmp_path_factory.mktemp("claims") / "store.db"
     keep(path, "Signs", demo_network, answers, Settings())
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
+    with Ledger.open(path) as ledger:
+        ledger.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
     return path
 
 
@@ -145,7 +144,7 @@ def test_what_is_only_read_needs_no_torch(store, command):
 def test_a_record_that_is_none_is_said_in_a_line(store, tmp_path):
     for number, text in enumerate(('{"version": 2}', "[", '{"version": 1}')):
         copy = shutil.copy(store, tmp_path / f"{number}.db")
-        with sqlite3.connect(copy) as connection:
-            connection.execute("UPDATE results SET record = ?", (text,))
+        with Ledger.open(copy) as ledger:
+            ledger.connection.execute("UPDATE results SET record = ?", (text,))
         for command in ("table", "results"):
             assert "result" in complaint(command, copy)

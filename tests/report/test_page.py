@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import shutil
-import sqlite3
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -20,7 +19,7 @@ from scipy.stats import binom
 
 import shakeproof.report
 from shakeproof.budget import nobody
-from shakeproof.campaign import Store, paper_table
+from shakeproof.campaign import Ledger, Store, paper_table
 from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.contents import blocks
 from shakeproof.report.reported import confidence
@@ -110,8 +109,8 @@ def test_page_evidence_table_and_record_say_the_same_at_every_strength(page, rep
         for strength in np.linspace(0, end, 50):
             assert said_by_the_page(answer, strength) == words[one.record.status_at(strength)]
     copy = Path(shutil.copy(store, tmp_path))
-    with sqlite3.connect(copy) as connection:
-        connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
+    with Ledger.open(copy) as ledger:
+        ledger.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
     with Store.open(copy) as opened:
         cells = [*paper_table(opened).cells()]
         again = gathered(opened, None, checks=False, advance=nobody)

@@ -71,10 +71,14 @@ class Edges:
         turns = {number: self.turn(number) for number in self.wanted}
         wins = {number: 0.0 for number, z in turns.items() if z == 0}
         loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
-        for widths in (NEAR, FAR):
+        losing = {number: z for number in turns if (z := self.losses[number]) is not None}
+        # a label that ties behind its turn loses there, though float64 shows it later; one that jumps may lose once
+        ties = {n: turns[n] for n, loss in losing.items() if turns[n] < loss and self.curves[n].lead is None}
+        for widths, after in ((NEAR, ties), (NEAR, losing), (FAR, losing)):
             late = self.batch.budget.is_late()
+            before = {} if after is ties else turns
             try:
-                edges = self.edges(turns, wins, loses, widths[-1:] if late else widths)
+                edges = self.edges(before, after, wins, loses, widths[-1:] if late else widths)
             except OutOfTimeError:
                 break
             for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
@@ -104,13 +108,17 @@ class Edges:
         return float(self.curves[number].z[self.unproved(number)])
 
     def edges(
-        self, turns: dict[int, float], wins: dict[int, float], loses: dict[int, float], widths: Floats
+        self,
+        turns: dict[int, float],
+        losing: dict[int, float],
+        wins: dict[int, float],
+        loses: dict[int, float],
+        widths: Floats,
     ) -> list[Edge]:
-        """Both sides, but for those that are known: so far before each turn, and so far after the first loss."""
+        """Both sides, but for those that are known: so far before each turn, and so far after each loss."""
         before = [number for number in turns if number not in wins and "before" in self.sides]
         before = [number for number in before if turns[number] - widths[0] > self.unproved_from(number)]
-        losing = {number: z for number in turns if number not in loses and (z := self.losses[number]) is not None}
-        after = [*losing] if "after" in self.sides else []
+        after = [number for number in losing if number not in loses and "after" in self.sides]
         low = [np.maximum(turns[number] - widths, 0.0) for number in before]
         high = [np.minimum(losing[number] + widths, self.batch.path(number).end[0]) for number in after]
         if not low + high:
