@@ -222,6 +222,21 @@ def test_a_profile_marks_what_is_not_proved():
     assert with_unproved([Interval(2, 3, 1)], shown)[-1] == Interval(2, 3, 1)
 
 
+def test_a_rival_that_the_comparison_cannot_tell_from_another_is_not_proved_to_win():
+    """From strength 0.75 on, one of two rivals wins by less than float32's noise."""
+    spot = np.zeros((1, 3, 3))
+    spot[0, 1, 1] = 1.0  # 1 - 8/9 z under the blur
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    nn.init.zeros_(layers[1].weight)
+    layers[1].weight.data[0, 4] = 1.0
+    layers[1].bias.data = torch.tensor([0.0, 1 / 3, 1 / 3 + 2**-25])
+    result = sp.profile(network_of(layers, 1, 3, 3), spot, "box-blur:size=3,padding=zeros", 0)
+    first, *others = result.profile
+    assert (first.winner, first.proved, result.status) == (0, True, "unsafe")
+    assert (others[-1].winner, others[-1].proved, others[-1].end) == (2, False, 1.0)
+    assert all(not other.proved or other.end <= 0.75 for other in result.profile)
+
+
 def test_at_strength_0_alone():
     one, other = relu(0), relu(3)
     same = int(one.predicted(one.picture().to_input(torch.from_numpy(PIXELS)[None]))[0]) == int(

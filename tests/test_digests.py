@@ -114,6 +114,14 @@ def test_a_question_has_one_digest_wherever_it_is_asked(demo_network, tmp_path):
         assert question(demo_network, query, SETTINGS) == question(demo_network, query, replace(SETTINGS, memory=1.0))
 
 
+def test_equal_questions_are_kept_once(demo_network, tmp_path):
+    path, _ = demo.images()[0]
+    answers = [sp.profile(demo_network, str(path), BLUR) for _ in range(2)]
+    keep(tmp_path / "s.db", "twice", demo_network, answers, SETTINGS)
+    with Store.open(tmp_path / "s.db") as store:
+        assert store.connection.execute("SELECT count(*) FROM queries").fetchone() == (1,)
+
+
 def test_boxes_are_told_apart_by_their_numbers(demo_network):
     box = InputBox(torch.zeros(3, 32, 32), torch.ones(3, 32, 32), demo_network.layout)
     wider = replace(box, high=2 * box.high)

@@ -156,9 +156,9 @@ def comparisons(draw) -> tuple[Comparison | None, bool]:
     ]
     margin, fails, apart, noise = (list(column) for column in zip(*places, strict=True)) if places else [[]] * 4
     agrees = all(d <= 1 and m > 0 and not f and n <= SHARE * m for m, f, d, n in places)
-    made = Comparison(
-        np.array(margin), np.array(fails, dtype=bool), np.array(apart), np.array(noise), np.zeros(len(places))
-    )
+    known, strength = np.ones(len(places), bool), np.zeros(len(places))
+    columns = np.array(margin), np.array(fails, dtype=bool), np.array(apart), np.array(noise)
+    made = Comparison(*columns, known, strength)
     return made, bool(places) and agrees
 
 
@@ -203,7 +203,10 @@ def test_a_proof_holds_if_it_is_complete_finite_and_positive(kind, data):
     proof, holds = data.draw(kind)
     assert proof.holds == holds
     evidence = Evidence(
-        1, (proof,), None, Comparison(np.ones(1), np.zeros(1, bool), np.zeros(1), np.zeros(1), np.zeros(1))
+        1,
+        (proof,),
+        None,
+        Comparison(np.ones(1), np.zeros(1, bool), np.zeros(1), np.zeros(1), np.ones(1, bool), np.zeros(1)),
     )
     assert (judge(evidence)[0] is sp.Status.SAFE) == holds
 

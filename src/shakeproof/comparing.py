@@ -90,7 +90,7 @@ class Compared:
             return Reason.NOT_REPLAYED
         if not self.open:
             return None
-        if any(result.evidence.told_up_to < self.query.strengths[0] for result in results):
+        if any(result.evidence.winners_told_up_to < self.query.strengths[0] for result in results):
             return Reason.COMPARISON
         finished = all(proof.is_finished for result in results for proof in result.evidence.proofs)
         return Reason.ROUNDING if finished else Reason.TIMEOUT

@@ -39,13 +39,15 @@ class Comparison:
 
     `margin` is the graph's, which a claim rests on, `fails` whether the property does in the runtime. `disagreement` is
     how far their outputs are apart, as a share of what is allowed for float32's noise, and `noise` what that allowance
-    can take from the margin. `strength` is where that is on a path of one strength, NaN elsewhere.
+    can take from the margin. `knows_winner`: it is too small to make another class win. `strength` is where that is on
+    a path of one strength, NaN elsewhere.
     """
 
     margin: Floats
     fails: NDArray[np.bool_]
     disagreement: Floats
     noise: Floats
+    knows_winner: NDArray[np.bool_]
     strength: Floats
 
     @staticmethod
@@ -56,7 +58,8 @@ class Comparison:
     @staticmethod
     def of_nothing() -> Comparison:
         nothing = np.empty(0)
-        return Comparison(nothing, np.empty(0, bool), nothing, nothing, nothing)
+        none = np.empty(0, bool)
+        return Comparison(nothing, none, nothing, nothing, none, nothing)
 
     @property
     def outputs_agree(self) -> bool:
@@ -68,12 +71,19 @@ class Comparison:
 
     def told_up_to(self, smallest: float = math.inf) -> float:
         """Up to which strength claims may rest on it: the last place before the first in which it says nothing."""
+        return self._up_to(telling(self.margin, self.noise, smallest))
+
+    @property
+    def winners_told_up_to(self) -> float:
+        """The same of claims about the class that wins, whichever it is."""
+        return self._up_to(self.knows_winner)
+
+    def _up_to(self, tells: NDArray[np.bool_]) -> float:
         if not self.outputs_agree:
             return 0.0
-        telling_here = telling(self.margin, self.noise, smallest)
-        if telling_here.all():
+        if tells.all():
             return math.inf
-        before = self.strength[telling_here & (self.strength < self.strength[~telling_here].min())]
+        before = self.strength[tells & (self.strength < self.strength[~tells].min())]
         return float(before.max(initial=0.0))
 
     def worst(self, smallest: float = math.inf) -> tuple[float, float]:

@@ -13,8 +13,8 @@ from shakeproof.budget import Budget
 from shakeproof.comparison import Comparison, Floats, telling
 from shakeproof.evidence import Witness
 from shakeproof.inputs import InputPath
-from shakeproof.network import Graph, Network
-from shakeproof.property import Property
+from shakeproof.network import SHARE, Graph, Network
+from shakeproof.property import Property, margins
 from shakeproof.query import Obligation
 from shakeproof.search import starts
 
@@ -69,14 +69,21 @@ def _beside(
         split = np.split(within, ends)
         return np.concatenate([claim.noise(own) for claim, own in zip(claims, split, strict=True)])
 
-    disagreement, within = network.beside(scores, theirs, inputs, lambda within: telling(margin, noise(within)))
+    def knows_winner(within: Floats) -> NDArray[np.bool_]:
+        split = np.split(within, ends)
+        return np.concatenate([claim.knows_winner(own) for claim, own in zip(claims, split, strict=True)])
+
+    disagreement, within = network.beside(
+        scores, theirs, inputs, lambda within: telling(margin, noise(within)) & knows_winner(within)
+    )
     fails = [about.fails(own) for about, own in zip(abouts, np.split(theirs, ends), strict=True)]
-    margins, shares, noises = (np.split(column, ends) for column in (margin, disagreement, noise(within)))
+    columns = margin, disagreement, noise(within), knows_winner(within)
+    leads, shares, noises, known = (np.split(column, ends) for column in columns)
     strengths = [
         at[:, 0].numpy() if isinstance(own.inputs, InputPath) and at.shape[1] == 1 else np.full(len(at), np.nan)
         for own, at in places
     ]
-    return [Comparison(*own) for own in zip(margins, fails, shares, noises, strengths, strict=True)]
+    return [Comparison(*own) for own in zip(leads, fails, shares, noises, known, strengths, strict=True)]
 
 
 class _Claim:
@@ -92,6 +99,15 @@ class _Claim:
             within = self.network.in_outputs(within, self.scores)
         with np.errstate(invalid="ignore"):  # margins that are infinite, or no numbers
             return self.margin - self.about.margin(self.meant, within)
+
+    def knows_winner(self, within: Floats) -> NDArray[np.bool_]:
+        """Whether noise takes only a small share of the lead of the class that wins."""
+        scores = self.scores.numpy()
+        winner = scores.argmax(1)
+        off = np.where(np.arange(scores.shape[1]) == winner[:, None], -within, within)
+        with np.errstate(invalid="ignore"):
+            lead = margins(scores, winner)
+            return np.asarray(lead - margins(scores + off, winner) <= SHARE * lead)
 
 
 def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:

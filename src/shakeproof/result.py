@@ -134,7 +134,9 @@ class Result:
         if self.status is Status.MISCLASSIFIED:
             return 0.0, 0.0
         critical, told = None if self.proof is None else self.proof.critical, self.evidence.told_up_to
-        return None if critical is None or not told else (min(critical[0], told), critical[1])
+        if critical is None or not told or (told < critical[1] and self.status is Status.UNDECIDED):
+            return None
+        return min(critical[0], told), critical[1]
 
     @property
     def certified_strength(self) -> float:
@@ -148,7 +150,7 @@ class Result:
     @property
     def profile(self) -> tuple[Interval, ...]:
         """Which class wins where, if the method is exact. Proved as far as the comparison with the runtime goes."""
-        profile, told = () if self.proof is None else self.proof.profile, self.evidence.told_up_to
+        profile, told = () if self.proof is None else self.proof.profile, self.evidence.winners_told_up_to
         if told == inf:
             return profile
         proved = [replace(own, end=min(own.end, told)) for own in profile if own.proved and own.start < told]

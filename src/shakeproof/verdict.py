@@ -90,6 +90,11 @@ class Evidence:
         return self.comparison.told_up_to(self.smallest)
 
     @property
+    def winners_told_up_to(self) -> float:
+        """The same of which class wins."""
+        return self.told_up_to if self.comparison is None else min(self.told_up_to, self.comparison.winners_told_up_to)
+
+    @property
     def is_proof(self) -> bool:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
@@ -116,10 +121,8 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     if evidence.is_misclassified:
         return Status.MISCLASSIFIED, None
     if witness is not None:
-        read = comparison is None or comparison.outputs_agree
-        shown = witness.replayed or (witness.proved and read)
-        missing = Reason.NOT_REPLAYED if read else Reason.RUNTIME_DISAGREES
-        return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, missing)
+        shown = witness.replayed or (witness.proved and evidence.is_compared)
+        return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, _not_shown(evidence))
     if comparison is not None and not comparison.outputs_agree:
         return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
     if comparison is not None and not evidence.is_compared:
@@ -129,6 +132,15 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     if evidence.is_proof:
         return Status.SAFE, None
     return Status.UNDECIDED, _missing(evidence)
+
+
+def _not_shown(evidence: Evidence) -> Reason:
+    """Why a witness that the runtime does not show counts for nothing."""
+    if evidence.comparison is None:
+        return Reason.NOT_REPLAYED
+    if not evidence.comparison.outputs_agree:
+        return Reason.RUNTIME_DISAGREES
+    return Reason.NOT_REPLAYED if evidence.is_compared else Reason.COMPARISON
 
 
 def _missing(evidence: Evidence) -> Reason:

@@ -201,7 +201,9 @@ def test_a_claim_rests_on_a_margin_that_noise_leaves_alone():
     assert telling(margin, np.full(5, np.nan)).tolist() == [False, False, True, True, False]
     # the place with the least margin answers for the smallest one between places
     assert telling(margin[:4], noise[:4], 0.01).tolist() == [True, False, True, True]
-    made = Comparison(margin[:4], np.zeros(4, bool), np.zeros(4), noise[:4], np.array([0.0, 0.4, 0.6, 0.8]))
+    zero, no, where = np.zeros(4), np.zeros(4, bool), np.array([0.0, 0.4, 0.6, 0.8])
+    made = Comparison(margin[:4], no, zero, noise[:4], np.array([True, True, False, True]), where)
+    assert made.winners_told_up_to == 0.4
     assert made.tells()
     assert made.told_up_to() == np.inf
     assert made.told_up_to(0.01) == 0.0

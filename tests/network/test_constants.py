@@ -274,8 +274,19 @@ def test_a_cast_rounds_the_numbers_of_a_file():
         cast(2.0**31, np.float32, whole, single),
         cast(np.inf, np.float32, whole, single),
         cast(2**40, np.int64, whole, single),
+        cast(0.5, np.float32, TensorProto.FLOAT8E5M2, single),
+        cast(1000.0, np.float32, TensorProto.FLOAT8E4M3FN, single),
     ):
         assert "Cast (cast0)" in refused.refusal
+
+
+def test_levels_that_float32_would_round_are_refused():
+    def dequantised(level: int) -> Reading:
+        node = helper.make_node("DequantizeLinear", ["q", "s"], ["c"], name="culprit")
+        return reading(node, q=np.array([level], np.int32), s=np.float32(0.5), opset=21)
+
+    assert constant(dequantised(2**24)) == [2.0**23] * 2
+    assert "DequantizeLinear (culprit): whole numbers" in dequantised(2**24 + 1).refusal
 
 
 def test_constants_of_16_bits_in_a_node_are_seen():

@@ -411,6 +411,12 @@ def test_weights_of_16_bits(tmp_path, kind):
         sp.load(saved(tmp_path, proto))
 
 
+def test_weights_of_8_bits_are_refused(tmp_path):
+    proto = model([FLAT, helper.make_node("Cast", ["h"], ["w"], to=TensorProto.FLOAT), LINEAR], (1, 1, 4, 4), opset=19)
+    proto.graph.initializer.append(helper.make_tensor("h", TensorProto.FLOAT8E5M2, (16, 3), WEIGHT.flatten()))
+    assert "the weight 'h' cannot be read: it has numbers of float8_e5m2" in refused(saved(tmp_path, proto))
+
+
 def function(name, *calls):
     """A function of one value that calls others in turn."""
     steps = [f"v{k}" for k in range(len(calls) + 1)]

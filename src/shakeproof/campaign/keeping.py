@@ -25,20 +25,20 @@ def keep(
     certificates: bool = False,
     requirement: Requirement | None = None,
 ) -> None:
-    """Write answers about perturbed images into a store, as a campaign with a name."""
+    """Write answers about perturbed images into a store, as a campaign with a name; of equal questions the last one."""
+    answers = {query_digest(network, result.query, settings): result for result in results}
     with Ledger.open(path) as ledger:
         model, _ = ledger.add_model(network, settings)
         items = []
-        for result in results:
+        for question, result in answers.items():
             query = result.query
             assert query.image is not None
             assert isinstance(query.perturbation, Perturbation)
             image, _ = ledger.add_image(query.image)
-            question = query_digest(network, query, settings)
             items.append(Item(model, image, ledger.add_perturbation(query.perturbation), question, query.strengths))
         campaign = ledger.begin(name, "", name, requirement or Requirement(), (), settings, items)
         numbers = [waiting.query for waiting in ledger.waiting(campaign, None, None)]
-        answered = list(zip(numbers, results, strict=True))
+        answered = list(zip(numbers, answers.values(), strict=True))
         found = [finding(number, network, result, network.name, certificates) for number, result in answered]
         ledger.add(found, settings.timeout)
         due = {own.query for own in found if own.is_due}

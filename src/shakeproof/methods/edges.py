@@ -79,9 +79,10 @@ class Edges:
             before = {} if after is ties else turns
             try:
                 edges = self.edges(before, after, wins, loses, widths[-1:] if late else widths)
+                nearest_proved = self.proved_at(edges).tolist()
             except OutOfTimeError:
                 break
-            for edge, place in zip(edges, self.proved_at(edges).tolist(), strict=True):
+            for edge, place in zip(edges, nearest_proved, strict=True):
                 if place < len(edge.z):
                     wins_before = edge.rival[place] < 0
                     (wins if wins_before else loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins_before))

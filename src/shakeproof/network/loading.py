@@ -299,7 +299,8 @@ def _compared(network: Network) -> Network:
     if not (shares <= 1).all():
         raise NetworkMismatchError(
             f"{network.name}: the network as read differs from the reference runtime by {shares.max():.3g} times what"
-            " rounding explains; this is a bug in shakeproof or in the file, please report it"
+            " rounding explains, so nothing can be proved about it; if no node of the file computes weights, or resizes"
+            " with extreme numbers, please report it"
         )
     natural = np.flatnonzero(told) < NATURAL
     noise = float(within[natural].max(1).min(initial=np.inf))

@@ -204,6 +204,8 @@ def _dequantised(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: in
     """(x - zero point) * scale, of which the reference makes the two factors as wide as the result."""
     x, scale = inputs[0], _float(inputs[1])
     assert x is not None
+    if bool((np.abs(x.astype(np.float64)) > 2.0**24).any()):
+        raise Unsupported("whole numbers that float32 would round")
     (levels,) = reference(node, (x, np.ones_like(scale), *inputs[2:]), opset)
     (factors,) = reference(node, (np.ones_like(x), scale), opset)
     return multiplied(levels, factors)
@@ -298,8 +300,8 @@ def _cast(x: Array, to: int, computed: int | None) -> Folded:
         if computed or to in SIXTEEN_BITS:
             raise Unsupported(f"a cast of a computed constant: {ROUNDED}")
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
-    if x.dtype.kind not in "fiub" or (dtype.kind not in "fiub" and to not in SIXTEEN_BITS):
-        raise Unsupported("a cast to or from something other than numbers")
+    if x.dtype.kind not in "fiub" or (to not in FLOATS and to not in SIXTEEN_BITS and dtype.kind not in "iub"):
+        raise Unsupported("a cast to or from something other than numbers of 16 bits or more")
     if dtype.kind in "iu":
         return Folded([_in_own_type(_truncated(x), dtype)], None)
     with np.errstate(over="ignore"):

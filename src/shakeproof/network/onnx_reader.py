@@ -166,7 +166,10 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 def _constant(tensor: TensorProto) -> Array:
     try:
-        return widened(numpy_helper.to_array(tensor))
+        array = numpy_helper.to_array(tensor)
+        if array.dtype.name.startswith(("float8", "float4")):
+            raise ValueError(f"it has numbers of {array.dtype.name}; export the network in float32")
+        return widened(array)
     except (KeyError, TypeError, ValueError, MemoryError) as error:
         why = f"{tensor.data_type} is no type of ONNX's" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"the weight {tensor.name!r} cannot be read: {why}") from error
