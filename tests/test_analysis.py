@@ -133,11 +133,13 @@ AGREED = Comparison(np.ones(3), np.zeros(3, bool), np.zeros(3), np.zeros(3), np.
         (CURVE, 1.0, dataclasses.replace(SEEN, replayed=False), 0.9, 2.0, "undecided", "not-replayed"),
         (CURVE, 1.0, SEEN, 0.9, -1.0, "misclassified", None),
         (CURVE, 1.0, None, 0.9, 0.0, "misclassified", None),
+        (CURVE, 1.0, None, 0.9, -0.0, "undecided", "not-replayed"),
     ],
 )
 def test_verdicts_need_their_evidence(curve, end, witness, lower, start, status, reason):
     proof = Swept(curve, 0, end, np.array([] if lower is None else [lower]), timed_out=reason == "timeout")
-    assert judge(Evidence(1, (proof,), witness, AGREED, start)) == (status, reason)
+    shown = status == "misclassified"
+    assert judge(Evidence(1, (proof,), witness, AGREED, start, start_fails=shown)) == (status, reason)
 
 
 def test_nan_scores_are_no_verdict():

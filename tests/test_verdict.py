@@ -170,11 +170,13 @@ def comparisons(draw) -> tuple[Comparison | None, bool]:
     comparison=comparisons(),
     start=st.sampled_from([None, None, 1.0, 1.0, 1e-300, 0.0, -1.0, math.nan, -math.inf]),
     finite=st.sampled_from([True, True, True, False]),
+    fails=st.booleans(),
 )
-def test_the_judge_says_no_more_than_the_evidence(proofs, missing, found, comparison, start, finite):
+def test_the_judge_says_no_more_than_the_evidence(proofs, missing, found, comparison, start, finite, fails):
     seen = None if found is None else witness(found)
     needed = len(proofs) + missing
-    evidence = Evidence(needed, tuple(proof for proof, _ in proofs), seen, comparison[0], start, finite)
+    given = tuple(proof for proof, _ in proofs)
+    evidence = Evidence(needed, given, seen, comparison[0], start, finite, start_fails=fails)
     status, reason = judge(evidence)
     known = finite and not (start is not None and math.isnan(start))
     wrong = start is not None and start <= 0
@@ -185,7 +187,7 @@ def test_the_judge_says_no_more_than_the_evidence(proofs, missing, found, compar
         and comparison[0].noise.max() <= SHARE * min(proof.smallest for proof, _ in proofs)
     )
     assert (status is sp.Status.SAFE) == may_be_safe
-    assert (status is sp.Status.MISCLASSIFIED) == (known and wrong)
+    assert (status is sp.Status.MISCLASSIFIED) == (known and wrong and fails)
     assert (status is sp.Status.UNSAFE) == (known and not wrong and found is True)
     assert (status is sp.Status.UNDECIDED) == (reason is not None)
     assert reason is None or isinstance(reason, sp.Reason)

@@ -29,7 +29,8 @@ from shakeproof.search import SplitBox, SplitCells
 
 Floats = NDArray[np.float64]
 Bracket = tuple[float, float]
-# Interpolated strengths are taken a little lower, so that rounding does not carry them beyond what they mean.
+# Rows may lie a little beside their strengths, and what is interpolated between them is rounded: proofs end so much
+# earlier, as a share of the strength.
 SLACK = 2.0**-40
 
 
@@ -86,6 +87,13 @@ def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tupl
         for first, after in pairwise([*starts, len(winner)])
         if winner[first] >= 0
     )
+
+
+def _inwards(proved: Interval, first: float, last: float) -> Interval | None:
+    """An interval less the slack at ends that are not those of the path; None if nothing is left."""
+    start = proved.start if proved.start == first else proved.start * (1 + SLACK)
+    end = proved.end if proved.end == last else proved.end * (1 - SLACK)
+    return replace(proved, start=start, end=end) if start < end else None
 
 
 def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
@@ -275,9 +283,9 @@ class Swept(Proof):
         if len(pieces) == len(self.lower):
             return (Interval(float(z[0]), float(z[-1]), self.label),)
         label = z[pieces], z[np.minimum(pieces + 1, len(z) - 1)], np.full(len(pieces), self.label)
-        if self.float32:
-            return joined(*label)
-        return joined(*(np.concatenate(both) for both in zip(label, self.curve.settled, strict=True)))
+        parts = [label] if self.float32 else [label, self.curve.settled]
+        proved = joined(*map(np.concatenate, zip(*parts, strict=True)))
+        return tuple(narrowed for own in proved if (narrowed := _inwards(own, float(z[0]), float(z[-1]))) is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ class Evidence:
 
     `start` is the margin at the image itself, of a query about one: NaN where its scores are not finite. There is a
     proof for each of the obligations, `needed` of them, that was worked on; a `comparison` where nothing was found.
-    `arithmetic` is what the proofs are about.
+    `arithmetic` is what the proofs are about. `start_fails`: at the image itself, the property fails in the runtime.
     """
 
     needed: int
@@ -65,6 +65,7 @@ class Evidence:
     start: float | None = None
     finite: bool = True
     arithmetic: str = "real"
+    start_fails: bool = False
 
     @cached_property
     def smallest(self) -> float:
@@ -119,7 +120,7 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     if not evidence.finite or (evidence.start is not None and math.isnan(evidence.start)):
         return Status.UNDECIDED, Reason.NOT_FINITE
     if evidence.is_misclassified:
-        return Status.MISCLASSIFIED, None
+        return (Status.MISCLASSIFIED, None) if evidence.start_fails else (Status.UNDECIDED, Reason.NOT_REPLAYED)
     if witness is not None:
         shown = witness.replayed or (witness.proved and evidence.is_compared)
         return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, _not_shown(evidence))

@@ -21,8 +21,6 @@ Floats = NDArray[np.float64]
 NARROW = 1e-6
 # A lead that is read off a chord within a piece is itself rounded, by so many units of the scores at most.
 READ_OFF = 32
-# Ends of stretches are moved inwards by such a share of their piece, and by so many of the nearest numbers.
-INWARDS, NUDGES = 2.0**-40, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +145,7 @@ class Curve:
         """Where a class leads all others whatever rounding did: starts, ends and classes, in order.
 
         On a chord the leads are known up to what the sweep says that they are off by. Between these stretches the
-        winner is not proved.
+        winner is not proved. Their ends are read off the chords, and rounded.
         """
         ends, winners = self._cut
         segment = np.searchsorted(self.z, ends[:-1], side="right") - 1
@@ -168,7 +166,8 @@ class Curve:
             lead = self.lead[segment]
             winners, low, high = lead.argmax(1), np.zeros(len(lead)), np.where((lead > 0).any(1), 1.0, 0.0)
         low, high = np.where(self.bridged[segment], 0.0, low), np.where(self.bridged[segment], 1.0, high)
-        start, end = _inwards(ends[:-1], ends[1:], low, high)
+        length = ends[1:] - ends[:-1]
+        start, end = ends[:-1] + low * length, np.where(high < 1, ends[:-1] + high * length, ends[1:])
         proved = (low < high) & (start < end)
         return start[proved], end[proved], winners[proved]
 
@@ -204,15 +203,6 @@ class Curve:
         fraction = fraction[:, None]
         values: Floats = self.scores[segment] * (1 - fraction) + self.scores[after] * fraction
         return values
-
-
-def _inwards(start: Floats, end: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """The parts of cells between two shares of them, less what rounding may have added."""
-    length = end - start
-    first, last = start + (low + INWARDS) * length, start + (high - INWARDS) * length
-    for _ in range(NUDGES):
-        first, last = np.nextafter(first, np.inf), np.nextafter(last, -np.inf)
-    return np.where(low > 0, first, start), np.where(high < 1, last, end)
 
 
 def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curve]:

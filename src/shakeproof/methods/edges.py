@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import OutOfTimeError
@@ -15,7 +14,6 @@ from shakeproof.exact import Curve
 from shakeproof.methods.nearest import Floats, Numbers, nearest
 from shakeproof.operators import UNIT
 from shakeproof.property import margins
-from shakeproof.replay import fails
 
 if TYPE_CHECKING:
     from shakeproof.methods.proving import Proving
@@ -70,8 +68,8 @@ class Edges:
         """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
         turns = {number: self.turn(number) for number in self.wanted}
         wins = {number: 0.0 for number, z in turns.items() if z == 0}
-        loses = {number: 0.0 for number, z in enumerate(self.losses) if z == 0}
-        losing = {number: z for number in turns if (z := self.losses[number]) is not None}
+        loses: dict[int, float] = {}
+        losing = {number: z for number in turns if (z := self.losses[number])}
         # a label that ties behind its turn loses there, though float64 shows it later; one that jumps may lose once
         ties = {n: turns[n] for n, loss in losing.items() if turns[n] < loss and self.curves[n].lead is None}
         for widths, after in ((NEAR, ties), (NEAR, losing), (FAR, losing)):
@@ -184,25 +182,17 @@ class Edges:
             )
         return found
 
-    def guessed(self, margin: Floats, sure: NDArray[np.bool_]) -> Floats | float:
-        """What bounds will fall short of margins by; nothing of ties, which are the runtime's to break, and where it is
-        the first place or none.
-        """
+    def guessed(self, margin: Floats, sure: NDArray[np.bool_]) -> float:
+        """What bounds will fall short of margins by; nothing where it is the first place or none."""
         if margin.shape[1] == 1 or not ((margin > 0) & ~sure)[:, 0].any():
             return 0.0
-        return np.where((margin == TIED).any(1), 0.0, self.batch.usual_shortfall)
+        return self.batch.usual_shortfall
 
     def bounds(self, edges: Sequence[Edge], places: Numbers, exact: bool) -> Floats:
-        """Lower bounds of the margins of edges, at a place each; ties in float64 are lost if the runtime has them."""
+        """Lower bounds of the margins of edges, at a place each."""
         at = list(zip(edges, places.tolist(), strict=True))
         numbers, rivals = (np.array(column) for column in zip(*((e.number, e.rival[p]) for e, p in at), strict=True))
-        found = self.batch.leads(numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exact)
-        for i, (edge, place) in enumerate(at):
-            if edge.margin[place] == TIED and not found[i] > 0:
-                strength = torch.tensor([[edge.z[place]]], dtype=torch.float64)
-                tied = fails(self.batch.network, self.batch.queries[edge.number].obligations[0], strength)[0]
-                found[i] = TIED if tied else found[i]
-        return found
+        return self.batch.leads(numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exact)
 
     def label(self, number: int) -> int:
         return int(self.batch.labels[number])

@@ -90,6 +90,7 @@ def answer_by_enumeration(
         start=float(leads[0]),
         finite=not bool(np.isnan(leads).any()),
         arithmetic="deployed",
+        start_fails=True,
     )
     predicted = None if np.isnan(leads[0]) else int(winners[0])
     return Result(network.name, network.identity, query, evidence, predicted, now() - started)

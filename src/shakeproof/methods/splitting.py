@@ -53,13 +53,16 @@ def answer_by_splitting(
     started = now()
     budget = Budget.starting(settings.timeout, settings.memory, progress)
     searching = _Search(network, query, settings, budget)
-    scores = searching.graph.run(searching.start().unsqueeze(0)).cpu().numpy()
+    at_start, about = searching.start().unsqueeze(0), query.obligations[0].property
+    scores = searching.graph.run(at_start).cpu().numpy()
     finite = bool(np.isfinite(scores).all())
     predicted = int(scores.argmax()) if finite else None
-    start = float(query.obligations[0].property.margin(scores)[0]) if query.perturbation is not None else None
-    evidence = Evidence(len(query.obligations), (), None, None, start, finite, settings.arithmetic)
-    if finite and not evidence.is_misclassified:
+    start = float(about.margin(scores)[0]) if query.perturbation is not None else None
+    if finite and (start is None or start > 0):
         evidence = searching.evidence(start)
+    else:
+        fails = bool(about.fails(network.reference(at_start.cpu().float().numpy()))[0])
+        evidence = Evidence(len(query.obligations), (), None, None, start, finite, settings.arithmetic, fails)
     progress(1.0)
     return Result(network.name, network.identity, query, evidence, predicted, now() - started)
 

@@ -185,7 +185,8 @@ class Batch(Proving):
             nominal = self.settings.rounding == "nominal"
             witness = witnesses.get(number)
             known = brackets.loses.get(number, probed.get(number))
-            lost = self.lost(number, curve, found.losses[number], known, witness)
+            # what loses at the start is misclassified, or nothing is known of it
+            lost = None if found.losses[number] == 0 else self.lost(number, curve, found.losses[number], known, witness)
             unseen = witness is None and found.losses[number] is not None and self.budget.is_late()
             timed_out = found.late[number] or unseen
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
@@ -202,6 +203,7 @@ class Batch(Proving):
                 start=float(margins(first[[number]], [label])[0]),
                 finite=complete or (stopped and number not in hopeless),
                 arithmetic=self.settings.arithmetic,
+                start_fails=bool(self.comparisons[number].fails[:1].any()),
             )
             predicted = None if number in hopeless else int(first[number].argmax())
             share = seconds * float(work[number] / work.sum())
