@@ -11,7 +11,7 @@ import torch
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.methods.edges import Edges
-from shakeproof.methods.nearest import first_shown
+from shakeproof.methods.nearest import first_proved
 from shakeproof.methods.proving import Proving
 from shakeproof.replay import fails
 
@@ -91,16 +91,16 @@ class Asked:
 
 def test_the_first_failure_is_found_with_two_questions():
     fails_from = Asked((0.3001, 1.0))
-    found = first_shown(fails_from, 0.3, 0.9, np.empty(0))
+    found = first_proved(fails_from, 0.3, 0.9, np.empty(0))
     assert 0.3001 <= found < 0.30012
     assert fails_from.times == 2
 
 
 def test_a_narrow_stretch_that_fails_is_found_if_it_is_named():
     spike = Asked((0.30014, 0.30015), (0.5, 1.0))
-    assert first_shown(spike, 0.3, 0.9, np.array([0.300145, 0.7])) <= 0.300145
-    assert first_shown(spike, 0.3, 0.9, np.empty(0)) >= 0.5
+    assert first_proved(spike, 0.3, 0.9, np.array([0.300145, 0.7])) <= 0.300145
+    assert first_proved(spike, 0.3, 0.9, np.empty(0)) >= 0.5
 
 
 def test_nothing_but_what_is_known_where_nothing_else_fails():
-    assert first_shown(Asked((0.9, 0.9)), 0.3, 0.9, np.array([0.95])) == 0.9
+    assert first_proved(Asked((0.9, 0.9)), 0.3, 0.9, np.array([0.95])) == 0.9

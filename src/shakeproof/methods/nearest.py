@@ -1,4 +1,4 @@
-"""How near to a place something can be proved, or shown, with few trials."""
+"""How near to a place something can be proved, with few trials."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def nearest(
         is_guess[rows] = False
 
 
-def first_shown(fails: Callable[[Floats], NDArray[np.bool_]], start: float, known: float, more: Floats) -> float:
-    """The smallest strength shown to fail, behind one where failing begins, and up to one that is `known` to fail.
+def first_proved(fails: Callable[[Floats], NDArray[np.bool_]], start: float, known: float, more: Floats) -> float:
+    """The smallest strength proved to fail, behind one where failing begins, and up to one that is `known` to fail.
 
     Failing need not go on once it has begun. So `more` strengths are tried beside those that come closer and closer to
     the start; then those between the first that fails and the last one before it that does not.
@@ -63,8 +63,8 @@ def first_shown(fails: Callable[[Floats], NDArray[np.bool_]], start: float, know
     shares = np.geomspace(FINEST, 1.0, TRIALS, endpoint=False)
     tried = np.unique(np.concatenate([start + shares * (known - start), more[(more > start) & (more < known)]]))
     for _ in range(2):
-        shown = np.append(fails(tried), True)
-        first = int(shown.argmax())
+        failing = np.append(fails(tried), True)
+        first = int(failing.argmax())
         known = float(tried[first]) if first < len(tried) else known
         tried = np.linspace(float(tried[first - 1]) if first else start, known, TRIALS + 2)[1:-1]
     return known

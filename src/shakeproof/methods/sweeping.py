@@ -29,14 +29,14 @@ from shakeproof.exact import (
     threads_for,
 )
 from shakeproof.methods.edges import SIDES, Edges, Side
-from shakeproof.methods.nearest import first_shown
-from shakeproof.methods.proving import NOMINAL, Proving, as_float
+from shakeproof.methods.nearest import first_proved
+from shakeproof.methods.proving import Proving, as_float
 from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, fails, places, witnessed
+from shakeproof.replay import compared, places, witnessed
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
@@ -117,6 +117,8 @@ class Batch(Proving):
         self.begun: dict[int, SweptWindow] = {}
         # Counterexamples that the reference runtime has confirmed, so that their lines need no further work.
         self.confirmed: dict[int, Witness] = {}
+        # All strengths at which it was seen to fail before the sweep.
+        self.probed: dict[int, tuple[float, ...]] = {}
 
     def go_on(self, begun: Sequence[SweptWindow | None]) -> None:
         """Let lines start where those that were begun before have ended."""
@@ -161,7 +163,8 @@ class Batch(Proving):
 
     def results(self, swept: Sequence[Curve] | None = None, late: bool = False, spent: float = 0.0) -> list[Result]:
         """What follows from the curves: they are swept, unless they were before, which took so many seconds."""
-        probed = self.probe() if self.settings.stop_early else {}
+        if self.settings.stop_early:
+            self.probe()
         with session(self, [*self.confirmed]) if swept is None else nullcontext() as helpers:
             if helpers is not None and helpers.takes_lines:
                 found, brackets, shown = found_by_lines(helpers)
@@ -184,9 +187,7 @@ class Batch(Proving):
             label = int(self.labels[number])
             nominal = self.settings.rounding == "nominal"
             witness = witnesses.get(number)
-            known = brackets.loses.get(number, probed.get(number))
-            # what loses at the start is misclassified, or nothing is known of it
-            lost = None if found.losses[number] == 0 else self.lost(number, curve, found.losses[number], known, witness)
+            lost = self.lost(number, curve, found.losses[number], brackets.loses.get(number), witness)
             unseen = witness is None and found.losses[number] is not None and self.budget.is_late()
             timed_out = found.late[number] or unseen
             is_open = timed_out and witness is None and not complete and curve.pieces > 0
@@ -283,12 +284,8 @@ class Batch(Proving):
         self.comparisons = self.compared_by(evaluate)
         return beside[0].numpy() if beside else super().spot_scores(numbers, z)
 
-    def probe(self) -> dict[int, float]:
-        """Counterexamples among the strengths that were compared, before the real work.
-
-        Confirms what it finds, and returns the first strength at which the label loses.
-        """
-        lost = {}
+    def probe(self) -> None:
+        """Confirm counterexamples among the strengths that were compared, before the real work."""
         for number, comparison in enumerate(self.comparisons):
             failing = np.flatnonzero(comparison.fails & (comparison.margin < 0))
             if len(failing) and comparison.margin[0] > 0:
@@ -297,8 +294,7 @@ class Batch(Proving):
                 witness = self.witness(number, float(tried[worst, 0]))
                 if witness.replayed and witness.margin < 0:
                     self.confirmed[number] = witness
-                    lost[number] = float(tried[failing[0], 0])
-        return lost
+                    self.probed[number] = tuple(tried[failing, 0].tolist())
 
     def confirm(self, piece: Piece) -> Iterator[int]:
         """The lines on which this piece holds a counterexample that the reference runtime confirms."""
@@ -351,42 +347,38 @@ class Batch(Proving):
     def lost(
         self, number: int, curve: Curve, loss: float | None, proved: float | None, witness: Witness | None
     ) -> float | None:
-        """The smallest strength at which a label is known to lose: it is proved there, or the runtime shows it.
+        """The smallest strength at which a label is known to lose, by a proof; None if it is not known to lose.
 
-        What the runtime shows counts where the label loses in float64 as well, by more than that rounds. `loss` is
-        where it first loses on the curve. If nothing close to that is known, the runtime is asked about strengths in
-        between.
+        `loss` is where it first loses on the curve. Where nothing close to that is `proved`, proofs are tried in
+        between. What the runtime shows, and is not proved, may be lost in real numbers a little later.
         """
-        if proved is not None and loss is not None and proved - loss <= CLOSE:
-            return proved
-        strengths = () if witness is None else witness.strengths or ()
+        if loss == 0:  # misclassified, or nothing is known
+            return None
         known = [] if proved is None else [proved]
-        if witness is not None and (witness.proved or (witness.replayed and self.loses(number, strengths).all())):
-            known += strengths
-        if not known:  # what is shown by a hair may be lost in real numbers a little later
+        if witness is not None:
+            strengths = witness.strengths or ()
+            tried = [*self.probed.get(number, ()), *strengths] if witness.replayed else []
+            known += [z for z, loses in zip(tried, self.loses(number, tried), strict=True) if loses]
+            known += strengths if witness.proved else ()
+        if not known:
             return self.path(number).end[0] if witness is not None and witness.replayed else None
         nearest = min(known)
         if loss is None or nearest - loss <= CLOSE or number in self.confirmed:
             return nearest
-        obligation = self.queries[number].obligations[0]
-
-        def shown(z: NDArray[np.float64]) -> NDArray[np.bool_]:
-            loses = self.loses(number, z)
-            loses[loses] = fails(self.network, obligation, torch.from_numpy(z[loses]).unsqueeze(1))
-            return loses
-
         try:
-            return first_shown(shown, loss, nearest, curve.z[deepest(curve.margin(int(self.labels[number])))])
+            rows = curve.z[deepest(curve.margin(int(self.labels[number])))]
+            return first_proved(lambda z: self.loses(number, z), loss, nearest, rows)
         except OutOfTimeError:
             return nearest
 
     def loses(self, number: int, z: Sequence[float] | NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether the label loses in float64, by more than that rounds, at some strengths."""
-        strengths = np.asarray(z, dtype=np.float64)
-        budget = self.budget if len(z) > 1 else UNLIMITED
-        scores = self.scores(np.full(len(z), number), strengths, budget)
-        behind: NDArray[np.bool_] = margins(scores, self.labels[[number] * len(z)]) < -NOMINAL * np.abs(scores).max(1)
-        return behind
+        """Whether the label provably loses at some strengths."""
+        if not len(z):
+            return np.empty(0, bool)
+        numbers, strengths = np.full(len(z), number), np.asarray(z, dtype=np.float64)
+        scores = self.scores(numbers, strengths, self.budget if len(z) > 1 else UNLIMITED)
+        scores[:, self.labels[number]] = -np.inf
+        return self.leads(numbers, [(own, own) for own in strengths.tolist()], scores.argmax(1), exact=False) > 0
 
     def witnesses(self, shown: Mapping[int, Witness], sunk: Sequence[tuple[int, Least]]) -> dict[int, Witness]:
         """What the runtime shows, or else what is known without rounding."""
