@@ -274,6 +274,12 @@ def test_bands_are_right_up_to_their_last_digit(samples):
         assert not is_band(samples, other)
 
 
+def test_effort_is_the_checkers(copied, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["recheck.py", str(copied), "--effort", "1e-9"])
+    assert main() == 1
+    assert "item 0, safe: DOES NOT HOLD: cannot be checked: it needs more work" in capsys.readouterr().out
+
+
 def test_what_is_not_checked_is_said(copied):
     assert recheck(copied).stdout.splitlines()[-1].startswith("not checked: prose")
 

@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.dont_write_bytecode = True
     sys.path[:] = [own for own in sys.path if own not in ("", ".", __file__.replace("\\", "/").rpartition("/")[0])]
 
+import argparse
 import base64
 import hashlib
 import json
@@ -120,11 +121,13 @@ class Proven(NamedTuple):
         return rival != label and rival in near
 
 
-def examined(row: Row, answer: Row, certificate: bytes, model: bytes, image: Path | None = None) -> Examined:
+def examined(
+    row: Row, answer: Row, certificate: bytes, model: bytes, image: Path | None = None, effort: float = 1.0
+) -> Examined:
     """Whether a certificate holds, is about an item, and proves what its row of the evidence and its answer claim."""
     from shakeproof import checker
 
-    outcome = checker.check(certificate, model, image, lambda share: None)
+    outcome = checker.check(certificate, model, image, lambda share: None, effort)
     if not outcome.accepted:
         return Examined("REFUSED", outcome.sentence)
     try:
@@ -307,7 +310,7 @@ class Bundle:
             if name not in named and not CHECKER.fullmatch(name):
                 raise BundleError(f"{name}: is no part of a bundle")
 
-    def examined(self, row: Row, answer: Row) -> Examined:
+    def examined(self, row: Row, answer: Row, effort: float) -> Examined:
         """What the item's certificate proves of it."""
         model, image = (self.manifest[kind].get(row[f"{kind[:-1]}_sha256"]) for kind in ("models", "images"))
         if model is None or image is None:
@@ -316,7 +319,7 @@ class Bundle:
         certificate = self.read(f"certificates/{row['certificate_sha256']}.cert")
         if hashlib.sha256(certificate).hexdigest() != row["certificate_sha256"]:
             return Examined("REFUSED", "its certificate has another digest")
-        return examined(row, answer, certificate, self.read(model), self.folder / image)
+        return examined(row, answer, certificate, self.read(model), self.folder / image, effort)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -539,7 +542,7 @@ def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def check(folder: Path) -> int:
+def check(folder: Path, effort: float) -> int:
     """Check a bundle, and say what was found; the exit code."""
     bundle = Bundle(folder)
     evidence = read_json(bundle.read(EVIDENCE))
@@ -563,7 +566,7 @@ def check(folder: Path) -> int:
             )
             bare += proved or row["verdict"] in VERDICTS
             continue
-        outcome = bundle.examined(row, answer)
+        outcome = bundle.examined(row, answer, effort)
         grades[outcome.grade] += 1
         told = (row["checker"] or "").partition(":")[0]
         if told in ("holds", "proves less", "REFUSED") and told != outcome.grade:
@@ -582,9 +585,13 @@ def check(folder: Path) -> int:
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE
+    parser = argparse.ArgumentParser(description="Checks a bundle.")
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="the bundle; else that of this script")
+    parser.add_argument("--effort", type=float, default=1.0, help="multiplies what a check of a certificate may cost")
+    given = parser.parse_args()
+    folder = given.folder.resolve()
     try:
-        return check(folder)
+        return check(folder, given.effort)
     except BundleError as problem:
         _say(str(problem))
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, zlib.error) as error:
