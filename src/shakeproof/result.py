@@ -337,9 +337,14 @@ class Record:
             but = " (rounding was not looked at)" if self.rounding == "nominal" else ""
             return wins + _at(self.strength, " at every strength up to ") + but
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
+        return self.why + reached
+
+    @property
+    def why(self) -> str:
+        """Why it is undecided, and what the rest would take."""
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
         noise = "" if self.comparison is None else f" ({self.comparison})"
-        return (self.reason.sentence if self.reason else "nothing was proved") + noise + reached + rest
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest
 
     @cached_property
     def claim(self) -> Claim:

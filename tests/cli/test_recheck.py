@@ -13,6 +13,8 @@ import subprocess
 import sys
 import zlib
 from dataclasses import replace
+from itertools import product
+from math import ceil, floor
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,8 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import keep
 from shakeproof.images import read_image
-from shakeproof.report.recheck import GAP, counts, main
+from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, is_band, main
+from shakeproof.report.reported import confidence
 from shakeproof.settings import Settings
 
 DATA = re.compile(r'(id="contents">)([^<]*)(</script>)')
@@ -148,10 +151,24 @@ def test_every_number_of_the_evidence_is_compared(copied, said, claim):
     said(copied)
 
 
+COUNTEREXAMPLE = {"strength": 0.01, "class": 3, "margin": -1.0, "replayed": True}
+PART = {"class": 3, "proved": True}
+
+
 def answer(number: int, **change):
     def changed(said):
         for key, value in change.items():
             said["answers"]["rows"][number][said["answers"]["keys"].index(key)] = value
+
+    return changed
+
+
+def shown(number: int, key: str, **change):
+    """Changes the counterexample of an answer, or the last part of its profile."""
+
+    def changed(said):
+        found = said["answers"]["rows"][number][said["answers"]["keys"].index(key)]
+        (found[-1] if isinstance(found, list) else found).update(change)
 
     return changed
 
@@ -164,6 +181,26 @@ SHOWN = {
     "a certificate": answer(3, certificate="0" * 64),
     "an answer left out": lambda said: said["answers"]["rows"].pop(),
     "the first sentence": lambda said: said.update(lead="2" + said["lead"]),
+    "its end": lambda said: said.update(lead=said["lead"].replace(" seconds", "1 seconds")),
+    "a notice": lambda said: said["notices"].append("All is well."),
+    "a notice left out": answer(0, rounding="nominal"),
+    "a confidence band": lambda said: said["bands"]["1"][1].__setitem__(0, 0.9),
+    "a confidence band's upper end": lambda said: said["bands"]["1"][0].__setitem__(1, 0.9),
+    "no confidence band": lambda said: said["bands"].clear(),
+    "a confidence band too many": lambda said: said["bands"].update({"2": said["bands"]["1"]}),
+    "why something is undecided": answer(3, why="it is safe"),
+    "a reason where there is a verdict": answer(0, why="it is wrong"),
+    "a method": answer(0, method="bounds"),
+    "an arithmetic": answer(0, arithmetic="float32"),
+    "what the checker said": answer(3, checked="holds: it does"),
+    "a perturbation": lambda said: said["perturbations"][0].update(text="box-blur:size=5"),
+    "an answer's perturbation": answer(0, perturbation=3),
+    "an image": lambda said: said["images"][0].update(name="another"),
+    "a smallest margin of a safe item": answer(0, min_margin=-1.0),
+    "a smallest margin of an unsafe item": answer(1, min_margin=1.0),
+    "a counterexample of a safe item": answer(0, counterexample=COUNTEREXAMPLE),
+    "a counterexample's margin": shown(1, "counterexample", margin=1.0),
+    "what is predicted of a misclassified item": answer(2, predicted=0),
     "the strengths": lambda said: said["strengths"].append(0.5),
     "the evidence": lambda said: said["evidence"]["sections"][0]["rows"][0].update(certified=9),
 }
@@ -172,7 +209,79 @@ SHOWN = {
 @pytest.mark.parametrize("claim", SHOWN)
 def test_every_number_of_the_page_is_compared(copied, said, claim):
     changed_page(copied, SHOWN[claim])
-    assert "the page" in said(copied)
+    assert "the page" in said(copied).replace(UNCHECKED, "")
+
+
+PROVED = {
+    "the class of a proved part": (shown(1, "profile", **{"class": 5}), "class 5 wins from 0.65"),
+    "the start of a proved part": (shown(1, "profile", **{"from": 0.65}), "class 3 wins from 0.65 to 1.0"),
+    "the end of a proved part": (shown(0, "profile", to=0.06), "class 8 wins from 0.0 to 0.06"),
+    "a proved part more": (answer(1, profile=[PART | {"from": 0.4, "to": 0.5}]), "class 3 wins from 0.4 to 0.5"),
+    "a very short one": (answer(1, profile=[PART | {"from": 0.4, "to": 0.4}]), "class 3 wins from 0.4 to 0.4"),
+    "a part that a browser takes for proved": (
+        answer(1, profile=[{"from": 0.4, "to": 0.5, "class": 3, "proved": []}]),
+        "class 3 wins from 0.4 to 0.5",
+    ),
+    "where a counterexample is": (shown(1, "counterexample", strength=0.6), "class 3 wins at strength 0.6"),
+    "the class of a counterexample": (shown(1, "counterexample", **{"class": 5}), "class 5 wins at strength"),
+    "a counterexample that is the label": (
+        answer(1, counterexample=COUNTEREXAMPLE | {"strength": 0.5, "class": 8}),
+        "class 8 wins at strength 0.5",
+    ),
+    "what is predicted": (answer(1, predicted=3), "class 3 is predicted, by the certificate it is 8"),
+}
+
+
+@pytest.mark.parametrize("claim", PROVED)
+def test_what_the_page_shows_is_compared_with_the_certificate(copied, said, claim):
+    change, expected = PROVED[claim]
+    changed_page(copied, change)
+    assert f"PROVES LESS: {expected}" in (told := said(copied))
+    assert "the evidence says that its certificate holds" in told
+
+
+def test_a_profile_without_a_certificate_rests_on_the_tool(copied):
+    changed_page(copied, answer(3, profile=[PART | {"from": 0.0, "to": 1.0}]))
+    found = recheck(copied)
+    assert found.returncode == 3
+    assert "1 claims have none" in found.stdout
+
+
+def test_a_part_may_reach_into_a_gap_and_no_further():
+    proof = Proven([(0.0, 0.5, 1), (0.5, 0.5 + GAP, -1), (0.5 + GAP, 1.0, 2)])
+    assert proof.wins(1, 0.0, 0.5 + GAP / 2)
+    assert not proof.wins(1, 0.0, 0.5 + 3 * GAP)
+    assert proof.wins(2, 0.5, 1.0)
+    assert not proof.wins(2, 0.5 - 3 * GAP, 1.0)
+    assert not proof.wins(-1, 0.5, 0.5 + GAP)
+    assert not Proven([(0.0, 0.2, 1), (0.2, 0.3, -1), (0.3, 1.0, 1)]).wins(1, 0.0, 1.0)
+
+
+def test_a_witness_shows_one_counterexample():
+    proof = Proven([], [0.5, 0.25], 3)
+    assert proof.beats(3, 8, [0.5, 0.25])
+    assert not proof.beats(3, 8, [0.5, 0.2])
+    assert not proof.beats(5, 8, [0.5, 0.25])
+
+
+@pytest.mark.parametrize("samples", [1, 2, 45, 1000])
+def test_bands_are_right_up_to_their_last_digit(samples):
+    bands = [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(samples)]
+    assert is_band(samples, bands)
+    for side, number, by in product((0, 1), {0, 1, samples // 2, samples}, (-1e-5, 1e-5)):
+        other = [own.copy() for own in bands]
+        other[number][side] += by
+        assert not is_band(samples, other)
+
+
+def test_effort_is_the_checkers(copied, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["recheck.py", str(copied), "--effort", "1e-9"])
+    assert main() == 1
+    assert "item 0, safe: DOES NOT HOLD: cannot be checked: it needs more work" in capsys.readouterr().out
+
+
+def test_what_is_not_checked_is_said(copied):
+    assert recheck(copied).stdout.splitlines()[-1].startswith("not checked: prose")
 
 
 def test_page_and_evidence_changed_alike_are_refused_by_the_certificate(copied, said):

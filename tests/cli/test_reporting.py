@@ -19,6 +19,9 @@ from shakeproof.checker import check, unpack
 from shakeproof.images import Image
 from shakeproof.report.recheck import examined
 
+# An answer that claims nothing beside its row of the evidence.
+NOTHING = {"profile": [], "counterexample": None, "predicted": None}
+
 
 def test_evidence_says_what_was_claimed_found_and_checked(folder, bundle):
     file = folder / "evidence.json"
@@ -54,12 +57,12 @@ def test_a_certificate_of_another_item_does_not_do(bundle):
     of_safe, of_unsafe, of_wrong = (
         (bundle / "certificates" / f"{row['certificate_sha256']}.cert").read_bytes() for row in (safe, unsafe, wrong)
     )
-    assert examined(safe, of_safe, model).accepted
+    assert examined(safe, NOTHING, of_safe, model).accepted
     for row, another in ((safe, of_unsafe), (unsafe, of_safe), (wrong, of_unsafe), (safe, of_wrong)):
-        assert not examined(row, another, model).accepted
+        assert not examined(row, NOTHING, another, model).accepted
     for change in ({"label": 0}, {"strength": 0.06}, {"perturbation": "box-blur:size=5"}, {"verdict": "unsafe"}):
-        assert not examined(safe | change, of_safe, model).accepted
-    assert not examined(unsafe | {"verdict": "misclassified"}, of_unsafe, model).accepted
+        assert not examined(safe | change, NOTHING, of_safe, model).accepted
+    assert not examined(unsafe | {"verdict": "misclassified"}, NOTHING, of_unsafe, model).accepted
     winners = unpack(of_unsafe)[1]["winners"]
     assert np.isin(unsafe["label"], winners)  # it is the whole profile: the label first, then another
 
@@ -74,7 +77,7 @@ def test_a_certificate_for_other_inputs_of_the_network_does_not_do(folder, bundl
     other = certificate(network, sp.profile(network, picture, "box-blur:size=3", max_strength=STRENGTH))
     model = demo.MODEL.read_bytes()
     assert check(other, model).accepted
-    assert "its mean and std" in examined(safe, other, model).sentence
+    assert "its mean and std" in examined(safe, NOTHING, other, model).sentence
 
 
 def test_a_certificate_that_does_not_hold_is_said(folder, tmp_path):

@@ -12,6 +12,7 @@ from report.conftest import HOSTILE
 
 from shakeproof.perturbation import parse_path
 from shakeproof.report import html_page, safety_case
+from shakeproof.report.contents import described
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:
@@ -141,6 +142,16 @@ def test_the_slider_changes_picture_class_and_kernel(opened, reported):
     assert seen[0][1].startswith("warning")
     assert page.locator(".now-line").inner_text().startswith("At z = 0.69")
     assert "certified" not in page.locator(".now-line").inner_text()
+
+
+def test_sentences_say_what_the_records_do(opened, reported):
+    page = opened()
+    several = [one for one in reported.profiles if HOSTILE in one.image.name]
+    assert {one.record.status for one in several} == {"safe", "unsafe", "undecided"}
+    for one in several:
+        choose(page, described(one.perturbation)["words"], HOSTILE)
+        told = page.locator(".verdict").inner_text().replace(", 0.", ",0.")
+        assert told.endswith(f"— {one.record.told(one.model.class_names)}")
 
 
 def test_what_is_undecided_is_never_shown_as_certified(opened):

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
-from shakeproof.claim import Claim
 from shakeproof.kernels import Matrix
 from shakeproof.perturbation import Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.report.names import shown
-from shakeproof.report.reported import Reported, checked, confidence, image_key, notices
-from shakeproof.verdict import Status
+from shakeproof.report.reported import Reported, checked, confidence, image_key
 
 # A page takes 10 MB at most: so many characters are for its data, the rest is for its program.
 ROOM = 9_800_000
@@ -78,15 +76,16 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
             "perturbation": places[id(one.perturbation)],
         }
 
-    told: dict[Any, str] = {}
-    answers = [_answer(one, reported, digits, told) | about(one) for one in reported.profiles]
+    sections = {section["heading"]: section["rows"] for section in evidence["sections"]}
+    why = {row["item"]: row["why"] for row in sections["Undecided"]}
+    answers = [_answer(one, reported, digits) | about(one) for one in reported.profiles]
     answers += [_error(one) | about(one) for one in reported.errors]
-    rows = next(section["rows"] for section in evidence["sections"] if section["heading"] == "Results")
+    answers = [answer | {"why": why.get(one.number)} for one, answer in zip(reported.asked, answers, strict=True)]
+    covered = {row["what"]: row["count"] for row in sections["Coverage"]}
     said: dict[str, Any] = {
-        "lead": _lead(reported, rows),
-        "notices": list(notices(reported)),
+        "lead": recheck.lead(sections["Results"], answers),
+        "notices": list(recheck.notices(covered, answers)),
         "strengths": list(reported.strengths),
-        "strength": max(reported.strengths),
         "models": [_model(model) for model in reported.models],
         "images": [_image(image, digits) for image in reported.images],
         "perturbations": [described(kind) for kind in reported.perturbations],
@@ -124,13 +123,6 @@ def _table(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Answers without their keys, which are the same for all."""
     keys = list(answers[0]) if answers else []
     return {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]}
-
-
-def _lead(reported: Reported, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The report in a sentence or two."""
-    seconds, pieces = (sum(one.said[name] for one in reported.profiles) for name in ("seconds", "pieces"))
-    times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
-    return f"{recheck.lead(rows)}, each for all strengths at once. {times}."
 
 
 def shortened(evidence: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +270,8 @@ def _digest(digest: str | None, digits: int) -> str | None:
     return digest if digest is None or not digits else f"{digest[:digits]}…"
 
 
-def _answer(one: StoredProfile, reported: Reported, digits: int, told: dict[Any, str]) -> dict[str, Any]:
-    """What the page says of an answer: what it claims as numbers, and how it was found. `told` are sentences so far."""
+def _answer(one: StoredProfile, reported: Reported, digits: int) -> dict[str, Any]:
+    """What the page says of an answer: what it claims as numbers, and how it was found."""
     said, claim, witness = one.said, one.claim, one.said["counterexample"]
     return {
         "label": said["label"],
@@ -288,37 +280,15 @@ def _answer(one: StoredProfile, reported: Reported, digits: int, told: dict[Any,
         "status": claim.verdict.value,
         "proved": claim.proved,
         "lost": claim.lost,
-        "rival": _rival(said, claim),
         "profile": said["profile"],
         "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
         "min_margin": _rounded(said["min_margin"]),
-        **{key: said[key] for key in ("method", "pieces", "rounding", "arithmetic", "reason", "seconds")},
-        "told": _told(one, told),
+        **{key: said[key] for key in ("method", "pieces", "rounding", "arithmetic", "seconds")},
         "label_predicted": one.label_predicted,
         "certificate": _digest(one.certificate, digits),
         "unproved": None if one.unproved is None else shown(one.unproved),
         "checked": checked(one, reported),
     }
-
-
-def _told(one: StoredProfile, told: dict[Any, str]) -> str:
-    """What was found, in words: the same for all answers that found no more than that a label is safe."""
-    if one.said["status"] != Status.SAFE:
-        return shown(one.record.told(one.model.class_names))
-    key = id(one.model), *(str(one.said[name]) for name in ("label", "predicted", "strength", "rounding", "reason"))
-    if key not in told:
-        told[key] = shown(one.record.told(one.model.class_names))
-    return told[key]
-
-
-def _rival(said: Mapping[str, Any], claim: Claim) -> Any:
-    """The class that wins where the label loses first; None where it was not shown to lose."""
-    if claim.lost is None:
-        return None
-    if claim.verdict is Status.MISCLASSIFIED:
-        return said["predicted"]
-    others = (part["class"] for part in said["profile"] if part["class"] != said["label"])
-    return next(others, said["counterexample"] and said["counterexample"]["class"])
 
 
 def _rounded(number: float | None) -> float | None:
@@ -327,7 +297,7 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _error(one: StoredError) -> dict[str, Any]:
-    nothing = ("predicted", "proved", "lost", "rival", "counterexample", "min_margin", "certificate", "unproved")
+    nothing = ("predicted", "proved", "lost", "counterexample", "min_margin", "certificate", "unproved")
     return {
         **dict.fromkeys((*nothing, "checked")),
         "label": one.image.label,
@@ -338,9 +308,7 @@ def _error(one: StoredError) -> dict[str, Any]:
         "pieces": 0,
         "rounding": "rigorous",
         "arithmetic": "-",
-        "reason": one.kind,
         "seconds": 0.0,
-        "told": shown(one.message),
         "label_predicted": False,
     }
 

@@ -45,7 +45,7 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
 def _examined(one: StoredProfile, certificate: bytes, model: Path) -> recheck.Examined:
     if hashlib.sha256(certificate).hexdigest() != one.certificate:
         return recheck.Examined("REFUSED", "the store's certificate has another digest than the store says")
-    return recheck.examined(item_row(one), certificate, model.read_bytes())
+    return recheck.examined(item_row(one), one.said, certificate, model.read_bytes())
 
 
 def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:

@@ -5,8 +5,8 @@ bundle with the checker that lies beside this script; where shakeproof is instal
 shakeproof.report.recheck FOLDER` runs nothing that is in the bundle.
 
 Exit code 0: every file is the one that was bundled, and certificates prove every verdict and every number that the
-evidence and the page claim. 3: nothing is wrong, but some claims have no certificate that proves them. 1: something is
-wrong. A report runs the same check of certificates when it is written.
+evidence and the page claim, but for what is printed as not checked. 3: nothing is wrong, but some claims have no
+certificate that proves them. 1: something is wrong. A report runs the same check of certificates when it is written.
 """
 
 import sys
@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.dont_write_bytecode = True
     sys.path[:] = [own for own in sys.path if own not in ("", ".", __file__.replace("\\", "/").rpartition("/")[0])]
 
+import argparse
 import base64
 import hashlib
 import json
@@ -27,6 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from itertools import takewhile
+from math import exp, lgamma, log, log1p
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -41,6 +44,11 @@ CHECKER = re.compile(r"checker/(shakeproof/(?:checker/)?\w+)\.py")
 VERDICTS = ("safe", "unsafe", "misclassified")
 # A certificate leaves a gap next to each change of class. A number may reach into it by so much.
 GAP = 1e-6
+
+UNCHECKED = (
+    "not checked: prose, names of classes, and the page's program, pictures and curves; margins, but for their signs;"
+    " pieces and seconds; how much the campaign asked; who wins where a profile is not proved"
+)
 
 Row = Mapping[str, Any]
 
@@ -78,17 +86,54 @@ def detailed(said: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(details).encode()).hexdigest()
 
 
-def examined(row: Row, certificate: bytes, model: bytes, image: Path | None = None) -> Examined:
-    """Whether a certificate holds, is about the item of the evidence whose row this is, and proves what is claimed."""
+class Proven(NamedTuple):
+    """What a certificate that holds proves: which class wins from where to where (-1: nothing is proved), or that a
+    rival beats the label at the strengths of a witness.
+    """
+
+    stretches: Sequence[tuple[float, float, int]]
+    witness: Sequence[float] = ()
+    rival: int = -1
+
+    def certified(self, label: int) -> float | None:
+        """Up to which strength the label wins."""
+        kept = [*takewhile(lambda own: own[2] == label, self.stretches)]
+        return kept[-1][1] if kept else None
+
+    def violated(self, label: int) -> float | None:
+        """Where the label is first shown to lose."""
+        return next((at for at, _, own in self.stretches if own not in (label, -1)), max(self.witness, default=None))
+
+    def wins(self, winner: int, low: float, high: float) -> bool:
+        """Whether a class wins from one strength to another, but for what is in the gaps at both ends."""
+        own = [(a, b) for a, b, wins in self.stretches if wins == winner != -1 and a <= high + GAP and b >= low - GAP]
+        reached = low + GAP
+        for start, stop in own:
+            if start <= reached:
+                reached = max(reached, stop)
+        return bool(own) and reached >= high - GAP
+
+    def beats(self, rival: int, label: int, strengths: Sequence[float]) -> bool:
+        """Whether a class is shown to beat the label at some strengths, or at the other end of a gap."""
+        if self.witness:
+            return (rival, [*strengths]) == (self.rival, [*self.witness])
+        near = [own for start, stop, own in self.stretches if start - GAP <= max(strengths) <= stop + GAP]
+        return rival != label and rival in near
+
+
+def examined(
+    row: Row, answer: Row, certificate: bytes, model: bytes, image: Path | None = None, effort: float = 1.0
+) -> Examined:
+    """Whether a certificate holds, is about an item, and proves what its row of the evidence and its answer claim."""
     from shakeproof import checker
 
-    outcome = checker.check(certificate, model, image, lambda share: None)
+    outcome = checker.check(certificate, model, image, lambda share: None, effort)
     if not outcome.accepted:
         return Examined("REFUSED", outcome.sentence)
     try:
         header, arrays = checker.unpack(certificate)
-        certified, violated = proved_by(header, arrays)
-        other, less = [*_other(row, header, certified, violated)], [*_less(row, certified, violated)]
+        proof = proved_by(header, arrays)
+        other, less = [*_other(row, header, proof)], [*_less(row, proof), *_less_shown(answer, row["label"], proof)]
     except (checker.Refused, *checker.MALFORMED) as error:
         other = [str(error)]
     if other:
@@ -96,31 +141,29 @@ def examined(row: Row, certificate: bytes, model: bytes, image: Path | None = No
     return Examined("proves less", "; ".join(less)) if less else Examined("holds", outcome.sentence)
 
 
-def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Up to which strength a certificate that holds proves the label to win, and where it shows it to lose first."""
-    label, strength = header["label"], header["strength"]
+def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
+    """What a certificate proves, if it holds."""
     if header["claim"] == "safe":
-        return min(strength), None
+        return Proven([(0.0, min(header["strength"]), header["label"])])
     if "witness" in arrays:
-        return None, max(arrays["witness"].tolist())
+        return Proven([], arrays["witness"].tolist(), int(arrays["winners"][0]))
     if "intervals" in header:
         ends = [float(Fraction(own)) for text, _ in header["intervals"] for own in re.findall(r"[\d/]+", text)]
         starts, stops, winners = ends[::2], ends[1::2], [winner for _, winner in header["intervals"]]
     else:
         cuts, winners = arrays["cuts"].tolist(), arrays["winners"].tolist()
-        starts, stops = [0.0, *cuts], [*cuts, *strength]
-    kept = next((number for number, winner in enumerate(winners) if winner != label), len(winners))
-    lost = next((at for at, winner in zip(starts, winners, strict=True) if winner not in (label, -1)), None)
-    return stops[kept - 1] if kept else None, lost
+        starts, stops = [0.0, *cuts], [*cuts, *header["strength"]]
+    return Proven([*zip(starts, stops, winners, strict=True)])
 
 
-def _other(row: Row, header: Mapping[str, Any], certified: float | None, violated: float | None) -> Iterator[str]:
+def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
     """What a certificate says otherwise than the row."""
     said = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
     said["strength"] = _several(row["strength"])
     yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in said.items() if header[key] != value)
     if detailed(header) != row["details_sha256"]:
         yield "its kernels, its mean and std, or how pictures are laid out or rounded are others"
+    certified, violated = proof.certified(header["label"]), proof.violated(header["label"])
     shown = {
         "safe": certified is not None and violated is None and certified >= min(said["strength"]),
         "unsafe": violated is not None,
@@ -130,13 +173,26 @@ def _other(row: Row, header: Mapping[str, Any], certified: float | None, violate
         yield f"its claim, {header['claim']}, does not show that the item is {row['verdict']}"
 
 
-def _less(row: Row, certified: float | None, violated: float | None) -> Iterator[str]:
+def _less(row: Row, proof: Proven) -> Iterator[str]:
     """Which numbers of the row a certificate does not prove."""
     claimed, lost = row["certified_strength"], row["violated_from"]
+    certified, violated = proof.certified(row["label"]), proof.violated(row["label"])
     if claimed is not None and (certified is None or certified < claimed - GAP):
         yield f"the label is certified up to {claimed}, the certificate proves {certified or 'nothing'}"
     if lost is not None and (violated is None or violated > lost + GAP):
         yield f"the label is lost from {lost} on, the certificate shows {violated or 'nothing'}"
+
+
+def _less_shown(answer: Row, label: int, proof: Proven) -> Iterator[str]:
+    """What the page shows beside those, and a certificate does not prove."""
+    for part in answer["profile"]:
+        if part["proved"] is not False and not proof.wins(part["class"], part["from"], part["to"]):
+            yield f"class {part['class']} wins from {part['from']} to {part['to']}, the certificate does not prove it"
+    found, first = answer["counterexample"], proof.stretches[0][2] if proof.stretches else -1
+    if found is not None and not proof.beats(found["class"], label, _several(found["strength"])):
+        yield f"class {found['class']} wins at strength {found['strength']}, the certificate does not show it"
+    if first != -1 and answer["predicted"] not in (None, first):
+        yield f"class {answer['predicted']} is predicted, by the certificate it is {first}"
 
 
 def _several(strength: Any) -> list[float]:
@@ -174,16 +230,41 @@ def coverage(rows: Sequence[Row]) -> dict[str, int]:
     }
 
 
-def lead(rows: Sequence[Row]) -> str:
-    """How many of what there are."""
+def lead(rows: Sequence[Row], answers: Sequence[Row]) -> str:
+    """How many of what there are, and what it took."""
     names = {
         "network": ("model_sha256",),
         "image": ("image_sha256", "image", "label"),
         "perturbation": ("perturbation",),
     }
     parts = [counted(len({tuple(row[key] for key in keys) for row in rows}), word) for word, keys in names.items()]
-    answers = sum(not row["verdict"].startswith("error") for row in rows)
-    return f"{', '.join(parts)}: {counted(answers, 'answer')}"
+    answered = sum(not row["verdict"].startswith("error") for row in rows)
+    seconds, pieces = (sum(answer[key] for answer in answers) for key in ("seconds", "pieces"))
+    times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
+    return f"{', '.join(parts)}: {counted(answered, 'answer')}, each for all strengths at once. {times}."
+
+
+def notices(covered: Mapping[str, int], answers: Sequence[Row]) -> Iterator[str]:
+    """What nobody should overlook; `covered` has the counts of the evidence's coverage."""
+    refused, less = (covered[f"certificate {how}"] for how in ("refused by the checker", "proves less than is claimed"))
+    missing, failed = covered["not run yet"], covered["in this report, ended in an error"]
+    nominal, predicted = (
+        sum(answer[key] == what for answer in answers)
+        for key, what in (("rounding", "nominal"), ("label_predicted", True))
+    )
+    if refused:
+        yield f"The checker refused {counted(refused, 'certificate')}: see Evidence, and do not rely on them."
+    if less:
+        yield f"Proved in part: {counted(less, 'certificate')} prove less than is claimed, and are not counted."
+    if nominal:
+        yield f"Ignored rounding, as was asked for: {counted(nominal, 'answer')}: no proof, nor counted as one."
+    if missing:
+        asked = covered["queries of the campaign"]
+        yield f"Not run yet: {missing:,} of the campaign's {asked:,} queries. Run it again."
+    if failed:
+        yield f"Ended in an error: {counted(failed, 'answer')}, shown here and not counted as certified."
+    if predicted:
+        yield f"No label came with the image: {counted(predicted, 'answer')}, about what the network predicts for it."
 
 
 def counted(count: int, word: str) -> str:
@@ -229,7 +310,7 @@ class Bundle:
             if name not in named and not CHECKER.fullmatch(name):
                 raise BundleError(f"{name}: is no part of a bundle")
 
-    def examined(self, row: Row) -> Examined:
+    def examined(self, row: Row, answer: Row, effort: float) -> Examined:
         """What the item's certificate proves of it."""
         model, image = (self.manifest[kind].get(row[f"{kind[:-1]}_sha256"]) for kind in ("models", "images"))
         if model is None or image is None:
@@ -238,7 +319,7 @@ class Bundle:
         certificate = self.read(f"certificates/{row['certificate_sha256']}.cert")
         if hashlib.sha256(certificate).hexdigest() != row["certificate_sha256"]:
             return Examined("REFUSED", "its certificate has another digest")
-        return examined(row, certificate, self.read(model), self.folder / image)
+        return examined(row, answer, certificate, self.read(model), self.folder / image, effort)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -354,34 +435,86 @@ def _contradictions(row: Row) -> Iterator[str]:
 
 def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[str, Any]) -> Iterator[str]:
     """Where the page says something else."""
-    if not page["lead"].startswith(lead(rows)):
-        yield f"the page does not begin with: {lead(rows)}"
+    answers = page["answers"]
+    if page["lead"] != lead(rows, answers):
+        yield f"the page does not begin with: {lead(rows, answers)}"
+    covered = {said["what"]: said["count"] for said in sections["Coverage"]["rows"]}
+    if page["notices"] != [*notices(covered, answers)]:
+        yield "the notices of the page are not those of the items"
     if page["strengths"] != [said["strength"] for said in sections["Claim"]["rows"]]:
         yield "the page is about other strengths"
-    answers = [dict(zip(page["answers"]["keys"], values, strict=True)) for values in page["answers"]["rows"]]
-    if len(answers) != len(rows):
-        yield f"the page has {len(answers)} answers, the evidence {len(rows)} items"
-    for row, answer in zip(rows, answers, strict=False):
-        said = {
-            "verdict": answer["status"],
-            "certified_strength": answer["proved"],
-            "violated_from": answer["lost"],
-            "label": answer["label"],
-            "strength": answer["strength"],
-            "model_sha256": page["models"][answer["model"]]["sha256"],
-            "image_sha256": page["images"][answer["image"]]["sha256"],
-            "certificate_sha256": answer["certificate"],
-        }
-        mine = {key: row[key] for key in said} | {"verdict": row["verdict"].partition(" ")[0]}
-        yield from (
-            f"item {row['item']}: the page says {key} {value!r}, the evidence {mine[key]!r}"
-            for key, value in said.items()
+    sizes = Counter((answer["model"], answer["perturbation"]) for answer in answers).values()
+    if page["bands"].keys() != {*map(str, sizes)} or not all(is_band(int(n), own) for n, own in page["bands"].items()):
+        yield "the confidence bands of the page are not those of so many images"
+    why = {said["item"]: said["why"] for said in sections["Undecided"]["rows"]}
+    for row, answer in zip(rows, answers, strict=True):
+        mine = {**row, "verdict": row["verdict"].partition(" ")[0], "why": why.get(row["item"])}
+        words = [
+            f"{key} {value!r}, the evidence {mine[key]!r}"
+            for key, value in _said(answer, page).items()
             if value != mine[key] and not _is_short(value, mine[key])
-        )
+        ]
+        yield from (f"item {row['item']}: the page says {word}" for word in [*words, *_wrong_signs(row, answer)])
     shown = only_once(page["evidence"]["sections"], "heading")
     for heading in {**sections, **shown}:
         if heading not in sections or heading not in shown or not _is_start(shown[heading], sections[heading]):
             yield f"the page says something else under {heading}"
+
+
+def _said(answer: Row, page: Mapping[str, Any]) -> dict[str, Any]:
+    """What an answer of the page says, under the names that the evidence has for it."""
+    image = page["images"][answer["image"]]
+    said = {
+        "verdict": answer["status"],
+        "certified_strength": answer["proved"],
+        "violated_from": answer["lost"],
+        "label": answer["label"],
+        "strength": answer["strength"],
+        "model_sha256": page["models"][answer["model"]]["sha256"],
+        "image": image["name"],
+        "image_sha256": image["sha256"],
+        "perturbation": page["perturbations"][answer["perturbation"]]["text"],
+        "certificate_sha256": answer["certificate"],
+        "why": answer["why"],
+    }
+    if answer["status"] == "error":
+        return said
+    return said | {"method": answer["method"], "arithmetic": answer["arithmetic"], "checker": answer["checked"]}
+
+
+def _wrong_signs(row: Row, answer: Row) -> Iterator[str]:
+    """Margins of the label that contradict whether it wins: how large they are is not proved by anything."""
+    least, found = answer["min_margin"], answer["counterexample"]
+    if least is not None and row["verdict"] in VERDICTS and (least > 0) != (row["verdict"] == "safe"):
+        yield f"that the smallest margin is {least}"
+    if found is not None and (row["verdict"] == "safe" or found["margin"] > 0):
+        yield f"that there is a counterexample with the margin {found['margin']}"
+    if row["verdict"] == "misclassified" and answer["predicted"] == row["label"]:
+        yield "that the label is predicted"
+
+
+def is_band(samples: int, bounds: Sequence[Sequence[float]]) -> bool:
+    """Whether these are Clopper and Pearson's bounds for a share, for 0, 1, ... hits among so many: each leaves 2.5 %
+    for what lies beyond it, up to its sixth digit.
+    """
+    hits, lows = [*range(samples + 1)] * 2, [low for low, _ in bounds] + [1 - high for _, high in reversed(bounds)]
+    return len(lows) == len(hits) and all(
+        _tail(n, samples, low - 1e-6) <= 0.025 <= _tail(n, samples, low + 2e-6) if n else low == 0
+        for n, low in zip(hits, lows, strict=True)
+    )
+
+
+def _tail(hits: int, samples: int, share: float) -> float:
+    """How likely so many hits are, or more."""
+    if not 0 < share < 1:
+        return float(share >= 1)
+    ways = lgamma(samples + 1) - lgamma(hits + 1) - lgamma(samples - hits + 1)
+    term, total = exp(ways + hits * log(share) + (samples - hits) * log1p(-share)), 0.0
+    while term > 1e-12 * total:
+        total += term
+        term *= (samples - hits) / (hits + 1) * share / (1 - share)
+        hits += 1
+    return total
 
 
 def _is_short(value: Any, whole: Any) -> bool:
@@ -401,14 +534,15 @@ def _contents(page: bytes) -> Any:
     found = re.findall(rb'id="contents">([^<]*)</script>', page)
     if len(found) != 1:
         raise BundleError("the page does not have its data once")
-    return read_json(zlib.decompress(base64.b64decode(found[0])))
+    said = read_json(zlib.decompress(base64.b64decode(found[0])))
+    return said | {"answers": [dict(zip(said["answers"]["keys"], row, strict=True)) for row in said["answers"]["rows"]]}
 
 
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def check(folder: Path) -> int:
+def check(folder: Path, effort: float) -> int:
     """Check a bundle, and say what was found; the exit code."""
     bundle = Bundle(folder)
     evidence = read_json(bundle.read(EVIDENCE))
@@ -416,16 +550,23 @@ def check(folder: Path) -> int:
     rows = sections["Results"]["rows"]
     bundle.check_names(rows)
     _use_checker(bundle)
-    wrong = [*differences(rows, sections, _contents(bundle.read(PAGE)))]
+    page = _contents(bundle.read(PAGE))
+    answers = page["answers"]
+    if len(answers) != len(rows):
+        raise BundleError(f"the page has {len(answers)} answers, the evidence {len(rows)} items")
+    wrong = [*differences(rows, sections, page)]
     for line in wrong:
         _say(line)
     grades = Counter[str]()
     bare = 0
-    for row in rows:
+    for row, answer in zip(rows, answers, strict=True):
         if row["certificate_sha256"] is None:
-            bare += row["verdict"] in VERDICTS or row["certified_strength"] is not None
+            proved = row["certified_strength"] is not None or any(
+                part["proved"] is not False for part in answer["profile"]
+            )
+            bare += proved or row["verdict"] in VERDICTS
             continue
-        outcome = bundle.examined(row)
+        outcome = bundle.examined(row, answer, effort)
         grades[outcome.grade] += 1
         told = (row["checker"] or "").partition(":")[0]
         if told in ("holds", "proves less", "REFUSED") and told != outcome.grade:
@@ -437,15 +578,20 @@ def check(folder: Path) -> int:
         f"{grades['holds']} of {grades.total()} certificates hold; {grades['proves less']} prove less than is claimed;"
         f" {bare} claims have none; these rest on the tool"
     )
+    _say(UNCHECKED)
     if wrong or grades["REFUSED"]:
         return 1
     return 3 if bare or grades["proves less"] else 0
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE
+    parser = argparse.ArgumentParser(description="Checks a bundle.")
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="the bundle; else that of this script")
+    parser.add_argument("--effort", type=float, default=1.0, help="multiplies what a check of a certificate may cost")
+    given = parser.parse_args()
+    folder = given.folder.resolve()
     try:
-        return check(folder)
+        return check(folder, given.effort)
     except BundleError as problem:
         _say(str(problem))
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, zlib.error) as error:

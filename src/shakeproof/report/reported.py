@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +11,7 @@ import numpy as np
 from shakeproof.campaign import StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
 from shakeproof.perturbation import Perturbation
 from shakeproof.report.names import shown
-from shakeproof.report.recheck import Examined, counted
+from shakeproof.report.recheck import Examined
 
 CONFIDENCE = 0.95
 # Strengths at which numbers are told where a campaign names none, as shares of the largest.
@@ -63,26 +62,6 @@ def checked(one: StoredProfile, reported: Reported) -> str | None:
     if outcome is None:
         return reported.unchecked.get(one.query)
     return shown(str(outcome))
-
-
-def notices(reported: Reported) -> Iterator[str]:
-    """What nobody should overlook."""
-    nominal = sum(one.said["rounding"] == "nominal" for one in reported.profiles)
-    grades = Counter(own.grade for own in reported.checks.values())
-    refused, less = grades["REFUSED"], grades["proves less"]
-    campaign = reported.campaign
-    if refused:
-        yield f"The checker refused {counted(refused, 'certificate')}: see Evidence, and do not rely on them."
-    if less:
-        yield f"Proved in part: {counted(less, 'certificate')} prove less than is claimed, and are not counted."
-    if nominal:
-        yield f"Ignored rounding, as was asked for: {counted(nominal, 'answer')}: no proof, nor counted as one."
-    if campaign.missing:
-        yield f"Not run yet: {campaign.missing:,} of the campaign's {campaign.asked:,} queries. Run it again."
-    if reported.errors:
-        yield f"Ended in an error: {counted(len(reported.errors), 'answer')}, shown here and not counted as certified."
-    if predicted := sum(one.label_predicted for one in reported.profiles):
-        yield f"No label came with the image: {counted(predicted, 'answer')}, about what the network predicts for it."
 
 
 def confidence(samples: int) -> list[tuple[float, float]]:

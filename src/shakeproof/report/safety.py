@@ -17,7 +17,6 @@ from typing import Any
 import shakeproof
 from shakeproof.campaign import StoredError, StoredProfile
 from shakeproof.certificate import written_kernels
-from shakeproof.claim import REASONS
 from shakeproof.report import recheck
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
@@ -338,7 +337,7 @@ def _undecided(reported: Reported, found: Rows) -> dict[str, Any]:
 def _why(one: StoredProfile) -> str:
     if one.said["rounding"] == "nominal":
         return "rounding was not looked at, as was asked for"
-    return REASONS[one.said["reason"]].sentence if one.said["reason"] else "nothing was proved"
+    return one.record.why
 
 
 def _assumptions(reported: Reported, found: Rows) -> dict[str, Any]:

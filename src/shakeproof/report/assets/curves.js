@@ -153,7 +153,7 @@ class MarginChart {
   spoken() {
     const proved = this.answer.profile.filter((part) => part.proved),
       parts = proved.map((part) => `${part.words} from ${plain(part.from)} to ${plain(part.to)}`);
-    return `Margin against strength. ${this.answer.told}. ${parts.length ? "Proved to win: " + parts.join(", ") : ""}`;
+    return `Margin against strength. ${this.answer.sentence}. ${parts.length ? "Proved to win: " + parts.join(", ") : ""}`;
   }
 
   key() {

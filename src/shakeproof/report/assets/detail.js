@@ -36,7 +36,7 @@ class Detail {
     this.chart = curve || answer.profile.length ? new MarginChart(answer, curve, point) : null;
     this.body.replaceChildren(
       el("h3", {}, name(answer.imageWords)),
-      el("p", { class: "verdict" }, chip(answer.status), " ", name(kind.words), " — ", name(answer.told)),
+      el("p", { class: "verdict" }, chip(answer.status), " ", name(kind.words), " — ", name(answer.sentence)),
       this.report.models.length > 1
         ? el("p", { class: "dim" }, "Network: ", name(this.report.models[answer.model].name))
         : "",

@@ -8,6 +8,31 @@ function shortened(names) {
   return names.map((own) => own.slice(shared.length));
 }
 
+/* The class that wins where the label loses first; null where it was not shown to lose. */
+function winnerInstead({ status, lost, predicted, label, profile, counterexample }) {
+  if (lost === null || status === "misclassified") return lost === null ? null : predicted;
+  return (profile.find((part) => part.class !== label) ?? counterexample)?.class ?? null;
+}
+
+const bracketed = (low, high) =>
+  high - low < 1e-6
+    ? low.toFixed(9)
+    : low > 0
+      ? `${low.toFixed(6)} to ${high.toFixed(6)}`
+      : `at most ${high.toFixed(6)}`;
+
+/* What was found, in words. */
+function sentence({ status, strength, counterexample, why, reached, lost, labelWords, predictedWords }) {
+  const several = (z) => [z].flat().join(", ");
+  if (status === "misclassified") return `${predictedWords ?? "no class"} wins at strength 0, not ${labelWords}`;
+  if (status === "safe") return `${labelWords} wins at every strength up to ${several(strength)}`;
+  if (status === "unsafe")
+    return Array.isArray(strength)
+      ? `${labelWords} loses at strength ${several(counterexample?.strength ?? lost)}`
+      : `${labelWords} loses, critical strength ${bracketed(reached, lost)}`;
+  return why + (reached > 0 ? `; ${labelWords} wins up to strength ${down(reached, 6)}` : "");
+}
+
 /* What the page says of an answer in several places, worked out once. */
 function prepared(report) {
   const called = (model, number) =>
@@ -31,7 +56,7 @@ function prepared(report) {
       reached,
       labelWords: called(answer.model, answer.label) ?? "no label",
       predictedWords: called(answer.model, answer.predicted),
-      rival: called(answer.model, answer.rival),
+      rival: called(answer.model, winnerInstead(answer)),
       imageWords: pictures[answer.image],
       briefly: wrong
         ? "at 0"
@@ -43,6 +68,7 @@ function prepared(report) {
               : "open"
             : down(where),
     });
+    answer.sentence = sentence(answer);
     answer.found = [
       answer.imageWords,
       report.perturbations[answer.perturbation].words,
@@ -69,7 +95,7 @@ function controls(report, changed) {
       report.answers.map((answer) => answer.end),
       0,
     ) || 1;
-  const state = { z: Math.min(report.strength, end), model: "" };
+  const state = { z: Math.min(largest(report.strengths, 0), end), model: "" };
   const output = el("output", { for: "z" }, plain(state.z));
   const range = el("input", {
     type: "range",
