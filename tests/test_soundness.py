@@ -265,6 +265,14 @@ def test_what_cancels_where_nobody_looks(tmp_path, number):
     assert tally.wrong_safe == 0
 
 
+@pytest.mark.parametrize("number", [117, 251, 446, 538], ids=["needles", "copies", "cancellation", "far-from-zero"])
+def test_nothing_is_claimed_that_float64_alone_says(tmp_path, number):
+    """The ends of proved intervals and of brackets, and that a label loses at strength 0."""
+    tally, _ = Suite(in_process(), tmp_path, ["--threads", "1", "--timeout", "5"]).run(*made(777, number), number)
+    assert tally.wrong == 0
+    assert tally.safe + tally.unsafe > 0
+
+
 def test_a_liar_is_caught(tmp_path):
     """A command that says safe to everything."""
     liar = tmp_path / "liar.py"

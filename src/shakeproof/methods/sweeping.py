@@ -36,7 +36,7 @@ from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.replay import compared, places, witnessed
+from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
@@ -372,9 +372,12 @@ class Batch(Proving):
             return nearest
 
     def loses(self, number: int, z: Sequence[float] | NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether the label provably loses at some strengths."""
+        """Whether the label provably loses at some strengths; in float32, one evaluation is enough: the runtime's."""
         if not len(z):
             return np.empty(0, bool)
+        if self.settings.arithmetic == "float32":
+            at = torch.tensor(z, dtype=torch.float64).view(-1, 1)
+            return fails(self.network, self.queries[number].obligations[0], at)
         numbers, strengths = np.full(len(z), number), np.asarray(z, dtype=np.float64)
         scores = self.scores(numbers, strengths, self.budget if len(z) > 1 else UNLIMITED)
         scores[:, self.labels[number]] = -np.inf
