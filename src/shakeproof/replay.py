@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -58,56 +59,57 @@ def _beside(
 ) -> list[Comparison]:
     """The same, all at once."""
     inputs = np.concatenate([obligation.inputs.given(at) for obligation, at in places])
-    ends = np.cumsum([len(at) for _, at in places])[:-1]
+    ends = [0, *np.cumsum([len(at) for _, at in places]).tolist()]
     theirs, scores = network.reference(inputs), evaluate(torch.from_numpy(inputs).double())
-    abouts = [obligation.property for obligation, _ in places]
-    parts = torch.tensor_split(scores, torch.from_numpy(ends))
-    claims = [_Claim(network, about, own) for about, own in zip(abouts, parts, strict=True)]
+    parts = [slice(start, end) for start, end in pairwise(ends)]
+    claims = [_Claim(network, own.property, scores[part]) for (own, _), part in zip(places, parts, strict=True)]
     margin = np.concatenate([claim.margin for claim in claims])
 
-    def noise(within: Floats) -> Floats:
-        split = np.split(within, ends)
-        return np.concatenate([claim.noise(own) for claim, own in zip(claims, split, strict=True)])
+    def noise(within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        found = [claim.noise(within[part]) for claim, part in zip(claims, parts, strict=True)]
+        return np.concatenate([own for own, _ in found]), np.concatenate([known for _, known in found])
 
-    def knows_winner(within: Floats) -> NDArray[np.bool_]:
-        split = np.split(within, ends)
-        return np.concatenate([claim.knows_winner(own) for claim, own in zip(claims, split, strict=True)])
+    def tells(within: Floats) -> NDArray[np.bool_]:
+        taken, knows_winner = noise(within)
+        return telling(margin, taken) & knows_winner
 
-    disagreement, within = network.beside(
-        scores, theirs, inputs, lambda within: telling(margin, noise(within)) & knows_winner(within)
-    )
-    fails = [about.fails(own) for about, own in zip(abouts, np.split(theirs, ends), strict=True)]
-    columns = margin, disagreement, noise(within), knows_winner(within)
-    leads, shares, noises, known = (np.split(column, ends) for column in columns)
-    strengths = [
-        at[:, 0].numpy() if isinstance(own.inputs, InputPath) and at.shape[1] == 1 else np.full(len(at), np.nan)
-        for own, at in places
+    disagreement, within = network.beside(scores, theirs, inputs, tells)
+    taken, knows_winner = noise(within)
+    return [
+        Comparison(
+            margin=margin[part],
+            fails=own.property.fails(theirs[part]),
+            disagreement=disagreement[part],
+            noise=taken[part],
+            knows_winner=knows_winner[part],
+            strength=at[:, 0].numpy() if _is_line(own, at) else np.full(len(at), np.nan),
+        )
+        for (own, at), part in zip(places, parts, strict=True)
     ]
-    return [Comparison(*own) for own in zip(leads, fails, shares, noises, known, strengths, strict=True)]
+
+
+def _is_line(obligation: Obligation, at: Tensor) -> bool:
+    return isinstance(obligation.inputs, InputPath) and at.shape[1] == 1
 
 
 class _Claim:
     """What a property says of a network's scores (n, classes): its margins, and what noise may take from them."""
 
     def __init__(self, network: Network, about: Property, scores: Tensor) -> None:
-        self.network, self.about, self.scores = network, about, scores
+        self.network, self.about, self.scores = network, about, scores.numpy()
         self.meant = (scores if about.compares_only else network.with_softmax(scores)).numpy()
         self.margin = about.margin(self.meant)
 
-    def noise(self, within: Floats) -> Floats:
-        if not self.about.compares_only:
-            within = self.network.in_outputs(within, self.scores)
+    def noise(self, within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        """What it takes from the margins; and whether it takes only a small share of the lead of whoever wins."""
+        winner = self.scores.argmax(1)
+        away = np.where(np.arange(self.scores.shape[1]) == winner[:, None], -within, within)
+        lead = margins(self.scores, winner)
         with np.errstate(invalid="ignore"):  # margins that are infinite, or no numbers
-            return self.margin - self.about.margin(self.meant, within)
-
-    def knows_winner(self, within: Floats) -> NDArray[np.bool_]:
-        """Whether noise takes only a small share of the lead of the class that wins."""
-        scores = self.scores.numpy()
-        winner = scores.argmax(1)
-        off = np.where(np.arange(scores.shape[1]) == winner[:, None], -within, within)
-        with np.errstate(invalid="ignore"):
-            lead = margins(scores, winner)
-            return np.asarray(lead - margins(scores + off, winner) <= SHARE * lead)
+            knows_winner = lead - margins(self.scores + away, winner) <= SHARE * lead
+            if not self.about.compares_only:
+                within = self.network.in_outputs(within, torch.from_numpy(self.scores))
+            return self.margin - self.about.margin(self.meant, within), knows_winner
 
 
 def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:

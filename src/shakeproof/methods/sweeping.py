@@ -355,7 +355,7 @@ class Batch(Proving):
         if loss == 0:  # misclassified, or nothing is known
             return None
         known = [] if proved is None else [proved]
-        if witness is not None:
+        if witness is not None and not (proved is not None and loss is not None and proved - loss <= CLOSE):
             strengths = witness.strengths or ()
             tried = [*self.probed.get(number, ()), *strengths] if witness.replayed else []
             known += [z for z, loses in zip(tried, self.loses(number, tried), strict=True) if loses]
