@@ -27,7 +27,6 @@ OTHERWISE = {
     "method": "bounds",
     "tolerance": 1e-3,
     "whole_curve": True,
-    "rounding": "nominal",
     "arithmetic": "float32",
     "pixels": "8bit",
 }
@@ -108,7 +107,7 @@ def test_a_question_has_one_digest_wherever_it_is_asked(demo_network, tmp_path):
         keep(tmp_path / "s.db", f"label {own}", demo_network, [sp.profile(demo_network, picture, BLUR)], SETTINGS)
         with Store.open(tmp_path / "s.db") as store:
             assert (asked,) in store.connection.execute("SELECT question FROM queries").fetchall()
-        for change in ({"method": "bounds"}, {"rounding": "nominal"}):
+        for change in ({"method": "bounds"}, {"tolerance": 1e-3}):
             other = replace(SETTINGS, **change)
             assert question(demo_network, query, SETTINGS) != question(demo_network, query, other)
         assert question(demo_network, query, SETTINGS) == question(demo_network, query, replace(SETTINGS, memory=1.0))

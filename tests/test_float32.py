@@ -117,15 +117,6 @@ def test_curves_are_refused():
         sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", label=0, arithmetic="float32")
 
 
-def test_nominal_says_so():
-    network = network_of(Dense(0), 1, 3, 3)
-    result = sp.profile(network, np.full((1, 3, 3), 0.3), "box-blur:size=3", rounding="nominal")
-    assert result.rounding == result.to_json()["rounding"] == "nominal"
-    assert np.isnan(result.curve.error).all()
-    with pytest.raises(sp.ShakeproofError, match="nominal"):
-        sp.profile(network, np.zeros((1, 3, 3)), "box-blur:size=3", rounding="nominal", arithmetic="float32")
-
-
 # -- networks that a hostile reader built -----------------------------------------------------------------------------
 
 

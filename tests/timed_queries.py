@@ -87,7 +87,6 @@ def questions(files: dict[str, str]) -> Iterator[tuple[str, float, Question]]:
     for name in ("branching", "deep", "wide"):
         yield f"{name}, float32", 0.3, along(modules[name], arithmetic="float32")
         yield f"{name}, every piece", 0.3, along(modules[name], whole_curve=True)
-        yield f"{name}, nominal", 0.3, along(modules[name], rounding="nominal")
     for name, module in modules.items():
         if name != "jumps":
             network = loaded(module)

@@ -13,20 +13,20 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import nobody
-from shakeproof.errors import InputError, kind_of
+from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.methods import (
-    Expected,
     SweptWindow,
     answer_by_enumeration,
     answer_by_splitting,
     answer_by_sweep,
     begun_by,
+    expected,
     lines_at_once,
 )
 from shakeproof.network import Deployed, Graph, Network, load, load_deployed
 from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
 from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
-from shakeproof.result import Result
+from shakeproof.result import Expected, Result
 from shakeproof.settings import Method, Options, Settings
 from shakeproof.verdict import Reason
 from shakeproof.vnnlib import Specification, read_specification
@@ -295,7 +295,15 @@ def _answered_together(
         if number not in alone and result.reason is Reason.TIMEOUT:
             with torch.inference_mode():
                 (result,) = answer_by_sweep(network, [query], settings, nobody, [begun_by(result)])
-        yield result
+        yield _with_pictures(network, result, settings) if result.reason is Reason.ROUNDING else result
+
+
+def _with_pictures(network: Network, result: Result, settings: Settings) -> Result:
+    """Where float64 cannot tell, the question about 8-bit pictures can: with what that takes, if it can be asked."""
+    try:
+        return replace(result, as_pictures=expected(network, result.query, replace(settings, pixels="8bit")))
+    except ShakeproofError:
+        return result
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:

@@ -208,7 +208,7 @@ class Swept(Proof):
     """A curve of the scores along a path from 0 to `end`, and what is proved of the label's margin along it.
 
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
-    may have done (but for a `nominal` one); none where nobody looked. A curve of one row has one. Within a piece that
+    may have done; none where nobody looked. A curve of one row has one. Within a piece that
     is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found. About so many
     pieces are `left` behind the curve. The errors of a curve are about real numbers: where the question is about every
     `float32` evaluation, `lower` alone proves something.
@@ -221,7 +221,6 @@ class Swept(Proof):
     reached: float = 0.0
     lost: float | None = None
     timed_out: bool = False
-    nominal: bool = False
     left: float | None = None
     float32: bool = False
 
@@ -277,7 +276,7 @@ class Swept(Proof):
 
     def _proved_winners(self) -> tuple[Interval, ...]:
         """Which class provably wins where, in order. Rounding leaves something open next to every flip."""
-        if self.nominal or not len(self.lower):
+        if not len(self.lower):
             return ()
         z, pieces = self.curve.z, np.flatnonzero(self.lower > 0)
         if len(pieces) == len(self.lower):

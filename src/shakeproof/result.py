@@ -45,7 +45,7 @@ class Result:
     """The answer to a query. It has no field for the verdict: that is what the one judge makes of the evidence.
 
     `model` and `identity` name the network, `predicted` is the class that it gives to the image (or the middle of a
-    box); None where its scores are not finite.
+    box); None where its scores are not finite. `as_pictures` is what the question about 8-bit pictures would take.
     """
 
     model: str
@@ -54,6 +54,7 @@ class Result:
     evidence: Evidence
     predicted: int | None
     seconds: float
+    as_pictures: Expected | None = None
 
     def __post_init__(self) -> None:
         """Evidence is about the query, or there is no result."""
@@ -93,12 +94,6 @@ class Result:
     @property
     def method(self) -> str:
         return self.evidence.proofs[0].method if self.evidence.proofs else "bounds"
-
-    @property
-    def rounding(self) -> str:
-        """Whether every proof here has allowed for rounding, or a nominal one was asked for."""
-        nominal = any(isinstance(proof, Swept) and proof.nominal for proof in self.evidence.proofs)
-        return "nominal" if nominal else "rigorous"
 
     @property
     def arithmetic(self) -> str:
@@ -212,12 +207,13 @@ class Result:
             min_margin=self.min_margin,
             method=self.method,
             pieces=self.pieces,
-            rounding=self.rounding,
+            rounding="rigorous",
             arithmetic=self.arithmetic,
             reason=self.reason,
             seconds=round(self.seconds, 6),
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             rest=self.rest,
+            as_pictures=self.as_pictures,
             comparison=self.noise,
         )
 
@@ -260,6 +256,22 @@ class Rest:
 
     def __str__(self) -> str:
         return f"about {spoken_time(self.seconds)} more at {_short(self.pieces_per_second)} pieces a second"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known before 8-bit pictures are run: how many there are, and about how long it takes to run them here.
+
+    The number is an estimate if the pictures are too many to be `counted` before.
+    """
+
+    pictures: int
+    seconds: float
+    counted: bool = True
+
+    def __str__(self) -> str:
+        seconds = f"{self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
+        return f"{'' if self.counted else 'about '}{self.pictures} pictures, about {seconds}"
 
 
 @dataclass(frozen=True)
@@ -310,6 +322,7 @@ class Record:
     deployment: Deployment | None = None
     rest: Rest | None = None
     comparison: Noise | None = None
+    as_pictures: Expected | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -334,8 +347,7 @@ class Record:
                 return f"{loses}, critical strength {bracketed(self.critical_strength)}"
             return loses + _at(self.counterexample.strength if self.counterexample else None, " at strength ")
         if self.status is Status.SAFE:
-            but = " (rounding was not looked at)" if self.rounding == "nominal" else ""
-            return wins + _at(self.strength, " at every strength up to ") + but
+            return wins + _at(self.strength, " at every strength up to ")
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
         return self.why + reached
 
@@ -344,7 +356,8 @@ class Record:
         """Why it is undecided, and what the rest would take."""
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
         noise = "" if self.comparison is None else f" ({self.comparison})"
-        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest
+        other = "" if self.as_pictures is None else f"; --pixels 8bit would decide it: {self.as_pictures}"
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest + other
 
     @cached_property
     def claim(self) -> Claim:
@@ -368,7 +381,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        seldom = {name: plain.pop(name) for name in ("rest", "deployment", "comparison")}
+        seldom = {name: plain.pop(name) for name in ("rest", "deployment", "comparison", "as_pictures")}
         plain |= {name: asdict(value) for name, value in seldom.items() if value is not None}
         found = self.counterexample
         plain |= {
@@ -396,6 +409,7 @@ class Record:
                 "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
                 "rest": Rest(**said["rest"]) if said.get("rest") else None,
                 "comparison": Noise(**said["comparison"]) if said.get("comparison") else None,
+                "as_pictures": Expected(**said["as_pictures"]) if said.get("as_pictures") else None,
                 "profile": tuple(  # answers of earlier versions do not say what is proved
                     Interval(part["from"], part["to"], part["class"], part.get("proved", False))
                     for part in said["profile"]

@@ -11,7 +11,6 @@ from shakeproof.enumeration import HalfRule
 from shakeproof.errors import InputError
 
 Method = Literal["auto", "exact", "bounds"]
-Rounding = Literal["rigorous", "nominal"]
 Arithmetic = Literal["real", "float32"]
 Pixels = Literal["real", "8bit", "8bit,rounding=half-up"]
 
@@ -26,7 +25,6 @@ class Options(TypedDict, total=False):
     method: Method
     tolerance: float
     whole_curve: bool
-    rounding: Rounding
     arithmetic: Arithmetic
     pixels: Pixels
 
@@ -38,8 +36,8 @@ class Settings:
     `tolerance` is how closely bounds pin down a critical strength; the exact method needs none. `whole_curve` makes it
     enumerate every piece, even where bounds settle who wins.
 
-    `rounding` is enclosed in every proof, unless a nominal answer of the exact method is asked for. `arithmetic` is
-    what a proof is about: the network in real numbers, or every float32 evaluation of it, in any order of summation.
+    `arithmetic` is what a proof is about: the network in real numbers, or every float32 evaluation of it, in any order
+    of summation. What rounding may have done is part of every proof.
 
     `pixels` that have 8 bits are run picture by picture.
     """
@@ -51,7 +49,6 @@ class Settings:
     method: Method = "auto"
     tolerance: float = 1e-4
     whole_curve: bool = False
-    rounding: Rounding = "rigorous"
     arithmetic: Arithmetic = "real"
     pixels: Pixels = "real"
 
@@ -73,11 +70,7 @@ class Settings:
             raise InputError(f"the tolerance must be between 0 and 1, not {self.tolerance}")
         if self.method not in ("auto", "exact", "bounds"):
             raise InputError(f"the method must be auto, exact or bounds, not {self.method!r}")
-        if self.rounding not in ("rigorous", "nominal"):
-            raise InputError(f"rounding must be rigorous or nominal, not {self.rounding!r}")
         if self.arithmetic not in ("real", "float32"):
             raise InputError(f"the arithmetic must be real or float32, not {self.arithmetic!r}")
         if self.pixels not in ("real", "8bit", "8bit,rounding=half-up"):
             raise InputError(f"pixels must be real, 8bit or 8bit,rounding=half-up, not {self.pixels!r}")
-        if (self.rounding, self.arithmetic) == ("nominal", "float32"):
-            raise InputError("nominal rounding ignores what float32 does; ask for one of the two")

@@ -183,7 +183,7 @@ SHOWN = {
     "the first sentence": lambda said: said.update(lead="2" + said["lead"]),
     "its end": lambda said: said.update(lead=said["lead"].replace(" seconds", "1 seconds")),
     "a notice": lambda said: said["notices"].append("All is well."),
-    "a notice left out": answer(0, rounding="nominal"),
+    "a notice left out": answer(0, label_predicted=True),
     "a confidence band": lambda said: said["bands"]["1"][1].__setitem__(0, 0.9),
     "a confidence band's upper end": lambda said: said["bands"]["1"][0].__setitem__(1, 0.9),
     "no confidence band": lambda said: said["bands"].clear(),

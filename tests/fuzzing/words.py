@@ -51,7 +51,7 @@ VALUES = (
     ),
     *("a\nb", "\udcff", "x.npy", "m.onnx", "d.npz", "k.npy", "x.bmp", "d.npz@", "d.npz@9", "d.npz@-1", "d.npz@0:0"),
     *("d.npz@0:9:2", "d.npz@0:2:0", "d.npz@x.png", "*.np?", "[", "*", ".", "..", "~", "missing.png", "/dev/null"),
-    *("pipe", "a-folder", "out-pipe.png", "loop", "cpu", "meta", "cuda", "cpu:7", "mps", "exact", "bounds", "nominal"),
+    *("pipe", "a-folder", "out-pipe.png", "loop", "cpu", "meta", "cuda", "cpu:7", "mps", "exact", "bounds"),
     *("float32", "imagenet", "half", "rgb", "nearest", "4,nearest", "4,4,bicubic", "1,4,4", "1,1,16", "16,1,1", "y"),
 )
 # What perturbations become.

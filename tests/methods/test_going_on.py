@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -153,22 +152,6 @@ def test_what_is_kept_is_the_same_or_refused(demo_network):
 
 def _flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-def test_a_row_within_the_last_piece_is_on_its_chord():
-    z, scores = np.array([0.0, 0.1, 0.7]), np.random.default_rng(0).normal(size=(3, 1000)) * 1e6
-    curve = Curve(z, scores, np.array([1e-20, 2e-20]))
-    cut = curve.within_last_piece()
-    assert cut.z[:-1].tolist() == [0.0, 0.1]
-    share = (Fraction(cut.z[-1]) - Fraction(0.1)) / (Fraction(0.7) - Fraction(0.1))
-    sides = zip(*scores[1:].tolist(), strict=True)
-    exactly = [Fraction(a) * (1 - share) + Fraction(b) * share for a, b in sides]
-    off = [float(Fraction(own) - there) for own, there in zip(cut.scores[-1].tolist(), exactly, strict=True)]
-    assert 0 < np.linalg.norm(off) < cut.error[-1] - curve.error[-1]
-    assert cut.error[0] == curve.error[0]
-    assert curve.up_to(0.0).within_last_piece().z.tolist() == [0.0]
-    bridged = Curve(z, scores, curve.error, np.array([False, True]))
-    assert bridged.within_last_piece() is bridged
 
 
 def test_a_chord_from_another_row_is_off_by_what_the_rows_are_apart():

@@ -96,7 +96,7 @@ def assert_same(ones, others) -> None:
         ("motion-blur:size=9,angle=45", {}),
         ("box-blur:size=5", {"whole_curve": True}),
         ("sharpen:size=4,clip=0..1", {}),
-        ("haze:colour=0.2", {"rounding": "nominal"}),
+        ("haze:colour=0.2", {}),
         ("box-blur:size=3", {"arithmetic": "float32"}),
     ],
 )

@@ -29,7 +29,7 @@ TABLES = {
     "preprocessing": ("file", "colour", "resize", "resample", "crop", "scale", "mean", "std"),
     "network": ("image_shape", "output_name", "classes"),
     "analysis": (
-        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic", "rounding"),
+        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic"),
         *("whole_curves", "device", "windows"),
     ),
     "requirement": ("id", "text"),
@@ -182,7 +182,7 @@ class _Reader:
             key: self.value(said, key, kind, None)
             for key, kind in (
                 *((key, float) for key in ("timeout", "memory", "tolerance")),
-                *((key, str) for key in ("method", "pixels", "arithmetic", "rounding", "device")),
+                *((key, str) for key in ("method", "pixels", "arithmetic", "device")),
                 ("whole_curves", bool),
             )
             if key in said

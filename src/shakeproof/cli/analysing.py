@@ -111,7 +111,7 @@ def _run(
     """Make queries, answer them, and show each answer as soon as it is known."""
     outputs.check()
     kernels = parsed(perturbations, strength, outputs.plot)
-    settings = settings_from(stop_early, outputs.plot is not None, **how)
+    settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **how)
     if perturbations:
         asked = perturbed_pictures(model, images, kernels, strength, given, deployed=settings.halves is not None)
     else:

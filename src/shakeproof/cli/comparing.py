@@ -63,7 +63,6 @@ def compare(
         whole_curve=plot is not None,
         method="auto",
         tolerance=1e-4,
-        rounding="rigorous",
         arithmetic="real",
         **how,
     )

@@ -13,7 +13,7 @@ from shakeproof.errors import InputError
 from shakeproof.files import check_regular, try_writing
 
 if TYPE_CHECKING:
-    from shakeproof.settings import Arithmetic, Method, Pixels, Rounding, Settings
+    from shakeproof.settings import Settings
 
 PICTURES = (".png", ".svg")
 
@@ -54,8 +54,6 @@ PROVING = (
                  help="Exact needs one strength and a piecewise-linear network; bounds take any."),
     click.option("--tolerance", type=float, default=1e-4, show_default=True,
                  help="How closely bounds pin down a critical strength."),
-    click.option("--rounding", type=click.Choice(["rigorous", "nominal"]), default="rigorous", show_default=True,
-                 help="Nominal answers of the exact method ignore float64 rounding, and are no proof."),
     click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
                  help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
                  " of summation (but not by Winograd's method or in TF32)."),
@@ -102,34 +100,12 @@ def comparing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(command, (*WORK, PLOT, *PRINTED))
 
 
-def settings_from(
-    stop_early: bool,
-    whole_curve: bool,
-    timeout: float | None,
-    memory: float,
-    threads: int | None,
-    device: str,
-    method: Method,
-    tolerance: float,
-    rounding: Rounding,
-    arithmetic: Arithmetic,
-    pixels: Pixels,
-) -> Settings:
+def settings_from(threads: int | None, device: str, **options: Any) -> Settings:
+    """Of the options that have the names of settings."""
     import_engines()
     from shakeproof.settings import Settings
 
-    settings = Settings(
-        timeout,
-        memory,
-        stop_early,
-        usable_device(device),
-        method,
-        tolerance,
-        whole_curve,
-        rounding,
-        arithmetic,
-        pixels,
-    )
+    settings = Settings(device=usable_device(device), **options)
     if threads:
         import torch
 

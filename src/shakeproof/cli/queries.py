@@ -18,11 +18,11 @@ from shakeproof.memory import give_back
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
     from shakeproof.images import Image, Source
-    from shakeproof.methods import Expected, SweptWindow
+    from shakeproof.methods import SweptWindow
     from shakeproof.network import Deployed, Network
     from shakeproof.perturbation import AnyKernel, Perturbation
     from shakeproof.query import Query
-    from shakeproof.result import Result
+    from shakeproof.result import Expected, Result
     from shakeproof.settings import Settings
 
 # Queries are made for as many pictures at once as their paths fit into so many bytes.

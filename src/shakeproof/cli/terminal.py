@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from shakeproof.comparing import Compared
-    from shakeproof.methods import Expected
     from shakeproof.query import Query
-    from shakeproof.result import Result
+    from shakeproof.result import Expected, Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 # How the arguments that errors speak of are typed here.

@@ -3,7 +3,6 @@
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
-from shakeproof.exact.precise import Inputs, Normal, Precise
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
 from shakeproof.exact.sharing import WORTH_SHARING, Helpers, Work, counted, job_cost, lines_by_work
@@ -15,12 +14,9 @@ __all__ = [
     "Bridge",
     "Curve",
     "Helpers",
-    "Inputs",
     "Least",
     "Lines",
-    "Normal",
     "Piece",
-    "Precise",
     "RationalNetwork",
     "Work",
     "assemble",

@@ -67,18 +67,6 @@ class Curve:
         lead = None if self.lead is None else self.lead[:segments]
         return Curve(self.z[:count], self.scores[:count], self.error[:segments], self.bridged[:segments], lead)
 
-    def within_last_piece(self) -> Curve:
-        """Up to the middle of the last piece, with a row that is read off its chord; as it is if it ends otherwise."""
-        if len(self.z) < 2 or self.bridged[-1] or self.lead is not None:
-            return self
-        middle = float((self.z[-2] + self.z[-1]) / 2)
-        if not self.z[-2] < middle < self.z[-1]:
-            return self
-        error = self.error.copy()
-        error[-1] += READ_OFF * UNIT * np.linalg.norm(self.scores[-2:], axis=1).max()
-        scores = np.concatenate([self.scores[:-1], self.at(np.array([middle]))])
-        return Curve(np.append(self.z[:-1], middle), scores, error, self.bridged)
-
     @property
     def pieces(self) -> int:
         """How many linear pieces were enumerated."""

@@ -13,7 +13,6 @@ lost. A window's rows are only computed when its turn comes, so memory holds at 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,14 +80,6 @@ class Window(NamedTuple):
     error: Tensor
 
 
-class OtherArithmetic(ABC):
-    """Chords that are not of float64 numbers, and swept in a way of their own."""
-
-    @abstractmethod
-    def sweep(self, lines: Lines, budget: Budget, is_open: Callable[[], Tensor] | None) -> Iterator[Piece]:
-        """What `sweep` gives."""
-
-
 def sweep(
     graph: Graph,
     lines: Lines,
@@ -102,9 +93,6 @@ def sweep(
     for a mask of the lines that still matter; what is left of the others is dropped. Without `chords`, errors are not
     looked at, and NaN.
     """
-    if isinstance(chords, OtherArithmetic):
-        yield from chords.sweep(lines, budget, is_open)
-        return
     longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
     z = torch.stack([lines.start, lines.end], 1).flatten()

@@ -2,13 +2,12 @@
 picture run where pictures have 8 bits.
 """
 
-from shakeproof.methods.enumerating import Expected, Runner, answer_by_enumeration, expected
+from shakeproof.methods.enumerating import Runner, answer_by_enumeration, expected
 from shakeproof.methods.splitting import answer_by_splitting
 from shakeproof.methods.sweeping import answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
 from shakeproof.methods.windows import SweptWindow, begun_by
 
 __all__ = [
-    "Expected",
     "Runner",
     "SweptWindow",
     "answer_by_enumeration",

@@ -56,7 +56,6 @@ class Edges:
         sides: Sequence[Side] = SIDES,
     ) -> None:
         self.batch, self.curves, self.losses, self.proved, self.sides = batch, curves, losses, proved, sides
-        self.nominal = batch.settings.rounding == "nominal"
 
     @property
     def wanted(self) -> list[int]:
@@ -123,8 +122,8 @@ class Edges:
         if not low + high:
             return []
         numbers = np.repeat([*before, *after], len(widths))
-        scores, error = self.batch.evaluated(numbers, np.concatenate(low + high), self.batch.budget.closing)
-        own = (2**0.5 * error + 4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(widths))
+        scores = self.batch.scores(numbers, np.concatenate(low + high), self.batch.budget.closing)
+        own = (4 * UNIT * np.abs(scores).max(1)).reshape(-1, len(widths))
         direct = margins(scores, self.batch.labels[numbers]).reshape(-1, len(widths))
         scores[np.arange(len(numbers)), self.batch.labels[numbers]] = -np.inf
         rivals = scores.argmax(1).reshape(direct.shape)
@@ -137,7 +136,7 @@ class Edges:
     def before(self, number: int, z: Floats, direct: Floats, own: Floats) -> Edge:
         """That the label wins up to a strength: on the pieces before it, and on what is left of one.
 
-        `own` is what direct evaluation may be off by itself, where the curve is known better than that.
+        `own` is what taking the difference of scores may be off by.
         """
         curve = self.curves[number]
         piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
@@ -145,15 +144,14 @@ class Edges:
         # before that piece it is known already, and behind it nothing is proved
         margin = np.where(piece == self.unproved(number), margin, -np.inf)
         # the chord is within one error of the margin at either end, and so is the margin of the chord in between
-        sure = margin > (0.0 if self.nominal else 3 * np.maximum(self.off(curve, piece), own))
+        sure = margin > 3 * np.maximum(self.off(curve, piece), own)
         return Edge(number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
 
     def after(self, number: int, z: Floats, direct: Floats, own: Floats, rivals: Numbers) -> Edge:
         """That the label loses at a strength, or ties."""
         curve = self.curves[number]
         off = np.maximum(self.off(curve, np.searchsorted(curve.z, z) - 1), own)
-        sure = direct <= 0 if self.nominal else direct < -off
-        return Edge(number, z, z, rivals, np.where(direct == 0, TIED, -direct), sure)
+        return Edge(number, z, z, rivals, np.where(direct == 0, TIED, -direct), direct < -off)
 
     def off(self, curve: Curve, piece: NDArray[Any]) -> Floats:
         """What a margin, on a piece of a curve or evaluated there, is off by at most."""

@@ -21,7 +21,7 @@ from shakeproof.network import Deployed, Deployment, Runtime
 from shakeproof.perturbation import Perturbation, as_whole
 from shakeproof.property import margins
 from shakeproof.query import Query
-from shakeproof.result import Result
+from shakeproof.result import Expected, Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
@@ -34,22 +34,6 @@ TELLING = 0.1
 # A pixel's path takes so much memory at most while it is worked out in whole numbers.
 PIXEL_BYTES = 512
 WHITE = np.float32(255)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What is known before pictures are run: how many there are, and about how long it takes to run them all here.
-
-    The number is an estimate if the pictures are too many to be `counted` before.
-    """
-
-    pictures: int
-    seconds: float
-    counted: bool = True
-
-    def __str__(self) -> str:
-        seconds = f"{self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
-        return f"{'' if self.counted else 'about '}{self.pictures} pictures, about {seconds}"
 
 
 def answer_by_enumeration(

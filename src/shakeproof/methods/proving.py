@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads, usual_shortfall
 from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.evidence import SLACK
-from shakeproof.exact import Curve, Least, Precise, RationalNetwork
+from shakeproof.exact import Curve, Least, RationalNetwork
 from shakeproof.methods.edges import TIED
 from shakeproof.methods.evaluation import Evaluation
 from shakeproof.network import Network
 from shakeproof.query import Query
 from shakeproof.settings import Settings
 
-# A curve and direct evaluation may be so far apart, as a share of the scores, where rounding was not looked at.
-NOMINAL = 1e-9
+# A curve and direct evaluation may be so far apart, as a share of the scores, whatever the curve's error is.
+DIRECTLY_OFF = 1e-9
 # In the middle of how many pieces, beside the lowest and the widest, a curve is compared with direct evaluation.
 SPOTS = 3
 # So many terms of sums are added up without rounding for a query, at most: some seconds.
@@ -47,8 +47,6 @@ class Proving(Evaluation):
         Where the sweep's own errors are too large, and what is deployed is float32, each piece is bounded on its own.
         """
         found = [self.by_chords(curve, int(label)) for curve, label in zip(curves, self.labels, strict=True)]
-        if self.settings.rounding == "nominal":
-            return found
         weak: list[tuple[int, int]] = []
         for number, (curve, lower, loss) in enumerate(zip(curves, found, losses, strict=True)):
             ends = np.inf if loss is None else loss
@@ -70,8 +68,6 @@ class Proving(Evaluation):
         least = np.minimum(margin[:-1], margin[1:]) if len(margin) > 1 else margin
         if len(margin) > 1 and margin.min() > 0:  # on a bridge, it is known to be above the smallest of all
             least = np.where(curve.bridged, margin.min(), least)
-        if self.settings.rounding == "nominal":
-            return least
         if len(margin) < 2 or self.settings.arithmetic != "real":
             return np.full(len(least), -np.inf)
         lower: NDArray[np.float64] = least - curve.off
@@ -158,10 +154,8 @@ class Proving(Evaluation):
         for number in dict.fromkeys(owner.tolist()):
             curve, mine = curves[number], owner == number
             error = curve.error[piece[mine]]
-            off = 2 * np.where(np.isnan(error), 0.0, error) + NOMINAL * np.abs(curve.scores).max()
+            off = 2 * np.where(np.isnan(error), 0.0, error) + DIRECTLY_OFF * np.abs(curve.scores).max()
             apart = np.abs(direct[mine] - curve.at(z[mine])).max(1)
-            if not (apart <= off).all() and isinstance(self.chords, Precise):  # float64 may be what is off
-                apart = np.abs(self.evaluated(owner[mine], z[mine])[0] - curve.at(z[mine])).max(1)
             if not (apart <= off).all():
                 found.add(number)
         return found

@@ -20,7 +20,7 @@ from shakeproof.budget import Budget
 from shakeproof.crew import Crew, crew_for, packed, shift
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Witness
-from shakeproof.exact import WORTH_SHARING, Curve, Least, Precise, Work, cores_for, counted, job_cost, lines_by_work
+from shakeproof.exact import WORTH_SHARING, Curve, Least, Work, cores_for, counted, job_cost, lines_by_work
 from shakeproof.methods.edges import SIDES, Side
 from shakeproof.network import Network
 from shakeproof.query import Query
@@ -143,7 +143,7 @@ class Session:
         """
         batch = self.batch
         are_many = len(batch.queries) >= LINES_A_CORE * self.cores
-        return are_many and not (batch.settings.stop_early or batch.begun or isinstance(batch.chords, Precise))
+        return are_many and not (batch.settings.stop_early or batch.begun)
 
     def results(
         self,

@@ -22,7 +22,6 @@ from shakeproof.exact import (
     Least,
     Lines,
     Piece,
-    Precise,
     join,
     pieces_left,
     swept_curves,
@@ -45,6 +44,8 @@ from shakeproof.verdict import Evidence
 PROBES = 32
 # A label is not looked for to lose any closer than this to where it does so on a curve: float32 would not show it.
 CLOSE = 1e-6
+# Errors that grow by less leave something proved in float64.
+GREAT_EFFECT = 1e10
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
@@ -129,21 +130,13 @@ class Batch(Proving):
         for number, own in self.begun.items():
             if not own.curve.covers(0.0, own.end) or not own.end <= float(self.lines.end[number]):
                 raise ProofError("what was swept before is not the beginning of this path")
-            start[number] = self.going_on_from(number)
+            start[number] = own.end
         self.lines = replace(self.lines, start=start)
-
-    def going_on_from(self, number: int) -> float:
-        """Where a sweep goes on that was begun before: at its last row, where a neuron bends; or, with more digits than
-        float64's, within the last piece. They see how far a bend is from the number next to it, and what that may do
-        to the scores is more than can be proved.
-        """
-        own = self.begun[number]
-        return own.within_a_piece().end if isinstance(self.chords, Precise) else own.end
 
     @property
     def enumerates(self) -> bool:
-        """Whether every piece is wanted: bounds that spare some are about real numbers, and of float64's precision."""
-        return self.settings.whole_curve or self.settings.arithmetic != "real" or isinstance(self.chords, Precise)
+        """Whether every piece is wanted: bounds that spare some are about real numbers."""
+        return self.settings.whole_curve or self.settings.arithmetic != "real"
 
     def curves(self, lines: Lines, closed: Sequence[int] = (), helpers: Helpers | None = None) -> list[Curve]:
         """The scores along lines, but for those that are closed, behind what was swept of them before."""
@@ -155,8 +148,7 @@ class Batch(Proving):
         else:  # and it need not be known which digits a sweep takes, which may take long
             found = [Curve(np.empty(0), np.empty((0, self.graph.classes)))] * len(lines)
         for number, own in self.begun.items():
-            before = own if float(lines.start[number]) == own.end else own.within_a_piece()
-            parts = [(0.0, before.end, before.curve), (before.end, float(lines.end[number]), found[number])]
+            parts = [(0.0, own.end, own.curve), (own.end, float(lines.end[number]), found[number])]
             joined = join(parts, self.graph.classes)
             found[number] = joined if joined.z[-1] >= own.end else own.curve
         return found
@@ -171,7 +163,7 @@ class Batch(Proving):
             else:
                 if helpers is None and not self.compares_late:
                     self.compare()  # before anything that takes time; others can begin meanwhile
-                found = self.found([*self.confirmed, *self.hopeless()], helpers, swept, late)
+                found = self.found([*self.confirmed, *self.hopeless(), *self.too_deep], helpers, swept, late)
                 brackets, shown = bracketed(self, found, helpers)
                 self.distrust(found, brackets, range(len(self.queries)))
         curves, first = found.curves, self.first(found)
@@ -185,7 +177,6 @@ class Batch(Proving):
             end = self.path(number).end[0]
             complete = curve.covers(0.0, end)
             label = int(self.labels[number])
-            nominal = self.settings.rounding == "nominal"
             witness = witnesses.get(number)
             lost = self.lost(number, curve, found.losses[number], brackets.loses.get(number), witness)
             unseen = witness is None and found.losses[number] is not None and self.budget.is_late()
@@ -194,8 +185,8 @@ class Batch(Proving):
             left = pieces_left(self.graph, self.lines, number, curve, self.budget.closing) if is_open else None
             wins, lower = brackets.wins.get(number, 0.0), found.proved[number]
             in_float32 = self.settings.arithmetic == "float32"
-            proof = Swept(curve, label, end, lower, wins, lost, timed_out, nominal, left, in_float32)
-            stopped = timed_out or number in self.confirmed
+            proof = Swept(curve, label, end, lower, wins, lost, timed_out, left, in_float32)
+            stopped = timed_out or number in self.confirmed or number in self.too_deep
             evidence = Evidence(
                 needed=1,
                 proofs=(proof,),
@@ -405,6 +396,18 @@ class Batch(Proving):
         doubtful = np.flatnonzero([not (len(own) and np.isfinite(own).all()) for own in begun])
         scores = self.scores(doubtful, np.zeros(len(doubtful)))
         return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
+
+    @cached_property
+    def too_deep(self) -> list[int]:
+        """The lines that need no sweep if only a verdict is asked: at strength 0, float64 may be off by more than the
+        label's lead, so that no proof will come.
+        """
+        if not self.settings.stop_early or self.chords is None or max(self.chords.effects) < GREAT_EFFECT:
+            return []
+        lead = np.array([comparison.margin[:1].max(initial=-np.inf) for comparison in self.comparisons])
+        numbers = np.flatnonzero(lead > 0)
+        bounds = self.leads(numbers, [(0.0, 0.0)] * len(numbers))
+        return [int(number) for number in numbers[~(bounds > 0)]]
 
     def first(self, found: LinesFound) -> NDArray[np.float64]:
         """Class scores at strength 0 (queries, classes): rows of curves, or evaluated where none is to be trusted."""

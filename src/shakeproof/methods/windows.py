@@ -36,11 +36,6 @@ class SweptWindow:
         end = float(self.curve.z[bridged.argmax()])
         return replace(self, end=end, curve=self.curve.up_to(end))
 
-    def within_a_piece(self) -> SweptWindow:
-        """The part up to the middle of the last piece, where no neuron bends."""
-        curve = self.curve.within_last_piece()
-        return replace(self, end=float(curve.z[-1]), curve=curve)
-
     def packed(self, question: str) -> bytes:
         """As bytes, for a question that is known by its digest; one that begins at 0."""
         curve = self.curve

@@ -248,16 +248,11 @@ def notices(covered: Mapping[str, int], answers: Sequence[Row]) -> Iterator[str]
     """What nobody should overlook; `covered` has the counts of the evidence's coverage."""
     refused, less = (covered[f"certificate {how}"] for how in ("refused by the checker", "proves less than is claimed"))
     missing, failed = covered["not run yet"], covered["in this report, ended in an error"]
-    nominal, predicted = (
-        sum(answer[key] == what for answer in answers)
-        for key, what in (("rounding", "nominal"), ("label_predicted", True))
-    )
+    predicted = sum(answer["label_predicted"] for answer in answers)
     if refused:
         yield f"The checker refused {counted(refused, 'certificate')}: see Evidence, and do not rely on them."
     if less:
         yield f"Proved in part: {counted(less, 'certificate')} prove less than is claimed, and are not counted."
-    if nominal:
-        yield f"Ignored rounding, as was asked for: {counted(nominal, 'answer')}: no proof, nor counted as one."
     if missing:
         asked = covered["queries of the campaign"]
         yield f"Not run yet: {missing:,} of the campaign's {asked:,} queries. Run it again."

@@ -17,7 +17,6 @@ from shakeproof.report.names import class_name, critical_text, margin_text
 from shakeproof.result import Result
 
 SENTENCES = {
-    "nominal": "what rounding does in float64 was not looked at, as was asked for: no answer here is a proof",
     "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
     "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
     " or TF32",
@@ -154,8 +153,6 @@ def _qualified(result: Result) -> Iterator[str]:
         first = by_class(result.profile)[0]
         if first.winner == result.query.label and first.end > 0:
             yield f"in float64, not proved: wins up to {first.end:.2g}"
-    if result.rounding == "nominal":
-        yield "nominal"
     if result.arithmetic != "real":
         yield result.arithmetic
     found = result.counterexample
