@@ -69,6 +69,5 @@ def whoever_multiplies(request):
 
 @pytest.fixture
 def float64_only(monkeypatch):
-    """No exact arithmetic, however small a network is, and no more digits, however deep."""
+    """No exact arithmetic, however small a network is."""
     monkeypatch.setattr("shakeproof.exact.rational.MOST_TERMS", -1)
-    monkeypatch.setattr("shakeproof.methods.evaluation.GREAT_EFFECT", float("inf"))

@@ -21,7 +21,6 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof.errors import ProofError
-from shakeproof.methods.sweeping import Batch
 from shakeproof.operators import envelope_breaks
 from shakeproof.perturbation import as_whole
 from shakeproof.vnnlib import robustness
@@ -161,24 +160,8 @@ def test_amplified_rounding_is_no_proof(tmp_path, method):
     tower = lost_in_rounding(1024.0, 6)
     assert all(tower.margin(blurred(Fraction(part, 4))) < -30 for part in range(5))
     result = sp.profile(tower.saved(tmp_path), DOT, BLUR, label=0, method=method)
-    # float64 cannot tell, and the runtime does not show that the label loses from the start
-    assert result.status is sp.Status.UNDECIDED
-    assert result.certified_strength == 0
-
-
-def test_a_wrong_curve_of_twice_the_digits_is_no_proof(tmp_path, monkeypatch):
-    """It is held against numbers with as many digits, where float64 contradicts right ones as well."""
-    network, swept = lost_in_rounding(1024.0, 6).saved(tmp_path), Batch.curves
-
-    def wrong(self, *args):
-        curves = swept(self, *args)
-        for curve in curves:
-            curve.scores[:, 0] += 1000
-        return curves
-
-    monkeypatch.setattr(Batch, "curves", wrong)
-    result = sp.profile(network, DOT, BLUR, label=0)
-    assert result.status is not sp.Status.SAFE
+    # float64 cannot tell; without rounding, the loss is found
+    assert result.status is (sp.Status.UNSAFE if method == "exact" else sp.Status.UNDECIDED)
     assert result.certified_strength == 0
 
 

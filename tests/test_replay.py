@@ -20,7 +20,8 @@ from shakeproof.budget import Budget
 from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
 from shakeproof.exact import Piece
-from shakeproof.methods.sweeping import Batch
+from shakeproof.methods.context import SweepContext
+from shakeproof.methods.counterexamples import shown_in
 from shakeproof.query import fitting
 from shakeproof.replay import compared, places
 from shakeproof.vnnlib import robustness
@@ -241,8 +242,8 @@ def test_a_runtime_that_loses_alone_confirms_nothing():
     losing = Piece(torch.tensor([0]), torch.ones(1), torch.tensor([[0.0, 1.0]]), torch.zeros(1))
     for asked, confirmed in ((other, []), (lost, [0])):
         (query,) = sp.perturbed(asked, [sp.Image("x", torch.from_numpy(image), 0)], BLUR)
-        batch = Batch(asked, [query], sp.Settings(stop_early=True), Budget())
-        assert [*batch.confirm(losing)] == confirmed
+        context = SweepContext.of(asked, [query], sp.Settings(stop_early=True), Budget())
+        assert [number for number, _ in shown_in(context, losing)] == confirmed
 
 
 @pytest.mark.parametrize("kind", ASKED)

@@ -8,9 +8,10 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.methods.edges import Edges
-from shakeproof.methods.nearest import first_proved
-from shakeproof.methods.proving import Proving
+from shakeproof.exact import Curve
+from shakeproof.methods import brackets, counterexamples, leads, sweeping
+from shakeproof.methods.brackets import Brackets, SweptLine, first_proved, loses_after, wins_before
+from shakeproof.methods.leads import Leads
 from shakeproof.replay import fails
 
 PICTURE = next(str(path) for path, _ in demo.images() if "warning.1" in str(path))
@@ -58,8 +59,10 @@ def test_in_float32_arithmetic_a_bracket_ends_where_the_runtime_loses(folded_dem
 
 def test_what_the_runtime_shows_is_no_proof_in_real_numbers(folded_demo, monkeypatch):
     known = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
-    monkeypatch.setattr(Edges, "off", lambda self, curve, piece: np.full(len(piece), np.inf))
-    monkeypatch.setattr(Proving, "leads", lambda self, numbers, *rest, **more: np.full(len(numbers), -np.inf))
+    monkeypatch.setattr(SweptLine, "off", lambda self, piece: np.full(len(piece), np.inf))
+    for module in (brackets, counterexamples, leads, sweeping):
+        nothing = lambda context, numbers, *rest, **more: Leads(np.full(len(numbers), -np.inf), [])  # noqa: E731
+        monkeypatch.setattr(module, "leads", nothing)
     result = sp.profile(folded_demo, PICTURE, BLUR)
     low, high = result.critical_strength
     assert low <= known[0]
@@ -68,7 +71,7 @@ def test_what_the_runtime_shows_is_no_proof_in_real_numbers(folded_demo, monkeyp
 
 def test_between_a_loss_and_a_proof_far_behind_it_proofs_are_tried(folded_demo, monkeypatch):
     known = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
-    monkeypatch.setattr(Edges, "found", lambda self: ({}, {}))
+    monkeypatch.setattr(sweeping, "find_brackets", lambda context, lines, terms: Brackets({}, {}, []))
     low, high = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
     assert low <= known[0]
     assert known[0] < high < known[1] + 1e-6
@@ -100,3 +103,43 @@ def test_a_narrow_stretch_that_fails_is_found_if_it_is_named():
 
 def test_nothing_but_what_is_known_where_nothing_else_fails():
     assert first_proved(Asked((0.9, 0.9)), 0.3, 0.9, np.array([0.95])) == 0.9
+
+
+# -- what is sure without a proof: margins beyond all that rounding may have done --------------------------------------
+
+ERROR = 0.01
+OFF = float(Curve(np.array([0.0, 1.0]), np.zeros((2, 2)), np.array([ERROR])).off[0])
+NOTHING = np.zeros(1)
+
+
+def line(margins: list[float], lower: list[float]) -> SweptLine:
+    """Of one curve whose label, 0, leads by so much at its rows; each piece is off by the same."""
+    scores = np.array([[margin, 0.0] for margin in margins])
+    curve = Curve(np.linspace(0, 1, len(margins)), scores, np.full(len(margins) - 1, ERROR))
+    return SweptLine(0, 0, curve, None, np.array(lower))
+
+
+@pytest.mark.parametrize(("times", "sure"), [(1.1, False), (2.9, False), (3.1, True)])
+def test_a_label_surely_wins_if_row_and_evaluation_are_three_errors_above_nothing(times, sure):
+    """Both may be off, and so may what lies between them: the chord is two from the evaluation, the truth one more."""
+    at_row, evaluated = (line([margin, 0.0], [-1.0]) for margin in (times * OFF, 1.0))
+    assert wins_before(at_row, np.array([0.5]), np.array([1.0]), NOTHING).sure.tolist() == [sure]
+    assert wins_before(evaluated, np.array([0.5]), np.array([times * OFF]), NOTHING).sure.tolist() == [sure]
+
+
+def test_nothing_is_sure_behind_a_piece_that_is_not_proved():
+    behind = wins_before(line([1.0, 1.0, 1.0], [-1.0, 1.0]), np.array([0.25, 0.75]), np.array([1.0, 1.0]), NOTHING)
+    assert behind.sure.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("margin", "sure"), [(-0.9 * OFF, False), (-1.1 * OFF, True), (0.0, False)])
+def test_a_label_surely_loses_if_it_is_an_error_behind(margin, sure):
+    after = loses_after(line([1.0, -1.0], [-1.0]), np.array([0.9]), np.array([margin]), NOTHING, np.array([1]))
+    assert after.sure.tolist() == [sure]
+
+
+def test_what_taking_a_difference_may_be_off_by_counts():
+    own = np.array([1.0])
+    before = wins_before(line([1.0, 1.0], [-1.0]), np.array([0.5]), np.array([0.9]), own)
+    after = loses_after(line([1.0, -1.0], [-1.0]), np.array([0.9]), np.array([-0.9]), own, np.array([1]))
+    assert before.sure.tolist() == after.sure.tolist() == [False]

@@ -5,27 +5,19 @@ from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.lines import swept_curves
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.rest import pieces_left
-from shakeproof.exact.sharing import WORTH_SHARING, Helpers, Work, counted, job_cost, lines_by_work
-from shakeproof.exact.side_by_side import cores_for, threads_for
+from shakeproof.exact.side_by_side import threads_for
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [
-    "WORTH_SHARING",
     "Bridge",
     "Curve",
-    "Helpers",
     "Least",
     "Lines",
     "Piece",
     "RationalNetwork",
-    "Work",
     "assemble",
-    "cores_for",
-    "counted",
     "find_bridges",
-    "job_cost",
     "join",
-    "lines_by_work",
     "longest_window",
     "pieces_left",
     "sweep",

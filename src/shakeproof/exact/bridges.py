@@ -8,7 +8,6 @@ timed: the same query always gives the same pieces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -21,7 +20,6 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import Bridge
-from shakeproof.exact.sharing import Bench, Helpers
 from shakeproof.exact.sweep import Lines, count_breaks
 from shakeproof.network import Graph, bending_values
 from shakeproof.property import margins
@@ -89,24 +87,12 @@ class Bettor:
                 yield Cell(cells[0].line, cells[0].low, cells[-1].high), leader
 
 
-@dataclass(frozen=True, eq=False)
-class CellsJob:
-    """Cells whose leaders are asked for, each with what the label's margin has to be above."""
-
-    cells: Sequence[Cell]
-    lowest: Tensor
-
-    def do(self, bench: Bench, budget: Budget) -> list[int]:
-        return _leaders(bench.graph, bench.lines, self.cells, bench.labels, self.lowest, budget)
-
-
 def find_bridges(
     graph: Graph,
     lines: Lines,
     labels: NDArray[np.int64],
     wanted: Sequence[int],
     budget: Budget,
-    helpers: Helpers | None = None,
 ) -> list[list[Bridge]]:
     """Bridges of each line, in order; only `wanted` lines are looked at, and no cell that might not be done in time.
 
@@ -133,12 +119,7 @@ def find_bridges(
     ):
         cells = [bettors[i].cells[part] for i, part in bets]
         least = lowest[[i for i, _ in bets]]
-        if helpers is None or len(cells) < 2:
-            leaders = _leaders(graph, lines, cells, labels, least, budget)
-        else:
-            step = -(-len(cells) // helpers.cores)
-            jobs = [CellsJob(cells[k : k + step], least[k : k + step]) for k in range(0, len(cells), step)]
-            leaders = [leader for found in helpers.results(jobs) for leader in found]
+        leaders = _leaders(graph, lines, cells, labels, least, budget)
         for (i, part), leader in zip(bets, leaders, strict=True):
             bettors[i].settle(part, leader)
     stretches = [stretch for bettor in bettors for stretch in bettor.settled()]

@@ -15,7 +15,6 @@ from shakeproof.budget import Budget
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sharing import Bench, Helpers, Laid, cut_by_work, sweep_by
 from shakeproof.exact.side_by_side import cores_for, grouped, groups_for, sweep_side_by_side
 from shakeproof.exact.sweep import Lines, Piece
 from shakeproof.network import Graph
@@ -36,23 +35,20 @@ def swept_curves(
     whole: bool = False,
     chords: Chords | None = None,
     look: Callable[[Piece], Iterable[int]] | None = None,
-    helpers: Helpers | None = None,
 ) -> list[Curve]:
     """A curve for each line, from its start as far as the clock let it come.
 
     Nothing is done on lines that are `closed`. `look` is shown each finished piece, with its lines, and says on which
     of them no more is wanted. With `whole`, every piece is enumerated; without `chords`, errors are not looked at. Both
-    go without saying for a network that jumps. `helpers` have the same lines before them.
+    go without saying for a network that jumps.
     """
     if graph.jumping_operators:
         return jumping_curves(graph, lines, budget, closed, look)
     wanted = [n for n in range(len(lines)) if n not in set(closed) and float(lines.end[n]) > float(lines.start[n])]
     bridges: list[list[Bridge]] = [[]] * len(lines)
     if not whole:
-        bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE), helpers)
+        bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
     stretches = [_stretches(lines, number, found) for number, found in enumerate(bridges)]
-    if helpers is not None:
-        return _swept_by(helpers, Laid(graph, lines, labels, chords), stretches, budget, closed, look)
     windows, cores = _between(lines, stretches), cores_for(graph, lines, budget)
     if (groups := groups_for(graph, windows, cores)) > 1:
         longest = float((windows.end - windows.start).sum()) / groups
@@ -63,37 +59,6 @@ def swept_curves(
         return sweep_side_by_side(graph, windows, grouped(windows, groups), cores, budget, is_open, chords)
 
     return _joined(graph, stretches, windows, _pieces(windows, sweeping, budget, closed, look))
-
-
-def _swept_by(
-    helpers: Helpers,
-    bench: Bench,
-    stretches: Sequence[Sequence[Stretch]],
-    budget: Budget,
-    closed: Sequence[int],
-    look: Callable[[Piece], Iterable[int]] | None,
-) -> list[Curve]:
-    """The curves of lines that were cut into stretches, swept side by side by several processes."""
-    between = _between(bench.lines, stretches)
-    cuts = iter(cut_by_work(bench.graph, helpers.work, between, helpers.cores, budget.is_timed))
-    job_of: list[int] = []
-    finer: list[list[Stretch]] = []
-    for line in stretches:
-        finer.append([])
-        for start, end, bridge in line:
-            if bridge:
-                finer[-1].append((start, end, bridge))
-                continue
-            for job, low, high in next(cuts):
-                finer[-1].append((low, high, None))
-                job_of.append(job)
-    windows = _between(bench.lines, finer)
-    groups = [slice(job_of.index(job), len(job_of) - job_of[::-1].index(job)) for job in dict.fromkeys(job_of)]
-
-    def sweeping(is_open: Callable[[], Tensor]) -> Iterator[Piece]:
-        return sweep_by(helpers, bench, windows, groups, budget, is_open)
-
-    return _joined(bench.graph, finer, windows, _pieces(windows, sweeping, budget, closed, look))
 
 
 def _joined(

@@ -1,0 +1,237 @@
+"""Where labels stop winning: up to where each provably wins and where it provably loses, as close as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shakeproof.bounds import cells_within, usual_shortfall
+from shakeproof.budget import OutOfTimeError
+from shakeproof.evidence import SLACK
+from shakeproof.exact import Curve, Least
+from shakeproof.methods.context import Floats, Numbers, SweepContext
+from shakeproof.methods.leads import TIED, ExactTerms, leads
+from shakeproof.operators import UNIT
+from shakeproof.property import margins
+
+# How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
+NEAR = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+FAR = np.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0])
+# How many strengths are tried at once, and down to which share of a stretch.
+TRIALS, FINEST = 16, 1e-8
+
+
+class SweptLine(NamedTuple):
+    """A line that was swept: where its label first loses on its curve, and lower bounds of the margin between rows."""
+
+    number: int
+    label: int
+    curve: Curve
+    loss: float | None
+    lower: Floats
+
+    @property
+    def unproved(self) -> int:
+        """The first piece that is not proved."""
+        return int(np.flatnonzero(~(self.lower > 0))[0])
+
+    @property
+    def turn(self) -> float:
+        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
+        curve, piece = self.curve, self.unproved
+        after = min(piece + 1, len(curve.z) - 1)
+        start, end = curve.z[piece], curve.z[after]
+        if self.loss is not None and start <= self.loss <= end:
+            return self.loss
+        margin = curve.margin(self.label)
+        return float(end if margin[piece] > margin[after] else start)
+
+    def off(self, piece: NDArray[Any]) -> Floats:
+        """What a margin, on a piece or evaluated there, is off by at most, in real numbers."""
+        if not len(self.curve.error):
+            return np.full(len(piece), np.inf)
+        inside = np.clip(piece, 0, len(self.curve.error) - 1)
+        return np.where((inside == piece) & ~self.curve.bridged[inside], self.curve.off[inside], np.inf)
+
+
+class Edge(NamedTuple):
+    """One side of a place where a line's label stops winning: `z` are strengths, the nearest first.
+
+    It is claimed that the label wins from `start` to z, or loses to a `rival` at z. By how much that holds there is
+    `margin`, as far as one knows, and where it is `sure` no proof is needed.
+    """
+
+    number: int
+    z: Floats
+    start: Floats
+    rival: Numbers
+    margin: Floats
+    sure: NDArray[np.bool_]
+
+
+class Brackets(NamedTuple):
+    """By line: up to where labels provably win, where they lose, and where they do without rounding."""
+
+    wins: dict[int, float]
+    loses: dict[int, float]
+    exact_losses: list[tuple[int, Least]]
+
+
+def find_brackets(context: SweepContext, lines: Sequence[SweptLine], terms: ExactTerms) -> Brackets:
+    """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
+    wanted = {line.number: line for line in lines if len(line.curve.z) and not (line.lower > 0).all()}
+    turns = {number: line.turn for number, line in wanted.items()}
+    found = Brackets({number: 0.0 for number, z in turns.items() if z == 0}, {}, [])
+    losing = {number: line.loss for number, line in wanted.items() if line.loss}
+    # a label that ties behind its turn loses there, though float64 shows it later; one that jumps may lose once
+    ties = {n: turns[n] for n, loss in losing.items() if turns[n] < loss and wanted[n].curve.lead is None}
+    for widths, after in ((NEAR, ties), (NEAR, losing), (FAR, losing)):
+        late = context.budget.is_late()
+        before = {} if after is ties else turns
+        try:
+            edges = _edges(context, wanted, before, after, found, widths[-1:] if late else widths)
+            nearest_proved = _proved_at(context, edges, found.exact_losses, terms)
+        except OutOfTimeError:
+            break
+        for edge, place in zip(edges, nearest_proved.tolist(), strict=True):
+            if place < len(edge.z):
+                wins = edge.rival[place] < 0
+                (found.wins if wins else found.loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins))
+        if late:
+            break
+    return found
+
+
+def _edges(
+    context: SweepContext,
+    lines: Mapping[int, SweptLine],
+    turns: Mapping[int, float],
+    losing: Mapping[int, float],
+    known: Brackets,
+    widths: Floats,
+) -> list[Edge]:
+    """Both sides, but for those that are known: so far before each turn, and so far after each loss."""
+    before = [line for number, line in lines.items() if number in turns and number not in known.wins]
+    before = [line for line in before if turns[line.number] - widths[0] > line.curve.z[line.unproved]]
+    after = [line for number, line in lines.items() if number in losing and number not in known.loses]
+    low = [np.maximum(turns[line.number] - widths, 0.0) for line in before]
+    high = [np.minimum(losing[line.number] + widths, context.end(line.number)) for line in after]
+    if not low + high:
+        return []
+    numbers = np.repeat([line.number for line in (*before, *after)], len(widths))
+    scores = context.scores(numbers, np.concatenate(low + high), context.budget.closing)
+    # what taking the difference of two scores may be off by; of float32's rounding, nothing is sure
+    is_real = context.settings.arithmetic == "real"
+    own = (4 * UNIT * np.abs(scores).max(1) if is_real else np.full(len(scores), np.inf)).reshape(-1, len(widths))
+    direct = margins(scores, context.labels[numbers]).reshape(-1, len(widths))
+    scores[np.arange(len(numbers)), context.labels[numbers]] = -np.inf
+    rivals = scores.argmax(1).reshape(direct.shape)
+    count = len(before)
+    return [
+        *(wins_before(*side) for side in zip(before, low, direct[:count], own[:count], strict=True)),
+        *(loses_after(*side) for side in zip(after, high, direct[count:], own[count:], rivals[count:], strict=True)),
+    ]
+
+
+def wins_before(line: SweptLine, z: Floats, direct: Floats, own: Floats) -> Edge:
+    """That the label wins up to a strength: on the pieces before it, and on what is left of one."""
+    curve = line.curve
+    piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
+    margin = np.minimum(direct, curve.margin(line.label)[piece])
+    # before that piece it is known already, and behind it nothing is proved
+    margin = np.where(piece == line.unproved, margin, -np.inf)
+    # the chord is within one error of the margin at either end, and so is the margin of the chord in between
+    sure = margin > 3 * np.maximum(line.off(piece), own)
+    return Edge(line.number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
+
+
+def loses_after(line: SweptLine, z: Floats, direct: Floats, own: Floats, rivals: Numbers) -> Edge:
+    """That the label loses at a strength, or ties."""
+    off = np.maximum(line.off(np.searchsorted(line.curve.z, z) - 1), own)
+    return Edge(line.number, z, z, rivals, np.where(direct == 0, TIED, -direct), direct < -off)
+
+
+def _proved_at(
+    context: SweepContext, edges: Sequence[Edge], exact_losses: list[tuple[int, Least]], terms: ExactTerms
+) -> Numbers:
+    """For each edge, the number of the nearest strength at which it is proved."""
+    if not edges:
+        return np.empty(0, dtype=np.int64)
+    margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
+
+    def bounds(some: Sequence[Edge], places: Numbers, allowed: ExactTerms | None) -> Floats:
+        at = list(zip(some, places.tolist(), strict=True))
+        numbers, rivals = (np.array(column) for column in zip(*((e.number, e.rival[p]) for e, p in at), strict=True))
+        found = leads(context, numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, allowed)
+        exact_losses.extend(found.exact_losses)
+        return found.bounds
+
+    is_open = margin.shape[1] > 1 and bool(((margin > 0) & ~sure)[:, 0].any())
+    cells_within(context.graph, context.budget, 1)  # or an error
+    guess = usual_shortfall(context.meant) if is_open else 0.0
+    found = nearest(margin, sure, lambda rows, places: bounds([edges[row] for row in rows], places, None), guess)
+    left = np.flatnonzero(found == margin.shape[1])
+    if len(left) and context.rational is not None:  # that takes its time: only where nothing else will do
+        found[left] = nearest(
+            margin[left], sure[left], lambda rows, places: bounds([edges[left[row]] for row in rows], places, terms)
+        )
+    return found
+
+
+def nearest(
+    margins: Floats,
+    sure: NDArray[np.bool_],
+    bound: Callable[[Numbers, Numbers], NDArray[Any]],
+    guess: Floats | float = 0.0,
+) -> Numbers:
+    """For each claim (rows), the number of the first place (columns) at which it is proved; of no place if at none.
+
+    `margins` (claims, places) say by how much a claim holds there as far as one knows, and where it is `sure` it needs
+    no proof. `bound` gives proved lower bounds of margins, for some claims at a place each: above 0, a claim holds.
+
+    A bound falls short of the margin by what rounding may do, and hardly by more in one place than in the next. So each
+    says which place to try next: the first whose margin is larger than that. Before there is any, a `guess` does, for
+    each claim; where it leaves no place, or the bound there says nothing, places are tried from the first on.
+    """
+    claims, places = margins.shape
+    place = np.arange(places)
+    proved: Numbers = np.where(sure.any(1), sure.argmax(1), places)
+    left = place < proved[:, None]
+    short = np.broadcast_to(guess, claims)[:, None].copy()
+    short[~((margins > short) & left).any(1)] = 0.0
+    is_guess = short[:, 0] > 0
+    while True:
+        hopeful = (margins > short) & left
+        rows = np.flatnonzero(hopeful.any(1))
+        if not len(rows):
+            return proved
+        columns = hopeful[rows].argmax(1)
+        found = bound(rows, columns)
+        with np.errstate(invalid="ignore"):  # infinite ones say nothing
+            missing = margins[rows, columns] - found
+        known, holds, here = np.isfinite(missing), found > 0, columns[:, None]
+        misled = is_guess[rows] & ~known & ~holds
+        proved[rows[holds]] = columns[holds]
+        farther = np.where(misled[:, None], place != here, place > here)
+        left[rows] &= np.where(holds[:, None], place < here, farther)
+        short[rows, 0] = np.where(known, missing, np.where(is_guess[rows], 0.0, short[rows, 0]))
+        is_guess[rows] = False
+
+
+def first_proved(fails: Callable[[Floats], NDArray[np.bool_]], start: float, known: float, more: Floats) -> float:
+    """The smallest strength proved to fail, behind one where failing begins, and up to one that is `known` to fail.
+
+    Failing need not go on once it has begun. So `more` strengths are tried beside those that come closer and closer to
+    the start; then those between the first that fails and the last one before it that does not.
+    """
+    shares = np.geomspace(FINEST, 1.0, TRIALS, endpoint=False)
+    tried = np.unique(np.concatenate([start + shares * (known - start), more[(more > start) & (more < known)]]))
+    for _ in range(2):
+        failing = np.append(fails(tried), True)
+        first = int(failing.argmax())
+        known = float(tried[first]) if first < len(tried) else known
+        tried = np.linspace(float(tried[first - 1]) if first else start, known, TRIALS + 2)[1:-1]
+    return known
