@@ -22,7 +22,6 @@ LAYERS = {
         "memory",
         "budget",
         "products",
-        "crew",
         "classes",
         "preprocessing",
         "path",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shakeproof.budget import Budget, nobody, now
+from shakeproof.budget import Budget, now
 from shakeproof.comparison import Comparison
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Swept, Witness
@@ -61,8 +62,52 @@ def answer_by_sweep(
 
     Where one was `begun` before, it goes on; all that follows from a curve is worked out from the whole of it.
     """
-    with _context(network, queries, settings, progress) as context:
-        parts = {number: own for number, own in enumerate(begun or ()) if own is not None}
+    parts = begun or [None] * len(queries)
+    cores, budget = torch.get_num_threads(), Budget.starting(settings.timeout, settings.memory, progress)
+    if cores == 1 or len(queries) < cores or settings.device != "cpu":
+        return _answered(network, queries, settings, replace(budget, cores=cores), parts)
+    with threads_for(network.graph, 1), ThreadPoolExecutor(cores) as pool:
+        told = _Shares(progress, cores)
+        groups = [
+            pool.submit(
+                _answered,
+                network,
+                queries[first::cores],
+                settings,
+                replace(budget.shared(cores), progress=told.of(first)),
+                parts[first::cores],
+            )
+            for first in range(cores)
+        ]
+        found = [group.result() for group in groups]
+    return [found[number % cores][number // cores] for number in range(len(queries))]
+
+
+class _Shares:
+    """How far each of some groups has come, told as one share."""
+
+    def __init__(self, progress: Callable[[float], None], count: int) -> None:
+        self.progress, self.done = progress, [0.0] * count
+
+    def of(self, group: int) -> Callable[[float], None]:
+        def told(share: float) -> None:
+            self.done[group] = share
+            self.progress(sum(self.done) / len(self.done))
+
+        return told
+
+
+@torch.inference_mode()
+def _answered(
+    network: Network,
+    queries: Sequence[Query],
+    settings: Settings,
+    budget: Budget,
+    begun: Sequence[SweptWindow | None],
+) -> list[Result]:
+    """The same in one thread, but for the sweep of a line that is cut."""
+    with _context(network, queries, settings, budget) as context:
+        parts = {number: own for number, own in enumerate(begun) if own is not None}
         started, comparisons = now(), compare_with_runtime(context)
         probed = probe(context, comparisons) if settings.stop_early else {}
         closed = [*probed, *_not_finite(context, comparisons)]
@@ -101,12 +146,12 @@ def answer_by_windows(network: Network, query: Query, settings: Settings, window
 
 @contextmanager
 def _context(
-    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None] = nobody
+    network: Network, queries: Sequence[Query], settings: Settings, budget: Budget | None = None
 ) -> Iterator[SweepContext]:
-    """Queries to be worked on from now on, on as many cores as torch has threads."""
+    """Queries to be worked on from now on; without a budget, on as many cores as torch has threads."""
     cores = torch.get_num_threads()
-    with threads_for(network.graph, cores):
-        budget = Budget.starting(settings.timeout, settings.memory, progress, cores)
+    budget = budget or Budget.starting(settings.timeout, settings.memory, cores=cores)
+    with threads_for(network.graph, budget.cores):
         yield SweepContext.of(network, queries, settings, budget)
 
 
@@ -197,7 +242,8 @@ def _too_deep(context: SweepContext, running_error: Chords, comparisons: Sequenc
     """The lines that need no sweep if only a verdict is asked: at strength 0, float64 may be off by more than the
     label's lead, so that no proof will come.
     """
-    if not context.settings.stop_early or max(running_error.effects) < GREAT_EFFECT:
+    is_usual = context.settings.stop_early and not context.graph.jumping_operators
+    if not is_usual or max(running_error.effects) < GREAT_EFFECT:
         return []
     lead = np.array([comparison.margin[:1].max(initial=-np.inf) for comparison in comparisons])
     numbers = np.flatnonzero(lead > 0)
