@@ -21,9 +21,8 @@ from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
 from shakeproof.exact import Piece
 from shakeproof.methods.sweeping import Batch
-from shakeproof.query import fitting
+from shakeproof.question import fitting, robustness
 from shakeproof.replay import compared, places
-from shakeproof.vnnlib import robustness
 
 BLUR = "box-blur:size=3,padding=zeros"
 

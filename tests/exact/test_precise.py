@@ -23,7 +23,7 @@ from shakeproof.methods import SweptWindow, evaluation, sweeping
 from shakeproof.network import Graph
 from shakeproof.network.graph import Node
 from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 
 def deep(seed: int, layers: int = 12, width: int = 5) -> Graph:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shakeproof.exact.twofold import Twofold, added, divided, moved, two_product, two_sum
-from shakeproof.path import UNIT
+from shakeproof.question.inputs import UNIT
 
 numbers = st.floats(-1e30, 1e30).filter(lambda x: x == 0 or abs(x) > 1e-30)
 parts = st.tuples(numbers, st.floats(-0.5, 0.5))

@@ -29,7 +29,7 @@ from shakeproof.exact import lines as of_lines
 from shakeproof.exact import sharing as of_sweeps
 from shakeproof.methods import sharing
 from shakeproof.methods.sweeping import Batch
-from shakeproof.path import Path as InputsPath
+from shakeproof.question import Path as InputsPath
 from shakeproof.verdict import Reason
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shakeproof.comparing import Compared
     from shakeproof.methods import Expected
-    from shakeproof.query import Query
+    from shakeproof.question import Query
     from shakeproof.result import Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130

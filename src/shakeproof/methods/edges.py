@@ -13,7 +13,7 @@ from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve
 from shakeproof.methods.nearest import Floats, Numbers, nearest
 from shakeproof.operators import UNIT
-from shakeproof.property import margins
+from shakeproof.question import margins
 
 if TYPE_CHECKING:
     from shakeproof.methods.proving import Proving

@@ -14,13 +14,9 @@ from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Inputs, Lines, Normal, Precise, longest_window
-from shakeproof.inputs import InputPath
 from shakeproof.network import Network
 from shakeproof.operators import Scale
-from shakeproof.path import Path
-from shakeproof.perturbation import Perturbation, as_whole
-from shakeproof.property import margins
-from shakeproof.query import Query
+from shakeproof.question import InputPath, Path, Perturbation, Query, as_whole, margins
 from shakeproof.rounding import Chords, norm, work_out_norms
 from shakeproof.settings import Settings
 

@@ -18,7 +18,7 @@ from shakeproof.exact import Curve, Least, Precise, RationalNetwork
 from shakeproof.methods.edges import TIED
 from shakeproof.methods.evaluation import Evaluation
 from shakeproof.network import Network
-from shakeproof.query import Query
+from shakeproof.question import Query
 from shakeproof.settings import Settings
 
 # A curve and direct evaluation may be so far apart, as a share of the scores, where rounding was not looked at.

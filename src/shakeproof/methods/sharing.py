@@ -23,7 +23,7 @@ from shakeproof.evidence import Witness
 from shakeproof.exact import WORTH_SHARING, Curve, Least, Precise, Work, cores_for, counted, job_cost, lines_by_work
 from shakeproof.methods.edges import SIDES, Side
 from shakeproof.network import Network
-from shakeproof.query import Query
+from shakeproof.question import Query
 from shakeproof.settings import Settings
 
 if TYPE_CHECKING:

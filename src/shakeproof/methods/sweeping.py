@@ -34,8 +34,7 @@ from shakeproof.methods.proving import Proving, as_float
 from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
-from shakeproof.property import margins
-from shakeproof.query import Query
+from shakeproof.question import Query, margins
 from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
 from shakeproof.settings import Settings
