@@ -29,9 +29,9 @@ import shakeproof as sp
 from shakeproof.campaign import Desk, Ledger, Pool, Workbench, paper_table, read_campaign, register, workers
 from shakeproof.errors import strictly
 from shakeproof.evidence import by_class
-from shakeproof.images import pictures_for
 from shakeproof.memory import keep_freed_memory
 from shakeproof.methods import answer_by_windows, sweep_window
+from shakeproof.network import pictures_for
 
 COMMAND = [sys.executable, "-m", "shakeproof.cli"]
 KERNELS = """

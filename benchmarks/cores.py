@@ -24,8 +24,8 @@ from speed import NETWORKS
 
 import shakeproof as sp
 from shakeproof.cli.threads import PATIENCE
-from shakeproof.images import Image, read_image
 from shakeproof.memory import keep_freed_memory
+from shakeproof.question import Image, read_image
 
 PERTURBATIONS = (
     "box-blur:size=9",

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from shakeproof.perturbation import parse_path
+from shakeproof.question import parse_path
 
 SIDE, INNER = 72, 30
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -37,8 +37,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.images import RawImage, as_picture, read_image
 from shakeproof.memory import keep_freed_memory
+from shakeproof.question import RawImage, as_picture, read_image
 from shakeproof.settings import Method
 
 PERTURBATIONS = {

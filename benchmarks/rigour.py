@@ -29,7 +29,7 @@ from rich.table import Table
 import shakeproof as sp
 from shakeproof import checker, demo
 from shakeproof.certificate import NoCertificateError, certificate, pack
-from shakeproof.images import Image, read_image
+from shakeproof.question import Image, read_image
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
 FAMILIES = ("box-blur:size={}", "sharpen:size={}", *(f"motion-blur:size={{}},angle={a}" for a in (0, 45, 90, 135)))

@@ -106,7 +106,7 @@ def sweeping(network, memory: float, seconds: float) -> dict[str, float]:
     from shakeproof.budget import GIB, Budget
     from shakeproof.exact import sweep
     from shakeproof.exact.sweep import longest_window
-    from shakeproof.images import Image
+    from shakeproof.question import Image
     from shakeproof.rounding import Chords
 
     generator = torch.Generator().manual_seed(0)

@@ -30,11 +30,11 @@ from torch.nn import functional
 import shakeproof as sp
 from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Lines, sweep
-from shakeproof.images import Image, read_image
 from shakeproof.memory import keep_freed_memory
 from shakeproof.network import Graph
 from shakeproof.operators import Conv, MaxPool
-from shakeproof.path import Path as InputPath
+from shakeproof.question import Image, read_image
+from shakeproof.question import Path as InputPath
 from shakeproof.rounding import Chords
 
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")

@@ -24,7 +24,7 @@ import click
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import keep
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 
 PERTURBATIONS = (
     *(f"{family}:size={size}" for family in ("box-blur", "sharpen") for size in (3, 5, 7, 9)),

@@ -28,9 +28,8 @@ from rich.table import Table
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.evidence import Enumerated, Interval
-from shakeproof.images import Image
 from shakeproof.operators import Clip
-from shakeproof.query import Query
+from shakeproof.question import Image, Query
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
 MNIST, CIFAR, GTSRB = "data/mnist_test.npz", "data/cifar10_test_first2000.npz", "data/gtsrb_test_first1000.npz"

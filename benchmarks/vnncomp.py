@@ -24,9 +24,9 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof.budget import Budget
-from shakeproof.inputs import InputBox
 from shakeproof.memory import keep_freed_memory
 from shakeproof.network import with_claims
+from shakeproof.question import InputBox
 from shakeproof.search import descend, starts
 
 WORDS = {"safe": "unsat", "unsafe": "sat"}

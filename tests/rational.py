@@ -32,7 +32,7 @@ from shakeproof.operators import (
     Sign,
     SlidingWindow,
 )
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 Exact = list[Fraction]
 # What jumps, and the numbers at which it may, for inputs of this size or less.

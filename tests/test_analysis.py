@@ -21,7 +21,7 @@ from shakeproof.comparison import Comparison
 from shakeproof.errors import InputError
 from shakeproof.evidence import Swept, Witness
 from shakeproof.exact import Curve
-from shakeproof.query import fitting
+from shakeproof.question import fitting
 from shakeproof.verdict import Evidence, judge
 
 

@@ -22,8 +22,7 @@ from torch import nn
 import shakeproof as sp
 from shakeproof.errors import ProofError
 from shakeproof.operators import envelope_breaks
-from shakeproof.perturbation import as_whole
-from shakeproof.vnnlib import robustness
+from shakeproof.question import as_whole, robustness
 
 BLUR = "box-blur:size=3,padding=zeros"
 DOT = np.zeros((1, 3, 3))

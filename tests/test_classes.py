@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from shakeproof.classes import ClassNames, class_names, parse_class_names, read_class_names
 from shakeproof.errors import InputError
+from shakeproof.question import ClassNames, names_in_metadata, read_class_names
+from shakeproof.question.class_names import parse_class_names
 
 PETS = ("cat", "dog", "pony")
 
@@ -83,8 +84,8 @@ def test_names_print_on_one_line():
 
 
 def test_metadata():
-    assert shown(class_names({"names": "{0: 'person', 1: 'car'}", "stride": "32"})) == ("person", "car")
-    assert shown(class_names({"names": "{broken", "id2label": '{"0": "cat"}'})) == ("cat",)
-    assert shown(class_names({"classes": "cat\ndog"})) == ("cat", "dog")
-    assert shown(class_names({"classes": "cat,dog"})) == ("cat", "dog")
-    assert not class_names({"producer": "someone", "stride": "32"})
+    assert shown(names_in_metadata({"names": "{0: 'person', 1: 'car'}", "stride": "32"})) == ("person", "car")
+    assert shown(names_in_metadata({"names": "{broken", "id2label": '{"0": "cat"}'})) == ("cat",)
+    assert shown(names_in_metadata({"classes": "cat\ndog"})) == ("cat", "dog")
+    assert shown(names_in_metadata({"classes": "cat,dog"})) == ("cat", "dog")
+    assert not names_in_metadata({"producer": "someone", "stride": "32"})

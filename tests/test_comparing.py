@@ -22,7 +22,7 @@ from shakeproof import demo
 from shakeproof.comparing import Agreement, Disagreement
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import Interval, by_class, joined, with_unproved
-from shakeproof.perturbation import as_whole
+from shakeproof.question import as_whole
 
 LEVELS = np.random.default_rng(1).integers(0, 256, (1, 6, 6)).astype(np.uint8)
 PIXELS = LEVELS / 255

@@ -12,11 +12,7 @@ from shakeproof import demo
 from shakeproof.campaign import Store, keep
 from shakeproof.cli.recording import question
 from shakeproof.digests import content_digest, image_digest, network_digest, query_digest, question_digest
-from shakeproof.images import read_image
-from shakeproof.inputs import InputBox
-from shakeproof.perturbation import parse_path
-from shakeproof.property import wins
-from shakeproof.query import Obligation, Query, perturbed
+from shakeproof.question import InputBox, Obligation, Query, parse_path, perturbed, read_image, wins
 
 # Another value than the usual one for each of the settings.
 OTHERWISE = {

@@ -28,7 +28,7 @@ from PIL import Image
 
 import shakeproof
 from shakeproof import Record, demo
-from shakeproof.perturbation import FAMILIES
+from shakeproof.question import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -18,8 +18,7 @@ from onnx import TensorProto, helper
 
 import shakeproof as sp
 from shakeproof import demo, exporting
-from shakeproof.images import as_picture, read_image
-from shakeproof.vnnlib import read_specification, written_perturbed
+from shakeproof.question import as_picture, read_image, read_specification, written_perturbed
 
 SIGN = demo.images()[0][0]
 MNIST, DIGIT = "benchmarks/mnist_fc/onnx/mnist-net_256x2.onnx", "benchmarks/mnist_fc/vnnlib/prop_0_0.03.vnnlib.gz"

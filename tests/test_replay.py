@@ -22,9 +22,8 @@ from shakeproof.cli.queries import Answer
 from shakeproof.exact import Piece
 from shakeproof.methods.context import SweepContext
 from shakeproof.methods.counterexamples import shown_in
-from shakeproof.query import fitting
+from shakeproof.question import fitting, robustness
 from shakeproof.replay import compared, places
-from shakeproof.vnnlib import robustness
 
 BLUR = "box-blur:size=3,padding=zeros"
 

@@ -33,7 +33,7 @@ from shakeproof.exact import Lines, assemble, sweep
 from shakeproof.exact.rows import Plan, insert
 from shakeproof.network import Graph, Node, without_max_pools
 from shakeproof.operators import Breaks, Clip, LeakyRelu, Linear
-from shakeproof.path import Path
+from shakeproof.question import Path
 from shakeproof.rounding import Chords
 
 seeds = st.integers(0, 10**6)
@@ -317,7 +317,7 @@ def test_cells_without_rounding_would_be_noticed(monkeypatch):
     unit = rounding.UNIT / 1000
     monkeypatch.setattr("shakeproof.bounds.forward.UNIT", 0.0)
     monkeypatch.setattr(rounding, "UNIT", unit)
-    monkeypatch.setattr("shakeproof.path.UNIT", unit)
+    monkeypatch.setattr("shakeproof.question.inputs.UNIT", unit)
     found = np.array([strays(replace(badly_scaled(seed), unit=unit), seed, 1) for seed in range(30)])
     assert (found.max(0) > 0).all()
     monkeypatch.setattr(rounding, "UNIT", 0.0)

@@ -20,7 +20,7 @@ from soundness_suite.networks import Builder, Scene
 from soundness_suite.paths import Exact, ExactPath, kernel, path
 from soundness_suite.truth import Curve
 
-from shakeproof.perturbation import parse_path
+from shakeproof.question import parse_path
 
 COUNT = len(FAMILIES)
 

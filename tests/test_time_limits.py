@@ -17,9 +17,9 @@ from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.errors import InputError
 from shakeproof.network import Graph
 from shakeproof.operators import Linear
+from shakeproof.question import read_specification
 from shakeproof.rounding import work_out_norms
 from shakeproof.search.tree import Tree
-from shakeproof.vnnlib import read_specification
 
 HERE = Path(__file__).parent
 MOST_SECONDS_OVER = 2.0
@@ -105,7 +105,7 @@ def test_every_part_that_holds_a_point_is_found(cut_square):
 
 def test_formulas_inside_formulas_are_bounded(tmp_path, monkeypatch):
     """Each is small enough, and all of them together are not."""
-    monkeypatch.setattr("shakeproof.vnnlib.formula.MOST_STEPS", 10**6)
+    monkeypatch.setattr("shakeproof.question.vnnlib_formula.MOST_STEPS", 10**6)
     either = " ".join(f"(or (>= Y_0 {i}) (>= Y_1 {i}))" for i in range(12))
     asserted = "\n".join(f"(assert (or (and {either}) (>= Y_0 100)))" for _ in range(100))
     declared = "(declare-const X_0 Real)(declare-const Y_0 Real)(declare-const Y_1 Real)"

@@ -23,7 +23,7 @@ from models import dense, random_module
 from torch import nn
 
 import shakeproof as sp
-from shakeproof.vnnlib import robustness
+from shakeproof.question import robustness
 
 Question = Callable[[float], sp.Result]
 BLUR, TWO = "box-blur:size=3", "box-blur:size=3 + sharpen:size=3"

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from shakeproof import demo
-from shakeproof.images import as_picture, read_image
-from shakeproof.perturbation import FAMILIES, AnyKernel, Perturbation, parse
+from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image
 from shakeproof.report.plot import save, show_image, show_kernel
 
 SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")

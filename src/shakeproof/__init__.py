@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
-    from shakeproof.images import Image, read_image, read_images
-    from shakeproof.network import Deployed, Network, load, load_deployed
-    from shakeproof.perturbation import (
+    from shakeproof.network import Deployed, Network, load, load_deployed, read_images
+    from shakeproof.question import (
         AnyKernel,
+        Image,
         Perturbation,
+        Preprocessing,
+        Query,
+        Specification,
         any_kernel,
         box_blur,
         brightness,
@@ -35,27 +38,32 @@ if TYPE_CHECKING:
         identity,
         motion_blur,
         parse,
+        perturbed,
         psf,
+        read_image,
+        read_preprocessing,
+        read_specification,
         sharpen,
+        specified,
         unsharp,
     )
-    from shakeproof.preprocessing import Preprocessing, read_preprocessing
-    from shakeproof.query import Query, perturbed, specified
     from shakeproof.result import Record, Result
     from shakeproof.settings import Settings
     from shakeproof.verdict import Reason, Status
-    from shakeproof.vnnlib import Specification, read_specification
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported on first use: torch takes a second, `shakeproof --help` must not.
 _HOMES = {
     "errors": ("ShakeproofError",),
-    "network": ("Deployed", "Network", "load", "load_deployed"),
-    "images": ("Image", "read_image", "read_images"),
-    "perturbation": (
+    "network": ("Deployed", "Network", "load", "load_deployed", "read_images"),
+    "question": (
         "AnyKernel",
+        "Image",
         "Perturbation",
+        "Preprocessing",
+        "Query",
+        "Specification",
         "any_kernel",
         "box_blur",
         "brightness",
@@ -67,17 +75,19 @@ _HOMES = {
         "identity",
         "motion_blur",
         "parse",
+        "perturbed",
         "psf",
+        "read_image",
+        "read_preprocessing",
+        "read_specification",
         "sharpen",
+        "specified",
         "unsharp",
     ),
-    "preprocessing": ("Preprocessing", "read_preprocessing"),
-    "query": ("Query", "perturbed", "specified"),
     "evidence": ("Interval", "Witness"),
     "verdict": ("Reason", "Status"),
     "result": ("Record", "Result"),
     "settings": ("Settings",),
-    "vnnlib": ("Specification", "read_specification"),
     "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),
     "asserting": ("assert_safe",),

@@ -24,12 +24,22 @@ from shakeproof.methods import (
     lines_at_once,
 )
 from shakeproof.network import Deployed, Graph, Network, load, load_deployed
-from shakeproof.perturbation import AnyKernel, Perturbation, parse_path
-from shakeproof.query import Picture, Query, Strength, fitting, perturbed, specified
+from shakeproof.question import (
+    AnyKernel,
+    Perturbation,
+    Picture,
+    Query,
+    Specification,
+    Strength,
+    fitting,
+    parse_path,
+    perturbed,
+    read_specification,
+    specified,
+)
 from shakeproof.result import Expected, Result
 from shakeproof.settings import Method, Options, Settings
 from shakeproof.verdict import Reason
-from shakeproof.vnnlib import Specification, read_specification
 
 Model = Deployed | str | Path
 """What `load` gave, or a file for it to load."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 if TYPE_CHECKING:
     from shakeproof.analysis import Kernel, Model
-    from shakeproof.query import Picture, Strength
+    from shakeproof.question import Picture, Strength
     from shakeproof.result import Result
     from shakeproof.settings import Options
 

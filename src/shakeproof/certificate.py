@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Enumerated, by_class
 from shakeproof.network import Deployed
-from shakeproof.perturbation import Part, Perturbation, Tone
+from shakeproof.question import Part, Perturbation, Tone
 from shakeproof.result import Result
 from shakeproof.search import Tree
 from shakeproof.verdict import Status

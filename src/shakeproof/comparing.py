@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from shakeproof.analysis import Model, answers, as_network
 from shakeproof.budget import nobody
 from shakeproof.claim import FORMAT
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Interval
 from shakeproof.methods import Runner
 from shakeproof.network import Deployed, Network
-from shakeproof.perturbation import Perturbation, parse_path
-from shakeproof.query import Picture, Query, Strength, fitting, perturbed
+from shakeproof.question import ClassNames, Perturbation, Picture, Query, Strength, fitting, parse_path, perturbed
 from shakeproof.result import Result
 from shakeproof.settings import Pixels, Settings
 from shakeproof.verdict import Reason

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from shakeproof import __version__
 from shakeproof.network import Deployed, Runtime
-from shakeproof.perturbation import AnyKernel, Perturbation
-from shakeproof.query import Query
+from shakeproof.question import AnyKernel, Perturbation, Query
 from shakeproof.settings import Settings
 
 

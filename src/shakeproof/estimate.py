@@ -9,10 +9,9 @@ import torch
 
 from shakeproof.analysis import profile
 from shakeproof.budget import now
-from shakeproof.images import Image
 from shakeproof.methods import expected
 from shakeproof.network import Deployed, Network, Runtime
-from shakeproof.query import perturbed
+from shakeproof.question import Image, perturbed
 from shakeproof.settings import Settings
 
 # What is tried, on which share of the strengths first: pieces and seconds grow with the strength.

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from shakeproof.enumeration import EightBitPictures
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve
-from shakeproof.inputs import InputBox, InputPath, InputSet
 from shakeproof.network import Deployment
+from shakeproof.question import InputBox, InputPath, InputSet
 from shakeproof.search import SplitBox, SplitCells
 
 Floats = NDArray[np.float64]

@@ -16,12 +16,21 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from shakeproof import vnnlib
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 from shakeproof.network import Network, load
-from shakeproof.perturbation import Perturbation, parse_path
-from shakeproof.query import Picture, Query, Strength, perturbed
+from shakeproof.question import (
+    Perturbation,
+    Picture,
+    Query,
+    Strength,
+    parse_path,
+    perturbed,
+    perturbed_directives,
+    robustness,
+    written,
+    written_perturbed,
+)
 
 Format = Literal["augmented", "vnnlib", "perturbed"]
 
@@ -230,7 +239,7 @@ def _question(network: Network, query: Query, label: int) -> str:
         f"For {AUGMENTED}: X are strengths, Y class scores. unsat: the label wins at all strengths in the box.",
         *(f"{name}: {' '.join(str(fact).split())}" for name, fact in facts.items()),
     )
-    return vnnlib.written(vnnlib.robustness(0 * highest, highest, label, network.graph.classes), comments)
+    return written(robustness(0 * highest, highest, label, network.graph.classes), comments)
 
 
 def _perturbed(network: Network, query: Query, label: int) -> str:
@@ -239,6 +248,6 @@ def _perturbed(network: Network, query: Query, label: int) -> str:
     layout, normalised = network.picture(), network.normalisation
     pixels = layout.to_input(query.image.pixels).reshape(-1).numpy()
     mean, std = (None, None) if normalised is None else (normalised.mean, normalised.std)
-    directives = vnnlib.perturbed_directives(str(query.perturbation), query.strengths, mean, std, layout.image_shape)
-    specification = vnnlib.robustness(pixels, pixels, label, network.graph.classes)
-    return vnnlib.written_perturbed(replace(specification, directives=directives))
+    directives = perturbed_directives(str(query.perturbation), query.strengths, mean, std, layout.image_shape)
+    specification = robustness(pixels, pixels, label, network.graph.classes)
+    return written_perturbed(replace(specification, directives=directives))

@@ -13,10 +13,9 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.comparison import Comparison, Floats, telling
 from shakeproof.evidence import Witness
-from shakeproof.inputs import InputPath
 from shakeproof.network import SHARE, Graph, Network
-from shakeproof.property import Property, margins
-from shakeproof.query import Obligation
+from shakeproof.operators import Range
+from shakeproof.question import InputPath, Obligation, Property, margins
 from shakeproof.search import starts
 
 # In how many places of a path, or of a box beside its corners and middle, the network is compared with the runtime.
@@ -116,7 +115,7 @@ def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     """Where to compare: spread over the strengths, from 0 to the last, or over the box."""
     inputs = obligation.inputs
     if not isinstance(inputs, InputPath):
-        box = inputs.float32
+        box = Range(*inputs.float32)
         return torch.cat([torch.stack([box.low, box.high]), starts(box, IN_BOX, seed=0)])
     end = torch.tensor(inputs.end, dtype=torch.float64)
     along = torch.linspace(0, 1, along_path, dtype=torch.float64).unsqueeze(1) * end

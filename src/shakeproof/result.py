@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from shakeproof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import (
     BoundedCells,
@@ -31,7 +30,7 @@ from shakeproof.evidence import (
 )
 from shakeproof.exact import Curve
 from shakeproof.network import Deployment
-from shakeproof.query import Query
+from shakeproof.question import ClassNames, Query
 from shakeproof.verdict import Evidence, Reason, Status, judge
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from shakeproof.operators import (
     Tanh,
     Transpose,
 )
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 generator = torch.Generator().manual_seed(0)
 

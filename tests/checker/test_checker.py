@@ -28,7 +28,7 @@ from shakeproof import checker
 from shakeproof.certificate import pack
 from shakeproof.checker import certificate as certificates
 from shakeproof.checker import kernels
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 
 TEXT = "box-blur:size=3"
 

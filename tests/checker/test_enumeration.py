@@ -28,7 +28,7 @@ from shakeproof import checker
 from shakeproof.certificate import NoCertificateError, certificate, pack
 from shakeproof.checker import certificate as certificates
 from shakeproof.checker import enumeration
-from shakeproof.images import Image
+from shakeproof.question import Image
 
 RANDOM = np.random.default_rng(7)
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]

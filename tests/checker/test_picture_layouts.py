@@ -15,8 +15,7 @@ from onnx import helper
 
 from shakeproof import checker
 from shakeproof.checker.picture import PictureLayout, compared, input_shape, layout, require_layout
-from shakeproof.images import RawImage
-from shakeproof.network.layout import image_layout
+from shakeproof.question import RawImage, image_layout
 
 SIZES = (1, 2, 3, 4, 5, 28)
 

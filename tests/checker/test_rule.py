@@ -142,7 +142,7 @@ def test_a_broken_rule_is_contradicted(name, monkeypatch):
 def test_float32_on_a_real_network(shared):
     """onnxruntime with and without its optimisations, at random strengths: inside, with nothing allowed for."""
     import shakeproof as sp
-    from shakeproof.images import read_image
+    from shakeproof.question import read_image
 
     file = shared("networks/gtsrb_cnn.onnx")
     data, network = file.read_bytes(), sp.load(file)

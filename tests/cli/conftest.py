@@ -13,7 +13,7 @@ from warm import run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import Requirement, keep
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 from shakeproof.settings import Settings
 
 STRENGTH = 0.05

@@ -21,7 +21,7 @@ from warm import complaint, run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
-from shakeproof.vnnlib import robustness, written
+from shakeproof.question import robustness, written
 
 MODEL, SIGN = str(demo.MODEL), str(demo.images()[0][0])
 MNIST = "benchmarks/mnist_fc/onnx/mnist-net_256x2.onnx"

@@ -24,7 +24,7 @@ from warm import run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import keep
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, is_band, main
 from shakeproof.report.reported import confidence
 from shakeproof.settings import Settings

@@ -18,7 +18,7 @@ from warm import complaint, run
 
 from shakeproof import Record, Settings, demo, digests, load
 from shakeproof.cli import recording
-from shakeproof.query import perturbed
+from shakeproof.question import perturbed
 
 MODEL = str(demo.MODEL)
 IMAGES = {path.stem: str(path) for path, _ in demo.images()}

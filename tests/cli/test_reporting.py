@@ -16,7 +16,7 @@ from shakeproof import demo
 from shakeproof.campaign import Ledger, Store
 from shakeproof.certificate import certificate
 from shakeproof.checker import check, unpack
-from shakeproof.images import Image
+from shakeproof.question import Image
 from shakeproof.report.recheck import examined
 
 # An answer that claims nothing beside its row of the evidence.

@@ -14,7 +14,7 @@ from shakeproof.budget import Budget
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures
 from shakeproof.enumeration.pictures import PixelChanges
 from shakeproof.errors import MemoryBudgetError
-from shakeproof.perturbation import ExactPath
+from shakeproof.question import ExactPath
 
 RANDOM = np.random.default_rng(5)
 

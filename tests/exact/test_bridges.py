@@ -13,7 +13,7 @@ from shakeproof.errors import ProofError
 from shakeproof.evidence import by_class
 from shakeproof.exact import Bridge, Curve, bridges, join
 from shakeproof.exact.bridges import Bettor
-from shakeproof.query import fitting
+from shakeproof.question import fitting
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Lines, RationalNetwork, jumps, swept_curves
 from shakeproof.network import Graph
 from shakeproof.operators import Abs, Positive, Range, Sign
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 END = 1.0
 ALL_CASES = jumps._cases

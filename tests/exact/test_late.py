@@ -21,7 +21,7 @@ from shakeproof.exact.late import Late, late_rows, stretches_behind
 from shakeproof.exact.rows import Plan, insert
 from shakeproof.network import Graph
 from shakeproof.operators import Breaks, Entries, Relu
-from shakeproof.path import Path
+from shakeproof.question import Path
 from shakeproof.rounding import Chords
 
 

@@ -15,7 +15,7 @@ from rational import Stack, badly_scaled, exact, exact_path, exact_scores
 from shakeproof.exact import RationalNetwork
 from shakeproof.network import Graph
 from shakeproof.operators import AveragePool, Relu, SlidingWindow
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 
 def line_of(graph: Graph, seed: int) -> Path:

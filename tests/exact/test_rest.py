@@ -10,7 +10,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.budget import UNLIMITED
 from shakeproof.exact import Curve, Lines, pieces_left
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 STOP = str(demo.images()[0][0])
 

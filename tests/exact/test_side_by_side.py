@@ -14,7 +14,7 @@ from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, side_by_side, swept_curves, threads_for
 from shakeproof.exact import lines as of_lines
 from shakeproof.exact.side_by_side import cores_for, grouped
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 ALONE = Budget(memory=GIB)
 TOGETHER = replace(ALONE, cores=3)

@@ -19,7 +19,7 @@ from shakeproof.budget import GIB, Budget
 from shakeproof.errors import MemoryBudgetError, NotFiniteError, ProofError
 from shakeproof.exact import Curve, Lines, assemble, longest_window, sweep
 from shakeproof.operators import MaxPool, Relu, SlidingWindow
-from shakeproof.path import Path
+from shakeproof.question import Path
 
 ROOMY = Budget(memory=GIB)
 

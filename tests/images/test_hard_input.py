@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from shakeproof.errors import InputError
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 
 MEGABYTE = 2**20
 
@@ -155,7 +155,7 @@ def test_formats_that_run_programs_are_not_read(tmp_path):
 def test_pixels_of_kinds_that_are_no_numbers(tmp_path):
     np.save(tmp_path / "pairs.npy", np.zeros(4, dtype=[("a", "u1"), ("b", "u1")]))
     np.save(tmp_path / "when.npy", np.zeros((2, 2), dtype="datetime64[s]"))
-    from shakeproof.network import ImageLayout
+    from shakeproof.question import ImageLayout
 
     for name in ("pairs.npy", "when.npy"):
         with pytest.raises(InputError, match="not numbers"):

@@ -13,9 +13,7 @@ import torch
 from PIL import Image
 
 from shakeproof.errors import InputError
-from shakeproof.images import read_image
-from shakeproof.network.layout import image_layout
-from shakeproof.perturbation import parse_path
+from shakeproof.question import image_layout, parse_path, read_image
 
 RGB = image_layout((1, 3, 4, 5))
 GREY = image_layout((1, 1, 4, 5))

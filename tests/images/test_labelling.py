@@ -7,10 +7,9 @@ from PIL import Image
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
-from shakeproof.images import Subfolder
-from shakeproof.images.labelling import subfolder_label
+from shakeproof.network.pictures import subfolder_label
+from shakeproof.question import ClassNames, Subfolder
 
 NAMED = ClassNames.of(["stop", "speed limit", "yield"])
 

@@ -8,9 +8,7 @@ import torch
 from PIL import Image
 
 from shakeproof.errors import InputError
-from shakeproof.images import read_image
-from shakeproof.network.layout import image_layout
-from shakeproof.preprocessing import Preprocessing
+from shakeproof.question import Preprocessing, image_layout, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 5, 3)).astype(np.uint8)
 

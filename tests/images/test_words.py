@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from shakeproof.errors import InputError
-from shakeproof.images import read_image, sources
+from shakeproof.question import read_image, sources
 
 random = np.random.default_rng(0)
 PIXELS = random.integers(0, 256, (6, 4, 5, 3)).astype(np.uint8)

@@ -10,19 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
-from shakeproof import kernels
 from shakeproof.errors import InputError
-from shakeproof.kernels import ParameterisedKernel, identity_matrix
+from shakeproof.question import (
+    ParameterisedKernel,
+    box_blur,
+    defocus,
+    gaussian_blur,
+    motion_blur,
+    sharpen,
+    unsharp,
+)
+from shakeproof.question.kernels import combined, identity_matrix
 
 SIZES = st.integers(3, 14)
 ANGLES = st.integers(0, 1440).map(lambda quarter: quarter / 4)
 STRENGTHS = st.fractions(0, 1, max_denominator=1000)
 FAMILIES = {
-    "box": lambda size, angle: kernels.box_blur(size),
-    "sharpen": lambda size, angle: kernels.sharpen(size),
-    "motion": kernels.motion_blur,
-    "gaussian": lambda size, angle: kernels.gaussian_blur(size, (angle + 1) / 100),
-    "unsharp": lambda size, angle: kernels.unsharp(size, (angle + 1) / 100),
+    "box": lambda size, angle: box_blur(size).kernel,
+    "sharpen": lambda size, angle: sharpen(size).kernel,
+    "motion": lambda size, angle: motion_blur(size, angle).kernel,
+    "gaussian": lambda size, angle: gaussian_blur(size, (angle + 1) / 100).kernel,
+    "unsharp": lambda size, angle: unsharp(size, (angle + 1) / 100).kernel,
 }
 
 
@@ -47,12 +55,12 @@ def test_a_broken_kernel_breaks_the_sum_law():
 
 @given(size=SIZES)
 def test_box_blur_ends_in_the_mean(size):
-    assert set(sum(kernels.box_blur(size).at(1), ())) == {Fraction(1, size * size)}
+    assert set(sum(box_blur(size).kernel.at(1), ())) == {Fraction(1, size * size)}
 
 
 @given(size=SIZES)
 def test_sharpen_counts_of_the_paper(size):
-    entries = list(sum(kernels.sharpen(size).at(1), ()))
+    entries = list(sum(sharpen(size).kernel.at(1), ()))
     half = (size - 1) // 2 if size % 2 else size // 2 - 1
     zeros = 2 * half * (half + 1)
     negatives = size * size - zeros - (1 if size % 2 else 4)
@@ -64,7 +72,7 @@ def test_sharpen_counts_of_the_paper(size):
 @pytest.mark.parametrize("size", [3, 5, 9, 4, 6])
 def test_motion_blur_of_the_paper(size):
     def line(angle):
-        matrix = kernels.motion_blur(size, angle).at(1)
+        matrix = motion_blur(size, angle).kernel.at(1)
         return {(i, j) for i in range(size) for j in range(size) if matrix[i][j]}, matrix
 
     middles = [size // 2] if size % 2 else [size // 2 - 1, size // 2]
@@ -88,7 +96,7 @@ def test_motion_blur_of_the_paper(size):
 @given(size=SIZES, angle=ANGLES)
 def test_motion_blur_measures_the_line(size, angle):
     """Each entry is close to the share of densely placed points of the clipped line that fall into its pixel."""
-    matrix = np.array(kernels.motion_blur(size, angle).at(1), dtype=float)
+    matrix = np.array(motion_blur(size, angle).kernel.at(1), dtype=float)
     right, up = np.sin(np.radians(angle)), np.cos(np.radians(angle))
     reach = size / 2 / max(abs(right), abs(up))
     steps = (np.arange(20000) + 0.5) / 10000 - 1
@@ -103,17 +111,17 @@ def test_motion_blur_measures_the_line(size, angle):
 
 @given(size=SIZES, angle=ANGLES)
 def test_turning_by_a_quarter_turns_the_kernel(size, angle):
-    turned = np.array(kernels.motion_blur(size, angle + 90).at(1), dtype=float)
-    assert np.allclose(turned, np.rot90(np.array(kernels.motion_blur(size, angle).at(1), dtype=float), -1), atol=1e-9)
+    turned = np.array(motion_blur(size, angle + 90).kernel.at(1), dtype=float)
+    assert np.allclose(turned, np.rot90(np.array(motion_blur(size, angle).kernel.at(1), dtype=float), -1), atol=1e-9)
 
 
 def test_an_angle_just_below_zero():
-    assert kernels.motion_blur(5, -1e-20) == kernels.motion_blur(5, 0)
+    assert motion_blur(5, -1e-20).kernel == motion_blur(5, 0).kernel
 
 
 @given(size=SIZES, sigma=st.floats(0.05, 50))
 def test_a_gaussian_is_sampled_at_the_pixels_centres(size, sigma):
-    matrix = np.array(kernels.gaussian_blur(size, sigma).at(1), dtype=float)
+    matrix = np.array(gaussian_blur(size, sigma).kernel.at(1), dtype=float)
     place = np.arange(size) - (size - 1) / 2
     weights = np.exp(-(np.add.outer(place**2, place**2) - 2 * np.abs(place).min() ** 2) / (2 * sigma**2))
     assert np.abs(matrix - weights / weights.sum()).max() < 1e-15
@@ -126,26 +134,26 @@ def test_a_gaussian_is_scipys(sigma):
     point = np.zeros((4 * reach + 1,) * 2)
     point[2 * reach, 2 * reach] = 1
     theirs = gaussian_filter(point, sigma)[reach : 3 * reach + 1, reach : 3 * reach + 1]
-    ours = np.array(kernels.gaussian_blur(2 * reach + 1, sigma).at(1), dtype=float)
+    ours = np.array(gaussian_blur(2 * reach + 1, sigma).kernel.at(1), dtype=float)
     assert np.abs(theirs - ours).max() < 1e-15
 
 
 @pytest.mark.parametrize("size", [5, 6])
 def test_a_gaussian_goes_from_the_identity_to_the_mean(size):
-    assert kernels.gaussian_blur(size, 1e-300).at(1) == identity_matrix(size, size)
-    assert kernels.gaussian_blur(size, 5e-324).at(1) == identity_matrix(size, size)
-    assert kernels.gaussian_blur(size, 1e300) == kernels.box_blur(size)
+    assert gaussian_blur(size, 1e-300).kernel.at(1) == identity_matrix(size, size)
+    assert gaussian_blur(size, 5e-324).kernel.at(1) == identity_matrix(size, size)
+    assert gaussian_blur(size, 1e300).kernel == box_blur(size).kernel
 
 
 @given(size=SIZES, sigma=st.floats(0.05, 50), z=STRENGTHS)
 def test_unsharp_masking_adds_what_the_blur_takes(size, sigma, z):
-    kernel, blur, same = kernels.unsharp(size, sigma), kernels.gaussian_blur(size, sigma), identity_matrix(size, size)
+    kernel, blur, same = unsharp(size, sigma).kernel, gaussian_blur(size, sigma).kernel, identity_matrix(size, size)
     assert (np.array(kernel.at(z)) - np.array(same) == np.array(same) - np.array(blur.at(z))).all()
 
 
 @pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf")])
 def test_impossible_sigmas(sigma):
-    for make in (kernels.gaussian_blur, kernels.unsharp):
+    for make in (gaussian_blur, unsharp):
         with pytest.raises(InputError, match="sigma must be"):
             make(5, sigma)
 
@@ -164,7 +172,7 @@ def midpoints(radius, size, steps=10_000):
 
 @pytest.mark.parametrize("radius", [0.51, 0.7, 2**-0.5, 1, 1.5, 2.9, 3, 3.5, 5, 7.25])
 def test_defocus_measures_the_disk(radius):
-    matrix = np.array(kernels.defocus(radius).at(1), dtype=float)
+    matrix = np.array(defocus(radius).kernel.at(1), dtype=float)
     areas = midpoints(radius, len(matrix))
     assert abs(areas.sum() - np.pi * radius**2) < 1e-4
     assert np.abs(matrix - areas / (np.pi * radius**2)).max() < 2e-6
@@ -173,7 +181,7 @@ def test_defocus_measures_the_disk(radius):
 
 @given(radius=st.floats(0.51, 9), z=STRENGTHS)
 def test_a_disk_is_round(radius, z):
-    kernel = kernels.defocus(radius)
+    kernel = defocus(radius).kernel
     size = len(kernel.bias)
     assert size % 2 == 1
     assert radius <= size / 2 < radius + 1
@@ -185,7 +193,7 @@ def test_a_disk_is_round(radius, z):
 
 
 def test_pixels_inside_the_disk_weigh_the_same():
-    matrix = kernels.defocus(3).at(1)
+    matrix = defocus(3).kernel.at(1)
     assert len({matrix[i][j] for i in range(2, 5) for j in range(1, 6)}) == 1
     assert abs(float(matrix[3][3]) * np.pi * 9 - 1) < 1e-15
     assert matrix[0][0] == 0
@@ -194,21 +202,21 @@ def test_pixels_inside_the_disk_weigh_the_same():
 @pytest.mark.parametrize("radius", [0, 0.5, -2, 499.6, float("nan"), float("inf")])
 def test_impossible_radii(radius):
     with pytest.raises(InputError, match="radius must be"):
-        kernels.defocus(radius)
+        defocus(radius)
 
 
 @pytest.mark.parametrize("size", [-3, 0, 1, 2, 1001, 3.0])
 def test_impossible_sizes(size):
-    for make in (kernels.box_blur, kernels.sharpen):
+    for make in (box_blur, sharpen):
         with pytest.raises(InputError, match="kernel size"):
             make(size)
-    for make in (kernels.motion_blur, kernels.gaussian_blur, kernels.unsharp):
+    for make in (motion_blur, gaussian_blur, unsharp):
         with pytest.raises(InputError, match="kernel size"):
             make(size, 1)
 
 
 def test_several_strengths():
-    a, b = kernels.box_blur(3), kernels.sharpen(3)
+    a, b = box_blur(3).kernel, sharpen(3).kernel
     both = ParameterisedKernel((a.coefficients[0], b.coefficients[0]), a.bias)
     assert both.parameters == 2
     assert both.at(1, 0) == a.at(1)
@@ -219,8 +227,8 @@ def test_several_strengths():
 
 @given(odd=st.booleans(), halves=st.lists(st.integers(2, 5), min_size=2, max_size=3), z=STRENGTHS)
 def test_combined_kernels_share_their_centre(odd, halves, z):
-    several = [kernels.sharpen(2 * half + odd) for half in halves]
-    both = kernels.combined([kernel.coefficients[0] for kernel in several])
+    several = [sharpen(2 * half + odd).kernel for half in halves]
+    both = combined([kernel.coefficients[0] for kernel in several])
     size = 2 * max(halves) + odd
     assert both.at(*[0] * len(several)) == identity_matrix(size, size)
     for i, kernel in enumerate(several):
@@ -233,4 +241,4 @@ def test_combined_kernels_share_their_centre(odd, halves, z):
 
 def test_odd_and_even_kernels_have_no_common_centre():
     with pytest.raises(ValueError, match="centre"):
-        kernels.combined([kernels.box_blur(size).coefficients[0] for size in (3, 4)])
+        combined([box_blur(size).kernel.coefficients[0] for size in (3, 4)])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import shakeproof as sp
 from shakeproof.errors import InputError
 from shakeproof.network import Network
-from shakeproof.perturbation import as_whole, parse_path
+from shakeproof.question import as_whole, parse_path
 
 # How close to a change of class a profile may be wrong.
 PERTURBATIONS = ["box-blur:size=3", "brightness:max=0.5", "motion-blur:size=3,angle=45", "contrast:max=1,clip=0..1"]

@@ -14,7 +14,7 @@ import torch
 
 import shakeproof as sp
 from shakeproof.exact import Curve
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 
 CIFAR, MNIST, GTSRB = "data/cifar10_test_first2000.npz", "data/mnist_test.npz", "data/gtsrb_test_first1000.npz"
 RESNET = "benchmarks/sri_resnet_b/onnx/resnet_3b2_bn_mixup_ssadv_4.0_bs128_lr-1_v2.onnx"

@@ -20,10 +20,9 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError, MemoryBudgetError, ProofError
 from shakeproof.operators import Range, Relu
-from shakeproof.property import Case
+from shakeproof.question import Case, by_boxes, robustness
+from shakeproof.question.properties import Box
 from shakeproof.search.activation_splitting import ActivationSplitting
-from shakeproof.vnnlib import by_boxes, robustness
-from shakeproof.vnnlib.specification import Box
 
 # -- paths -------------------------------------------------------------------------------------------------------------
 

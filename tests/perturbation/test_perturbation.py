@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shakeproof as sp
-from shakeproof import kernels
 from shakeproof.errors import InputError
-from shakeproof.perturbation import (
+from shakeproof.question import (
     FAMILIES,
     PADDINGS,
     Perturbation,
@@ -89,10 +88,10 @@ def test_theorem_1_notices_another_padding():
 def kernel_parts(sizes, paddings):
     """Each with what it should do: its kernel at full strength, and its padding."""
     return st.one_of(
-        st.builds(lambda n, p: (box_blur(n, p), kernels.box_blur(n).at(1), p), sizes, paddings),
-        st.builds(lambda n, p: (sharpen(n, p), kernels.sharpen(n).at(1), p), sizes, paddings),
+        st.builds(lambda n, p: (box_blur(n, p), box_blur(n).kernel.at(1), p), sizes, paddings),
+        st.builds(lambda n, p: (sharpen(n, p), sharpen(n).kernel.at(1), p), sizes, paddings),
         st.builds(
-            lambda n, a, p: (motion_blur(n, a, p), kernels.motion_blur(n, a).at(1), p),
+            lambda n, a, p: (motion_blur(n, a, p), motion_blur(n, a).kernel.at(1), p),
             sizes, st.sampled_from([0, 30, 45, 90, 101.5]), paddings,
         ),
     )  # fmt: skip
@@ -145,7 +144,7 @@ def test_a_sum_is_what_each_part_adds(parts, z, seed):
 
 def test_a_sum_notices_swapped_strengths_and_paddings():
     image = np.random.default_rng(0).uniform(0, 1, (1, 9, 9))
-    up, across = kernels.motion_blur(5, 0).at(1), kernels.motion_blur(5, 90).at(1)
+    up, across = motion_blur(5, 0).kernel.at(1), motion_blur(5, 90).kernel.at(1)
     both = motion_blur(5, 0) + motion_blur(5, 90, padding="zeros")
     parts = [(None, up, "reflect"), (None, across, "zeros")]
     found = both.apply(torch.from_numpy(image)).image(0.2, 0.7).numpy()

@@ -13,9 +13,8 @@ from PIL import Image
 
 import shakeproof as sp
 from shakeproof.errors import InputError
-from shakeproof.images import read_image
-from shakeproof.network.layout import image_layout
-from shakeproof.preprocessing import RESAMPLING, Preprocessing, read_preprocessing
+from shakeproof.question import Preprocessing, image_layout, read_image, read_preprocessing
+from shakeproof.question.preprocessing import RESAMPLING
 
 random = np.random.default_rng(0)
 PHOTO = np.asarray(Image.fromarray(random.integers(0, 256, (9, 7, 3), np.uint8)).resize((61, 83), 3))

@@ -10,8 +10,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.budget import nobody
 from shakeproof.campaign import Ledger, Requirement, Store, keep
-from shakeproof.classes import ClassNames
-from shakeproof.images import read_image
+from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
 from shakeproof.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from report.conftest import HOSTILE
 
-from shakeproof.perturbation import parse_path
+from shakeproof.question import parse_path
 from shakeproof.report import html_page, safety_case
 from shakeproof.report.contents import described
 

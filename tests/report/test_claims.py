@@ -15,7 +15,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import Ledger, keep
 from shakeproof.claim import claim, claim_of
-from shakeproof.images import read_image
+from shakeproof.question import read_image
 from shakeproof.result import Record
 from shakeproof.settings import Settings
 from shakeproof.verdict import Reason, Status

@@ -18,9 +18,9 @@ from shakeproof.bounds import AlphaBetaCrown, Parts, ascend, enclose_box, gradie
 from shakeproof.bounds.alpha_beta import WithBeta
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
-from shakeproof.inputs import InputBox
 from shakeproof.network import Graph, with_claims, without_max_pools
 from shakeproof.operators import MaxPool
+from shakeproof.question import InputBox
 from shakeproof.search import BoxProblem, descend, split_activations, starts
 from shakeproof.search.activation_splitting import ActivationSplitting
 from shakeproof.search.leaf_program import PENALTIES, solved

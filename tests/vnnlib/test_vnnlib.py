@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof.errors import InputError
-from shakeproof.property import Case
-from shakeproof.vnnlib import (
+from shakeproof.question import (
+    Case,
     Specification,
-    formula,
     perturbed_directives,
     read_specification,
-    reading,
     robustness,
     written_perturbed,
 )
+from shakeproof.question import vnnlib as reading
+from shakeproof.question import vnnlib_formula as formula
 
 HEAD = """; two inputs, three outputs
 (declare-const X_0 Real)

@@ -13,9 +13,8 @@ from shakeproof.campaign.image_lists import PicturesAsked
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.digests import question_digest
 from shakeproof.errors import strictly
-from shakeproof.images import Image, pictures_for
-from shakeproof.network import Deployed, Network, load, load_deployed
-from shakeproof.query import check_image, class_number, perturbed
+from shakeproof.network import Deployed, Network, load, load_deployed, pictures_for
+from shakeproof.question import Image, check_image, class_number, perturbed
 
 
 @dataclass(frozen=True)

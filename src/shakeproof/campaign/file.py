@@ -14,11 +14,18 @@ from typing import Any, NoReturn
 from shakeproof.campaign.image_lists import PicturesAsked, asked_of_benchmark, asked_of_models
 from shakeproof.campaign.stored import Requirement
 from shakeproof.certificate import CERTIFICATE_SECONDS
-from shakeproof.classes import ClassNames, read_class_names
 from shakeproof.errors import InputError
 from shakeproof.files import read_text
-from shakeproof.perturbation import FAMILIES, Perturbation, parse_path
-from shakeproof.preprocessing import PRESETS, Preprocessing, read_preprocessing
+from shakeproof.question import (
+    FAMILIES,
+    PRESETS,
+    ClassNames,
+    Perturbation,
+    Preprocessing,
+    parse_path,
+    read_class_names,
+    read_preprocessing,
+)
 from shakeproof.settings import Settings
 
 Table = Mapping[str, Any]
@@ -158,7 +165,7 @@ class _Reader:
             hint = f"; do you mean {near[0]!r}?" if near else f"; the families are {', '.join(FAMILIES)}"
             self.refuse(f"[[perturbations]]: the family {family!r} is not known{hint}")
         options = {key: value for key, value in entry.items() if key != "family"}
-        known = ("family", *FAMILIES[family].readers, "padding", "clip")
+        known = ("family", *FAMILIES[family].keys)
         self.check_keys(entry, known, f" in [[perturbations]] of the family {family}")
         lists = [value if isinstance(value, list) else [value] for value in options.values()]
         combinations = [dict(zip(options, values, strict=True)) for values in product(*lists)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shakeproof.errors import InputError
 from shakeproof.files import read_text
-from shakeproof.images import Source, one_source, sources
+from shakeproof.question import Source, one_source, sources
 
 # The heading that a list may begin with.
 HEADING = ("path", "label")

@@ -11,7 +11,7 @@ from shakeproof.campaign.stored import Requirement
 from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.digests import query_digest
 from shakeproof.network import Deployed
-from shakeproof.perturbation import Perturbation
+from shakeproof.question import Perturbation
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 

@@ -27,9 +27,8 @@ from shakeproof.campaign.stored import (
     write_perturbation,
 )
 from shakeproof.digests import decisive, digest, image_digest, network_digest
-from shakeproof.images import Image
 from shakeproof.network import Deployed
-from shakeproof.perturbation import Perturbation
+from shakeproof.question import Image, Perturbation
 from shakeproof.settings import Settings
 
 # Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many

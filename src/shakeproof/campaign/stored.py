@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.claim import Claim, claim_of
-from shakeproof.classes import ClassNames
+from shakeproof.question import ClassNames
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shakeproof.campaign.curves import DrawnCurve
-    from shakeproof.images import Image
-    from shakeproof.kernels import Matrix, ParameterisedKernel
     from shakeproof.network import Deployed
-    from shakeproof.perturbation import Part, Perturbation, Tone
+    from shakeproof.question import Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
     from shakeproof.result import Record
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
@@ -201,7 +199,7 @@ class PackedImage:
     def image(self) -> Image:
         import torch
 
-        from shakeproof.images import Image
+        from shakeproof.question import Image
 
         return Image(self.name, torch.from_numpy(unpack_pixels(self.kind, self.pixels, self.shape)), self.label)
 
@@ -240,7 +238,7 @@ def write_perturbation(perturbation: Perturbation) -> str:
 
 
 def _effect(effect: ParameterisedKernel | Tone) -> dict[str, Any]:
-    from shakeproof.perturbation import Tone
+    from shakeproof.question import Tone
 
     if isinstance(effect, Tone):
         return {"gain": str(effect.gain), "offset": str(effect.offset)}
@@ -254,15 +252,14 @@ def _written(matrix: Matrix) -> list[list[str]]:
 
 @cache
 def read_perturbation(definition: str) -> Perturbation:
-    from shakeproof.perturbation import Perturbation
+    from shakeproof.question import Perturbation
 
     said = json.loads(definition)
     return Perturbation(tuple(map(_part, said["parts"])), None if said["clip"] is None else tuple(said["clip"]))
 
 
 def _part(said: Mapping[str, Any]) -> Part:
-    from shakeproof.kernels import ParameterisedKernel
-    from shakeproof.perturbation import Part, Tone
+    from shakeproof.question import ParameterisedKernel, Part, Tone
 
     effect: ParameterisedKernel | Tone
     if "gain" in said:

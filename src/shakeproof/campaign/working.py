@@ -17,8 +17,7 @@ from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.memory import give_back
 from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
 from shakeproof.network import Deployed, Network
-from shakeproof.perturbation import Perturbation
-from shakeproof.query import Query, perturbed
+from shakeproof.question import Perturbation, Query, perturbed
 from shakeproof.result import Result
 from shakeproof.settings import Settings
 

@@ -35,7 +35,7 @@ def profile(
     MODEL is .onnx or .onnx.gz; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
     folder, a pattern ('photos/*.jpg'), or .vnnlib(.gz).
     """
-    from shakeproof.perturbation import parse_path
+    from shakeproof.question import parse_path
 
     if not perturbations:
         raise InputError("say which perturbation is meant, with -p (shakeproof kernels lists them)")

@@ -16,8 +16,7 @@ from shakeproof.cli.terminal import Screen
 from shakeproof.errors import InputError, Refusal, strictly
 
 if TYPE_CHECKING:
-    from shakeproof.images import Image
-    from shakeproof.perturbation import Perturbation
+    from shakeproof.question import Image, Perturbation
 
 
 @click.command()
@@ -49,8 +48,7 @@ def compare(
     was found, 2: bad input.
     """
     from shakeproof.comparing import check_comparable, comparisons
-    from shakeproof.images import sources
-    from shakeproof.perturbation import parse_path
+    from shakeproof.question import parse_path, sources
     from shakeproof.report import save
 
     if not perturbations:

@@ -69,7 +69,7 @@ def export(
 
     MODEL is .onnx or .onnx.gz; IMAGE as for `profile`.
     """
-    from shakeproof.perturbation import parse_path
+    from shakeproof.question import parse_path
 
     parsed = parse_path(perturbation)
     parsed.strengths(strength)
@@ -77,8 +77,7 @@ def export(
     import_engines()
     from shakeproof.analysis import readable
     from shakeproof.exporting import AUGMENTED, write_query
-    from shakeproof.images import one_source
-    from shakeproof.query import perturbed
+    from shakeproof.question import one_source, perturbed
 
     network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
     (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
@@ -105,9 +104,8 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     from shakeproof.analysis import answers
     from shakeproof.budget import nobody
     from shakeproof.campaign import Store, keep
-    from shakeproof.images import read_image
     from shakeproof.network import load
-    from shakeproof.query import perturbed
+    from shakeproof.question import perturbed, read_image
     from shakeproof.report import DemoRows, gathered, html_page, safety_case
     from shakeproof.settings import Settings
 

@@ -14,8 +14,7 @@ from shakeproof.cli.options import numbers, with_options
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.classes import ClassNames
-    from shakeproof.preprocessing import Preprocessing
+    from shakeproof.question import ClassNames, Preprocessing
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Given:
 
     def class_names(self) -> ClassNames | None:
         """The names in the file that was given."""
-        from shakeproof.classes import read_class_names
+        from shakeproof.question import read_class_names
 
         return None if self.classes is None else read_class_names(self.classes)
 
@@ -46,7 +45,7 @@ class Given:
         """What is done to pictures: as a file says, or as options of their own do."""
         from dataclasses import replace
 
-        from shakeproof.preprocessing import Preprocessing, read_preprocessing
+        from shakeproof.question import Preprocessing, read_preprocessing
 
         scale = None if self.scale is None else _scale(self.scale)
         if self.preprocess is not None:
@@ -132,14 +131,14 @@ def _scale(text: str) -> tuple[float, float]:
 
 def _normalisation(mean: str | None, std: str | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Numbers; a preset stands for both, unless the other is given too."""
-    from shakeproof.preprocessing import PRESETS
+    from shakeproof.question import PRESETS
 
     preset = next((PRESETS[word] for word in (mean, std) if word in PRESETS), (None, None))
     return _numbers(mean, 0) or preset[0], _numbers(std, 1) or preset[1]
 
 
 def _numbers(text: str | None, side: int) -> tuple[float, ...] | None:
-    from shakeproof.preprocessing import PRESETS
+    from shakeproof.question import PRESETS
 
     if text is None or text in PRESETS:
         return None if text is None else PRESETS[text][side]

@@ -27,7 +27,7 @@ from shakeproof.errors import InputError
 @click.option("--image", help="The image to show the effect on [a bundled one].")
 def kernels(perturbation: str | None, strength: Sequence[float], png: Path | None, image: str | None) -> int:
     """List the families of perturbations, or show the kernel of one, or of several joined by +."""
-    from shakeproof.perturbation import FAMILIES, MOST_PARTS, PADDINGS, parse_path
+    from shakeproof.question import FAMILIES, MOST_PARTS, PADDINGS, parse_path
 
     if perturbation is None:
         from shakeproof.report import plain_table
@@ -60,9 +60,8 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
         say(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
     if png is not None:
         from shakeproof import demo
-        from shakeproof.images import as_picture, read_image
+        from shakeproof.question import Specification, as_picture, read_image
         from shakeproof.report import kernel_figure, save
-        from shakeproof.vnnlib import Specification
 
         raw = read_image(image or str(demo.images()[0][0]))
         own = raw.own_shape()

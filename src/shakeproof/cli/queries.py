@@ -17,11 +17,9 @@ from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
-    from shakeproof.images import Image, Source
     from shakeproof.methods import SweptWindow
     from shakeproof.network import Deployed, Network
-    from shakeproof.perturbation import AnyKernel, Perturbation
-    from shakeproof.query import Query
+    from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
     from shakeproof.result import Expected, Result
     from shakeproof.settings import Settings
 
@@ -65,7 +63,7 @@ def parsed(
     perturbations: Sequence[str], strength: Sequence[float], plot: Path | None
 ) -> list[Perturbation | AnyKernel]:
     """The perturbations, checked for whether they take such strengths and can be drawn if that is asked for."""
-    from shakeproof.perturbation import AnyKernel, parse
+    from shakeproof.question import AnyKernel, parse
 
     found = [parse(text) for text in perturbations]
     for perturbation in found:
@@ -84,8 +82,7 @@ def perturbed_pictures(
     deployed: bool = False,
 ) -> Asked:
     """Every image under every perturbation; `deployed`, for a network of which only the runtime is wanted."""
-    from shakeproof.images import sources
-    from shakeproof.query import check_label, class_number
+    from shakeproof.question import check_label, class_number, sources
 
     found = list(sources(images, given.array, given.labels))
     network, pictures = load_pictures(model, found, given, deployed)
@@ -103,7 +100,7 @@ def _perturbed_queries(
     strength: tuple[float, ...],
 ) -> Iterator[tuple[Deployed, Query] | Refusal]:
     """Pictures that share a perturbation are convolved together, some at a time."""
-    from shakeproof.query import check_image, perturbed
+    from shakeproof.question import check_image, perturbed
 
     def checked(picture: Image | Refusal) -> Image | Refusal:
         if isinstance(picture, Refusal):
@@ -130,8 +127,8 @@ def specified(
     given: Given,
 ) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
-    from shakeproof.images import sources
     from shakeproof.network import load
+    from shakeproof.question import sources
 
     files = [source.name for source in sources(files)]
     for file in files:
@@ -156,8 +153,7 @@ def specified(
 def _specified_query(
     network: Network, file: str, plot: Path | None, normalised: bool
 ) -> tuple[Network, Query] | Refusal:
-    from shakeproof.query import specified
-    from shakeproof.vnnlib import read_specification
+    from shakeproof.question import read_specification, specified
 
     try:
         specification = read_specification(Path(file))
@@ -174,7 +170,7 @@ def load_pictures(
     model: str, sources: Sequence[Source], given: Given, deployed: bool = False
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes, all as the options say."""
-    from shakeproof.images import pictures_for
+    from shakeproof.network import pictures_for
 
     return pictures_for(
         model,

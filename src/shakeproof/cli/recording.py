@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
     from shakeproof.methods import SweptWindow
     from shakeproof.network import Deployed
-    from shakeproof.query import Query
+    from shakeproof.question import Query
     from shakeproof.settings import Settings
 
 ENDINGS = (".jsonl", ".csv")

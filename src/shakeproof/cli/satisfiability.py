@@ -45,7 +45,7 @@ def _verdict(result: Result, late: str) -> str:
 
 def answer_version2(query_file: str, networks: Sequence[str], outputs: Outputs, given: Given, **options: Any) -> int:
     """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
-    from shakeproof.vnnlib import read_specification
+    from shakeproof.question import read_specification
 
     name, equals, model = networks[0].partition("=")
     if len(networks) > 1 or not equals or not model:

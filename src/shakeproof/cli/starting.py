@@ -13,8 +13,7 @@ def import_engines() -> None:
     """
     gc.disable()
     try:
-        import shakeproof.analysis
-        import shakeproof.images  # noqa: F401
+        import shakeproof.analysis  # noqa: F401
     finally:
         gc.freeze()
         gc.enable()

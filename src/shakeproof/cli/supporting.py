@@ -14,8 +14,8 @@ from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
-    from shakeproof.images import Image, RawImage
     from shakeproof.network import Deployed
+    from shakeproof.question import Image, RawImage
 
 EXIT_NO = 1
 
@@ -108,7 +108,7 @@ def _enumerating(network: Deployed, raw: RawImage | None, trial: float) -> dict[
 def _raw(image: str | None) -> tuple[RawImage | None, tuple[int, int, int] | None]:
     if image is None:
         return None, None
-    from shakeproof.images import read_image
+    from shakeproof.question import read_image
 
     raw = read_image(image)
     return raw, raw.own_shape()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from shakeproof.comparing import Compared
-    from shakeproof.query import Query
+    from shakeproof.question import Query
     from shakeproof.result import Expected, Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130

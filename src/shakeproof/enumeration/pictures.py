@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.budget import Budget
-from shakeproof.path import ClipRange
-from shakeproof.perturbation import ExactPath
+from shakeproof.question import ClipRange, ExactPath
 
 Array = NDArray[Any]
 HalfRule = Literal["half-even", "half-up"]

@@ -22,7 +22,7 @@ from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sweep import Lines, count_breaks
 from shakeproof.network import Graph, bending_values
-from shakeproof.property import margins
+from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
 
 # What a cell's bounds cost, and each piece of a sweep. A round of bets costs, before its first cell, what computing so

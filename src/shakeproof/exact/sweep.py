@@ -25,7 +25,7 @@ from shakeproof.exact.late import carry, late_rows, stretches_behind
 from shakeproof.exact.rows import Plan, insert, make_rows
 from shakeproof.network import Graph, once_for_each
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
-from shakeproof.path import Path
+from shakeproof.question import Path
 from shakeproof.rounding import Chords, norm
 
 FLOAT_BYTES = 8

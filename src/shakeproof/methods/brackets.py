@@ -15,7 +15,7 @@ from shakeproof.exact import Curve, Least
 from shakeproof.methods.context import Floats, Numbers, SweepContext
 from shakeproof.methods.leads import TIED, ExactTerms, leads
 from shakeproof.operators import UNIT
-from shakeproof.property import margins
+from shakeproof.question import margins
 
 # How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
 NEAR = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4])

@@ -15,11 +15,8 @@ from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Lines, RationalNetwork, longest_window
-from shakeproof.inputs import InputPath
 from shakeproof.network import Graph, Network
-from shakeproof.path import Path
-from shakeproof.perturbation import Perturbation, as_whole
-from shakeproof.query import Obligation, Query
+from shakeproof.question import InputPath, Obligation, Path, Perturbation, Query, as_whole
 from shakeproof.rounding import Chords, work_out_norms
 from shakeproof.settings import Settings
 

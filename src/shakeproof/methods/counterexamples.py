@@ -17,7 +17,7 @@ from shakeproof.exact import Curve, Least, Piece
 from shakeproof.methods.brackets import SweptLine, first_proved
 from shakeproof.methods.context import SweepContext
 from shakeproof.methods.leads import ExactTerms, as_float, leads, least_lead, provably_loses
-from shakeproof.property import margins
+from shakeproof.question import margins
 from shakeproof.replay import compared, fails, places, witnessed
 
 # How many strengths are tried in the reference runtime before an early answer is worked for.

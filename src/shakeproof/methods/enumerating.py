@@ -16,11 +16,8 @@ from shakeproof.budget import Budget, now
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Witness
-from shakeproof.images import Image
 from shakeproof.network import Deployed, Deployment, Runtime
-from shakeproof.perturbation import Perturbation, as_whole
-from shakeproof.property import margins
-from shakeproof.query import Query
+from shakeproof.question import Image, Perturbation, Query, as_whole, margins
 from shakeproof.result import Expected, Result
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence

@@ -18,10 +18,9 @@ from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.comparison import Comparison
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Unproved, Witness
-from shakeproof.inputs import InputBox, InputPath
 from shakeproof.network import Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
-from shakeproof.query import Obligation, Query
+from shakeproof.question import InputBox, InputPath, Obligation, Query
 from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
 from shakeproof.search import (
@@ -123,7 +122,7 @@ class _Search:
         if isinstance(inputs, InputPath):
             return self.along_path(obligation, inputs, budget)
         if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
-            return Unproved("bounds"), self.witness(obligation, inputs.float32.low)
+            return Unproved("bounds"), self.witness(obligation, inputs.float32[0])
         box = inputs.to(self.device)
         graph = with_claims(self.graph, *(torch.from_numpy(part).to(self.device) for part in about.claims))
         if len(box.varying) <= FEW_INPUTS:

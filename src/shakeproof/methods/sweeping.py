@@ -30,8 +30,7 @@ from shakeproof.methods.counterexamples import (
 from shakeproof.methods.leads import ExactTerms, contradicted, leads, lower_bounds
 from shakeproof.methods.windows import SweptWindow
 from shakeproof.network import Network
-from shakeproof.property import margins
-from shakeproof.query import Query
+from shakeproof.question import Query, margins
 from shakeproof.result import Result
 from shakeproof.rounding import Chords
 from shakeproof.settings import Settings

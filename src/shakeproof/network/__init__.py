@@ -4,10 +4,10 @@ from shakeproof.network.agreement import SHARE
 from shakeproof.network.claims import with_claims, without_max_pools
 from shakeproof.network.deployment import Deployment
 from shakeproof.network.graph import Graph, Node, bending_neurons, bending_values, once_for_each
-from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.loading import load, load_deployed, model_files, read
 from shakeproof.network.network import Deployed, Network, Normalisation
 from shakeproof.network.onnx_rules import OPERATORS
+from shakeproof.network.pictures import pictures_for, read_images
 from shakeproof.network.reading import Reading, UnsupportedNode
 from shakeproof.network.runtimes import Reference, Runtime
 
@@ -17,7 +17,6 @@ __all__ = [
     "Deployed",
     "Deployment",
     "Graph",
-    "ImageLayout",
     "Network",
     "Node",
     "Normalisation",
@@ -27,12 +26,13 @@ __all__ = [
     "UnsupportedNode",
     "bending_neurons",
     "bending_values",
-    "image_layout",
     "load",
     "load_deployed",
     "model_files",
     "once_for_each",
+    "pictures_for",
     "read",
+    "read_images",
     "with_claims",
     "without_max_pools",
 ]

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from shakeproof.operators import UNIT, Affine, Conv, Jumping, Linear, Operator, PiecewiseLinear, Unrolled
+from shakeproof.operators import UNIT, Affine, Clip, Conv, Jumping, Linear, Operator, PiecewiseLinear, Unrolled
 
 FEW_LAYERS = 10
 # What is straight between bends and jumps, so that its pieces can be enumerated.
@@ -202,6 +202,13 @@ class Graph:
         shifted = (replace(n, inputs=tuple(i + 1 for i in n.inputs)) for n in self.nodes)
         return replace(self, nodes=(Node(operator, (0,), self.input_shape), *shifted))
 
+    def behind_clip(self, clip: tuple[float, float]) -> Graph:
+        """This network with a clip in front; the same graph each time, so that what is kept for it is kept."""
+        known = _behind_clips(self)
+        if clip not in known:
+            known[clip] = self.after(Clip(*clip))
+        return known[clip]
+
     def then(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the scores' shape put behind it."""
         last = len(self.nodes)
@@ -222,6 +229,12 @@ def once_for_each(work: Callable[Concatenate[Graph, More], Found]) -> Callable[C
         return known[graph]
 
     return found
+
+
+@once_for_each
+def _behind_clips(graph: Graph) -> dict[tuple[float, float], Graph]:
+    """The network behind clips, as they were asked for."""
+    return {}
 
 
 def bending_neurons(graph: Graph) -> Mapping[str, int]:

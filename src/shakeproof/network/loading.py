@@ -15,19 +15,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.classes import ClassNames, class_names, read_class_names
 from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.files import write_whole
 from shakeproof.network.agreement import SHARE
 from shakeproof.network.graph import Graph
-from shakeproof.network.layout import image_layout
 from shakeproof.network.model_file import ENDINGS, stored, unpacked
 from shakeproof.network.network import Deployed, Network
 from shakeproof.network.reading import Reading
 from shakeproof.network.reference import reference_runtime
 from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime
 from shakeproof.network.torch_export import Export, exported
-from shakeproof.preprocessing import Preprocessing, read_preprocessing
+from shakeproof.question import (
+    ClassNames,
+    Preprocessing,
+    image_layout,
+    names_in_metadata,
+    read_class_names,
+    read_preprocessing,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -186,7 +191,7 @@ def _read_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Sha
 
 
 def _own_names(model: onnx.ModelProto) -> ClassNames:
-    return class_names({entry.key: entry.value for entry in model.metadata_props})
+    return names_in_metadata({entry.key: entry.value for entry in model.metadata_props})
 
 
 def _opened(path: Path, on_disk: bytes, output_name: str | None) -> _Stored:

@@ -14,14 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, by
 from shakeproof.network.agreement import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
 from shakeproof.network.graph import Graph
-from shakeproof.network.layout import ImageLayout, image_layout
 from shakeproof.network.runtimes import Reference
 from shakeproof.operators import Scale
-from shakeproof.preprocessing import Preprocessing
+from shakeproof.question import ClassNames, ImageLayout, Preprocessing, image_layout
 
 # What a softmax gives is told from 0 down to here.
 LEAST = 2.0**-120

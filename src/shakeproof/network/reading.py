@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError
 from shakeproof.network.graph import Graph
+from shakeproof.question import ClassNames
 
 
 @dataclass(frozen=True)

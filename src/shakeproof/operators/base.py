@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from shakeproof.path import UNIT as UNIT
+UNIT = 2.0**-53
 
 # Sums of a few positive numbers, and norms of up to 10^9 of them, come out too small by less than this.
 ABOVE = 1 + 2.0**-20

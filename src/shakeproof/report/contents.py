@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
-from shakeproof.kernels import Matrix
-from shakeproof.perturbation import Part, Perturbation, Tone
+from shakeproof.question import Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.report.names import shown
 from shakeproof.report.reported import Reported, checked, confidence, image_key

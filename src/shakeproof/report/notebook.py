@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Pillow
 from torch import Tensor
 
-from shakeproof.perturbation import Perturbation
+from shakeproof.question import Perturbation
 from shakeproof.report.names import class_name, shown, spoken_class
 from shakeproof.report.plot import displayable, result_figure
 from shakeproof.result import Result

@@ -20,7 +20,7 @@ from torch import Tensor
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Swept, by_class
 from shakeproof.files import write_whole
-from shakeproof.perturbation import Perturbation
+from shakeproof.question import Perturbation
 from shakeproof.report.names import class_name, critical_text, image_and, margin_text, shown, spoken_class
 from shakeproof.result import Result
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from shakeproof.campaign import StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
-from shakeproof.perturbation import Perturbation
+from shakeproof.question import Perturbation
 from shakeproof.report.names import shown
 from shakeproof.report.recheck import Examined
 

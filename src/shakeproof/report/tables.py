@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shakeproof.classes import ClassNames
 from shakeproof.evidence import by_class
+from shakeproof.question import ClassNames
 from shakeproof.report.names import class_name, critical_text, margin_text
 from shakeproof.result import Result
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, rows_within
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
-from shakeproof.inputs import InputBox
 from shakeproof.network import Graph
+from shakeproof.operators import Range
+from shakeproof.question import InputBox
 from shakeproof.search.attack import descend, starts
 from shakeproof.search.leaf_program import PENALTIES, solved
 from shakeproof.search.loop import Strategy, branch_and_bound
@@ -262,12 +263,12 @@ class ActivationSplitting(Strategy[Stack]):
         for start in range(0, places, self.most_rows):
             if self.witness is not None or budget.is_late():
                 return
-            x = starts(self.problem.box.float32, min(self.most_rows, places - start), seed=start)
+            x = starts(Range(*self.problem.box.float32), min(self.most_rows, places - start), seed=start)
             self.attack(x, (start + torch.arange(len(x), device=x.device)) % self.claims, steps, budget)
 
     def attack(self, x: Tensor, claim: Tensor, steps: int, budget: Budget) -> None:
         """Descend from these places (rows, *input_shape), each to where its claim (rows) fails."""
-        for failing in descend(self.narrow, self.problem.box.float32, x, claim, steps, budget):
+        for failing in descend(self.narrow, Range(*self.problem.box.float32), x, claim, steps, budget):
             self.test(failing)
             if self.witness is not None:
                 return

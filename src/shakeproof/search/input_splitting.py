@@ -20,7 +20,7 @@ from shakeproof.bounds import Boxes, Enclosed, Planes, cells_within, enclose, pl
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.network import Graph
-from shakeproof.path import Path
+from shakeproof.question import Path
 from shakeproof.search.goal import FirstFailure, Goal, Map
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree

@@ -1,4 +1,4 @@
-"""The parameterised kernel and its derivation from two end kernels."""
+"""Convolution kernels that are affine in some strengths, in exact fractions: K(z) = sum_i A_i z_i + B."""
 
 from __future__ import annotations
 
@@ -43,15 +43,6 @@ class ParameterisedKernel:
             )
             for i in range(height)
         )
-
-
-def between(start: Matrix, end: Matrix) -> ParameterisedKernel:
-    """The kernel that is affine in one strength, `start` at z = 0 and `end` at z = 1 (the paper's Example 1)."""
-    slope = tuple(
-        tuple(e - s for s, e in zip(start_row, end_row, strict=True))
-        for start_row, end_row in zip(start, end, strict=True)
-    )
-    return ParameterisedKernel((slope,), start)
 
 
 def absolute(matrix: Matrix) -> Matrix:

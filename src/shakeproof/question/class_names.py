@@ -78,7 +78,7 @@ def read_class_names(path: Path | str) -> ClassNames:
         raise InputError(f"{path}: not a list of class names ({error})") from error
 
 
-def class_names(metadata: Mapping[str, str]) -> ClassNames:
+def names_in_metadata(metadata: Mapping[str, str]) -> ClassNames:
     """Names in a model's metadata, as many exporters write them; none if there are none that can be read."""
     for key in KEYS:
         try:

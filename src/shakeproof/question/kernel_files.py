@@ -1,21 +1,24 @@
-"""Kernels from files: arrays, tables, pictures, and archives of several."""
+"""Kernels from files: arrays, tables, pictures, Matlab's variables, and archives of several."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
-import struct
+import subprocess
+import sys
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
-from shakeproof.kernels.kernel import Matrix
+from shakeproof.question.kernels import Matrix
 
 LARGEST_SIZE = 999
 LARGEST_ENTRY = 1e100
@@ -32,7 +35,6 @@ DAMAGED = (
     TypeError,
     ValueError,
     csv.Error,
-    struct.error,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
@@ -109,10 +111,57 @@ def _read_npz(path: Path) -> Mapping[str, Any]:
         return _numbered(dict(archive))
 
 
-def _read_mat(path: Path) -> Mapping[str, Any]:
-    from shakeproof.kernels.matlab import read_variables
+# scipy's reader crashes on some damaged files, so it runs in a process of its own. That writes a list of names, each
+# with the number of its cells (None: an array), and then the arrays.
+MATLAB_READER = """
+import io, json, resource, sys
+import numpy as np
+from scipy.io import loadmat
 
-    return _numbered(read_variables(path.read_bytes(), MOST_BYTES), along=-1)
+most_bytes = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + 2**30,) * 2)
+too_many = f"more than {most_bytes} bytes are too many"
+try:
+    found = loadmat(io.BytesIO(sys.stdin.buffer.read()))
+except NotImplementedError:
+    sys.exit("a Matlab file of another version; save it with -v7")
+except MemoryError:
+    sys.exit(too_many)
+except Exception as error:
+    sys.exit(f"scipy cannot read it: {error}")
+names, arrays = [], []
+for name, value in found.items():
+    if not name.startswith("__"):
+        cells = value.ravel("F") if isinstance(value, np.ndarray) and value.dtype == object else None
+        names.append((name, None if cells is None else len(cells)))
+        arrays += map(np.asarray, [value] if cells is None else cells)
+if sum(array.nbytes for array in arrays) > most_bytes:
+    sys.exit(too_many)
+print(json.dumps(names), flush=True)
+for array in arrays:
+    np.save(sys.stdout.buffer, np.empty(0) if array.dtype.hasobject else array)
+"""
+MATLAB_SECONDS = 60.0
+
+
+def _read_mat(path: Path) -> Mapping[str, Any]:
+    from numpy.lib.format import read_array
+
+    command = [sys.executable, "-P", "-c", MATLAB_READER, str(MOST_BYTES)]
+    try:
+        done = subprocess.run(
+            command, input=path.read_bytes(), capture_output=True, timeout=MATLAB_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"reading it takes more than {MATLAB_SECONDS:g} seconds") from None
+    if done.returncode:
+        raise ValueError(done.stderr.decode(errors="replace") if done.returncode == 1 else "damaged")
+    stream = BytesIO(done.stdout)
+    found: dict[str, Any] = {}
+    for name, cells in json.loads(stream.readline()):
+        arrays = [read_array(stream, allow_pickle=False) for _ in range(1 if cells is None else cells)]
+        found[name] = arrays[0] if cells is None else arrays
+    return _numbered(found, along=-1)
 
 
 def _numbered(arrays: Mapping[str, Any], along: int = 0) -> Mapping[str, Any]:

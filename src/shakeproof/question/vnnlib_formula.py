@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shakeproof.errors import InputError
-from shakeproof.property import Case, Floats
-from shakeproof.vnnlib.specification import Box, Specification, by_boxes
+from shakeproof.question.properties import Box, Case, Floats, Specification, by_boxes
 
 # What the cases of a file may come to, before memory does: each product of disjunctions, and all arrays together.
 MOST_CASES, MOST_PARTS, MOST_NUMBERS = 100_000, 2**24, 2**26

@@ -1,9 +1,10 @@
-"""Pictures as networks take them: channels first, in float64, in [0, 1]. Nothing is reinterpreted silently."""
+"""Pictures (channels first, float64, in [0, 1]), and how an input of a network is one. Nothing is guessed silently."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,65 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof import vnnlib
 from shakeproof.errors import InputError, by
-from shakeproof.network import ImageLayout
-from shakeproof.preprocessing import Preprocessing
+from shakeproof.question.preprocessing import Preprocessing
+from shakeproof.question.properties import Specification, centre
 
 Array = NDArray[Any]
 # What resizing, sharpening and noise add beyond black and white; more is another range of numbers.
 OVERSHOOT = 0.1
+# The only sensible reading of some flat inputs: MNIST's and CIFAR's.
+USUAL_SHAPES = {784: (1, 28, 28), 3072: (3, 32, 32)}
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Pictures are (channels, height, width) = `image_shape`; the network wants `input_shape`, maybe channels last."""
+
+    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
+    channels_last: bool = False
+    note: str | None = None
+
+    def to_input(self, images: Tensor) -> Tensor:
+        """Pictures (..., channels, height, width) as network inputs (..., *input_shape)."""
+        moved = images.movedim(-3, -1) if self.channels_last else images
+        return moved.reshape(*images.shape[:-3], *self.input_shape)
+
+    def from_input(self, inputs: Tensor) -> Tensor:
+        """The inverse of `to_input`, for one input of any shape with the right number of entries."""
+        channels, height, width = self.image_shape
+        if self.channels_last:
+            return inputs.reshape(height, width, channels).movedim(-1, 0).contiguous()
+        return inputs.reshape(self.image_shape)
+
+
+def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None = None) -> ImageLayout | None:
+    """The layout of an input shape; None if it is flat and nothing says how to read it.
+
+    `wanted` (channels, height, width) decides for flat inputs and is checked for the others.
+    """
+    if wanted is not None and (len(wanted) != 3 or min(wanted) < 1):
+        raise InputError(f"an image shape is channels, height and width, not {by(wanted)}")
+    shape = tuple(input_shape)
+    inner = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
+    sides = tuple(size for size in inner if size > 1)
+    layout = None
+    if len(inner) == 3 and len(sides) >= 2:
+        last = _channels_last(inner)
+        image = (inner[2], inner[0], inner[1]) if last else (inner[0], inner[1], inner[2])
+        layout = ImageLayout(image, shape, last)
+    elif len(inner) == 2 and len(sides) == 2:
+        layout = ImageLayout((1, inner[0], inner[1]), shape)
+    elif wanted is None and prod(shape) in USUAL_SHAPES:
+        image = USUAL_SHAPES[prod(shape)]
+        note = f"the flat input of {prod(shape)} values is read as a {by(image)} picture"
+        layout = ImageLayout(image, shape, note=note)
+    elif wanted is not None and prod(wanted) == prod(shape):
+        layout = ImageLayout(wanted, shape)
+    if wanted is not None and (layout is None or layout.image_shape != tuple(wanted)):
+        raise InputError(f"an image of {by(wanted)} does not fit the network's input of {by(shape)}")
+    return layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +92,7 @@ class RawImage:
     """What a file holds, before a network says how to read it."""
 
     name: str
-    array: Array | vnnlib.Specification
+    array: Array | Specification
     label: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -68,14 +120,14 @@ class RawImage:
         return Image(self.name, self._pixels(layout, preprocessing or Preprocessing()), self.label, self.notes)
 
     def _pixels(self, layout: ImageLayout, preprocessing: Preprocessing) -> Tensor:
-        if isinstance(self.array, vnnlib.Specification):
+        if isinstance(self.array, Specification):
             return self._centre(self.array, layout)
         array, scale = _numeric(self.array, self.name), preprocessing.scale
         if preprocessing.moves:
             if array.dtype != np.uint8 or scale not in (None, (0, 255)):  # bytes are resized as bytes
                 array, scale = in_unit_range(array, self.name, scale), (0.0, 1.0)
             array = preprocessing.moved(self._channels_first(array), self.name)
-        if layout.channels_last and array.ndim == 1 and array.size == int(np.prod(layout.image_shape)):
+        if layout.channels_last and array.ndim == 1 and array.size == prod(layout.image_shape):
             array = array.reshape(layout.input_shape)
         pixels = in_unit_range(arranged(array, layout.image_shape, self.name), self.name, scale)
         low, high = pixels.min(), pixels.max()
@@ -96,15 +148,15 @@ class RawImage:
             return array.reshape(height, width, channels).transpose(2, 0, 1)
         return array.reshape(own)
 
-    def _centre(self, specification: vnnlib.Specification, layout: ImageLayout) -> Tensor:
+    def _centre(self, specification: Specification, layout: ImageLayout) -> Tensor:
         box = specification.box
         if box is None:
             raise InputError(f"{self.name}: has several boxes, so no one image is meant; perturb another file")
-        if box[0].size != int(np.prod(layout.image_shape)):
+        if box[0].size != prod(layout.image_shape):
             wanted = by(layout.image_shape)
             raise InputError(f"{self.name}: has {box[0].size} inputs, the network's picture is {wanted}")
         lower, upper = (layout.from_input(torch.from_numpy(side)).numpy() for side in box)
-        return torch.from_numpy(vnnlib.centre(lower, upper))
+        return torch.from_numpy(centre(lower, upper))
 
 
 def as_picture(array: Array, shape: tuple[int, int, int], name: str = "the image") -> Tensor:

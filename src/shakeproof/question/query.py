@@ -7,21 +7,24 @@ from dataclasses import dataclass, field
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.classes import ClassNames
 from shakeproof.errors import InputError, kind_of
-from shakeproof.images import Image, RawImage, as_picture, read_image
-from shakeproof.inputs import InputBox, InputPath, InputSet
-from shakeproof.network import Deployed, Network
-from shakeproof.perturbation import AnyKernel, Perturbation, as_perturbation
-from shakeproof.property import Property, wins
-from shakeproof.vnnlib import Specification
+from shakeproof.question.class_names import ClassNames
+from shakeproof.question.families import as_perturbation
+from shakeproof.question.image_files import read_image
+from shakeproof.question.images import Image, RawImage, as_picture
+from shakeproof.question.inputs import InputBox, InputPath, InputSet
+from shakeproof.question.perturbation import AnyKernel, Perturbation
+from shakeproof.question.properties import Property, Specification, wins
+
+if TYPE_CHECKING:
+    from shakeproof.network import Deployed, Network
 
 Strength = float | tuple[float, ...]
 """One number for a perturbation with one parameter, a number each for one with several."""

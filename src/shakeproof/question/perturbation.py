@@ -1,23 +1,21 @@
-"""Kernels and tone changes with a strength each, and whether pixels are clipped afterwards: a path of images.
+"""Perturbations: kernels and tone changes with a strength each, or any kernel of a size; clipped afterwards or not.
 
-Applied to an image, a perturbation gives the affine path x(z) = sum_i R_A_i z_i + R_B (Theorem 1 of the paper: m + 1
-ordinary convolutions).
+Applied to an image, kernels and tone changes give the affine path x(z) = sum_i R_A_i z_i + R_B (Theorem 1 of the paper:
+m + 1 ordinary convolutions). Any kernel of a size gives a box of images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, product
-from math import gcd, lcm
 from typing import TYPE_CHECKING, Any
 
-from shakeproof import kernels
 from shakeproof.errors import InputError
-from shakeproof.kernels import Matrix, ParameterisedKernel, absolute
-from shakeproof.path import UNIT, ClipRange, Path
-from shakeproof.perturbation.common import check_clip, clip_option, strengths
+from shakeproof.question.inputs import UNIT, ClipRange, Path
+from shakeproof.question.kernels import Matrix, ParameterisedKernel, absolute, combined, identity_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +29,7 @@ PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate",
 MOST_PARTS = 8
 # Products of two numbers that are no smaller do not underflow, nor does what they are off by.
 SMALL = 2.0**-400
+LARGEST_NEIGHBOURHOOD = 999
 # So few pixels are added up one after another, faster than torch convolves float64.
 FEW_TAPS = 24
 
@@ -193,7 +192,7 @@ class Perturbation:
         text = "+".join(map(str, self.parts))
         if not 1 <= len(self.parts) <= MOST_PARTS:
             raise InputError(f"a perturbation has 1 to {MOST_PARTS} parts, not {len(self.parts)}; leave some out")
-        check_clip(text, self.clip)
+        _check_clip(text, self.clip)
         if len(self.parts) > 1 and any(part.family == "identity" for part in self.parts):
             raise InputError(f"{text}: identity does nothing at any strength; leave it out of the sum")
         sides = {tuple(side % 2 for side in kernel.shape) for _, kernel in self._kernels()}
@@ -209,7 +208,7 @@ class Perturbation:
             )
 
     def __str__(self) -> str:
-        return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*clip_option(self.clip))))
+        return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*_clip_option(self.clip))))
 
     def __repr__(self) -> str:
         return f"<Perturbation {self}>"
@@ -234,7 +233,7 @@ class Perturbation:
 
     def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
         """A strength for each part: one number is meant for all of them."""
-        return strengths(self, given, self.parameters)
+        return _strengths(self, given, self.parameters)
 
     def apply(self, images: Tensor) -> Path:
         """The path of perturbed images; `images` (..., height, width), float64."""
@@ -262,7 +261,7 @@ class Perturbation:
         matrices = [start, *(kernel.coefficients[0] for _, kernel in self._kernels())]
         tones = [part.effect for part in self.parts if isinstance(part.effect, Tone)]
         numbers = [*chain(*chain(*matrices)), *(tone.gain for tone in tones), *(tone.offset for tone in tones)]
-        common = lcm(*(number.denominator for number in numbers))
+        common = math.lcm(*(number.denominator for number in numbers))
 
         def whole(matrix: Matrix) -> list[list[int]]:
             return [[int(entry * common) for entry in row] for row in matrix]
@@ -274,14 +273,15 @@ class Perturbation:
             else common * part.summed(pixels, whole(part.effect.coefficients[0]))
             for part in self.parts
         ]
-        shared = gcd(common * common * unit, np.gcd.reduce(common * base, axis=None), np.gcd.reduce(slopes, axis=None))
-        return ExactPath(np.stack(slopes) // shared, common * base // shared, common * common * unit // shared)
+        base, unit = common * base, common * common * unit
+        shared = math.gcd(unit, np.gcd.reduce(base, axis=None), np.gcd.reduce(slopes, axis=None))
+        return ExactPath(np.stack(slopes) // shared, base // shared, unit // shared)
 
     @property
     def kernel(self) -> ParameterisedKernel:
         """The kernels and gains as one kernel, which with `offset` says all; at the edges, paddings matter too."""
         start = self._start()
-        return kernels.combined([part.change(start) for part in self.parts])
+        return combined([part.change(start) for part in self.parts])
 
     def offset(self, *strengths: Fraction | float) -> Fraction:
         """What is added to every pixel, at given strengths."""
@@ -300,4 +300,83 @@ class Perturbation:
     def _start(self) -> Matrix:
         """The smallest kernel that makes the image at strength 0."""
         height, width = next((kernel.shape for _, kernel in self._kernels()), (1, 1))
-        return kernels.identity_matrix(2 - height % 2, 2 - width % 2)
+        return identity_matrix(2 - height % 2, 2 - width % 2)
+
+
+@dataclass(frozen=True)
+class AnyKernel:
+    """Every kernel of a size with entries from 0 to 1 that sum to 1, each pixel by one of its own.
+
+    A box of images rather than a path: each pixel is anywhere between the least and the greatest of its neighbourhood
+    (Mziou-Sallami & Adjed 2022). At strength z, it has gone the share z of the way there.
+    """
+
+    size: int
+    clip: ClipRange | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_NEIGHBOURHOOD:
+            raise InputError(
+                f"any-kernel: size must be odd, so that a pixel is in the middle, and at most {LARGEST_NEIGHBOURHOOD},"
+                f" not {self.size!r}"
+            )
+        _check_clip(str(self), self.clip)
+
+    def __str__(self) -> str:
+        return f"any-kernel:size={self.size}" + "".join(f",{key}={value}" for key, value in _clip_option(self.clip))
+
+    def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
+        """The one strength."""
+        return _strengths(self, given, 1)
+
+    def box(self, image: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+        """The least and the greatest of each pixel of an image (channels, height, width); outside it is nothing."""
+        import torch
+        from torch.nn import functional
+
+        def greatest(x: Tensor) -> Tensor:
+            return functional.max_pool2d(x, self.size, stride=1, padding=self.size // 2)
+
+        ends = (image * (1 - strength) + end * strength for end in (-greatest(-image), greatest(image)))
+        # rounded outwards: nothing of the box is left out
+        infinity = torch.full_like(image, torch.inf)
+        ends = (
+            torch.nextafter(torch.nextafter(end, side), side)
+            for end, side in zip(ends, (-infinity, infinity), strict=True)
+        )
+        low, high = (end if self.clip is None else end.clamp(*self.clip) for end in ends)
+        return low, high
+
+
+def _check_clip(text: str, clip: ClipRange | None) -> None:
+    try:
+        possible = clip is None or (len(clip) == 2 and all(map(math.isfinite, clip)) and clip[0] < clip[1])
+    except TypeError:
+        possible = False
+    if not possible:
+        raise InputError(f"{text}: clip must be LOW..HIGH with LOW below HIGH, e.g. clip=0..1")
+
+
+def _clip_option(clip: ClipRange | None) -> list[tuple[str, str]]:
+    return [] if clip is None else [("clip", "..".join(map(plain, clip)))]
+
+
+def _strengths(of: object, given: float | Sequence[float], parameters: int) -> tuple[float, ...]:
+    """A strength for each parameter, checked."""
+    try:
+        is_one = not isinstance(given, Iterable) or isinstance(given, str) or getattr(given, "ndim", 1) == 0
+        numbers: Any = (given,) if is_one else given
+        several = tuple(map(float, numbers))
+    except (TypeError, ValueError):
+        raise InputError(f"a strength is a number, not {given!r}") from None
+    for strength in several:
+        if not 0 <= strength <= 1:
+            raise InputError(f"the strength must be between 0 and 1, not {strength:g}")
+    if len(several) not in (1, parameters):
+        ways = "one strength" if parameters == 1 else f"{parameters} strengths, or one for all parts"
+        raise InputError(f"{of}: takes {ways}, not {len(several)}")
+    return several * (parameters // len(several))
+
+
+def plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else repr(float(number))

@@ -1,0 +1,81 @@
+"""What is asked: images, preprocessing, perturbations, sets of inputs, what must hold of outputs, and the query."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shakeproof.question.class_names import ClassNames, names_in_metadata, read_class_names
+    from shakeproof.question.families import (
+        FAMILIES,
+        any_kernel,
+        box_blur,
+        brightness,
+        contrast,
+        custom,
+        defocus,
+        gaussian_blur,
+        haze,
+        identity,
+        motion_blur,
+        parse,
+        parse_path,
+        psf,
+        sharpen,
+        unsharp,
+    )
+    from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
+    from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
+    from shakeproof.question.inputs import ClipRange, InputBox, InputPath, InputSet, Path
+    from shakeproof.question.kernels import Matrix, ParameterisedKernel
+    from shakeproof.question.perturbation import (
+        MOST_PARTS,
+        PADDINGS,
+        AnyKernel,
+        ExactPath,
+        Part,
+        Perturbation,
+        Tone,
+        as_whole,
+    )
+    from shakeproof.question.preprocessing import PRESETS, Preprocessing, read_preprocessing
+    from shakeproof.question.properties import Case, Property, Specification, by_boxes, margins, robustness, wins
+    from shakeproof.question.query import (
+        Obligation,
+        Picture,
+        Query,
+        Strength,
+        check_image,
+        check_label,
+        class_number,
+        fitting,
+        perturbed,
+        specified,
+    )
+    from shakeproof.question.vnnlib import perturbed_directives, read_specification, written, written_perturbed
+
+# Where each name lives. They are imported on first use: to read a perturbation's text takes no torch.
+_HOMES = {
+    "class_names": "ClassNames names_in_metadata read_class_names",
+    "kernels": "Matrix ParameterisedKernel",
+    "inputs": "ClipRange InputBox InputPath InputSet Path",
+    "perturbation": "MOST_PARTS PADDINGS AnyKernel ExactPath Part Perturbation Tone as_whole",
+    "families": (
+        "FAMILIES any_kernel box_blur brightness contrast custom defocus gaussian_blur haze identity "
+        "motion_blur parse parse_path psf sharpen unsharp"
+    ),
+    "preprocessing": "PRESETS Preprocessing read_preprocessing",
+    "properties": "Case Property Specification by_boxes margins robustness wins",
+    "vnnlib": "perturbed_directives read_specification written written_perturbed",
+    "images": "Image ImageLayout RawImage as_picture image_layout",
+    "image_files": "Source Subfolder one_source read_image sources",
+    "query": "Obligation Picture Query Strength check_image check_label class_number fitting perturbed specified",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"shakeproof.question.{module}"), name)
+    raise AttributeError(f"module 'shakeproof.question' has no attribute {name!r}")

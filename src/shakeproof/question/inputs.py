@@ -1,0 +1,183 @@
+"""Where a query's inputs come from, and the exact arrays that a deployed network is given of them.
+
+Inputs are a path, x(z) affine in some strengths z and then clipped, or a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from shakeproof.network import Graph
+    from shakeproof.question.images import ImageLayout
+
+    Array32 = NDArray[np.float32]
+
+ClipRange = tuple[float, float]
+# float64's unit of rounding
+UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """x(z) = sum_i slopes[i] z_i + base, then clipped, if it is; slopes (m, *shape), base (*shape).
+
+    Before clipping, `at` is off by at most `error` (*shape) for strengths from 0 to 1: by its own rounding, unless
+    something else is said.
+    """
+
+    slopes: Tensor
+    base: Tensor
+    clip: ClipRange | None = None
+    error: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.error is None:
+            size = self.slopes.abs().sum(0) + self.base.abs()
+            object.__setattr__(self, "error", (self.parameters + 2) * UNIT * size)
+
+    @property
+    def parameters(self) -> int:
+        """The number m of strengths."""
+        return len(self.slopes)
+
+    def at(self, z: Tensor) -> Tensor:
+        """x (..., *shape) at z (..., m), before clipping: affine in z."""
+        import torch
+
+        moved: Tensor = torch.tensordot(z, self.slopes, dims=1)
+        return moved.add_(self.base)
+
+    def rows(self, which: Tensor, z: Tensor) -> Tensor:
+        """Of a stack of paths with one strength, (1, paths, *shape): number which[i] at z[i], before clipping."""
+        import torch
+
+        return torch.addcmul(self.base[which], self.slopes[0, which], z.view(-1, *(1,) * (self.base.dim() - 1)))
+
+    def clipped(self, x: Tensor) -> Tensor:
+        return x if self.clip is None else x.clamp(*self.clip)
+
+    def image(self, *strengths: float) -> Tensor:
+        """x (*shape) at some strengths, clipped."""
+        import torch
+
+        return self.clipped(self.at(torch.tensor(strengths, dtype=self.base.dtype, device=self.base.device)))
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> Path:
+        """The path with its entries moved about, or to another device."""
+        return replace(self, slopes=move(self.slopes), base=move(self.base), error=move(self.error))
+
+    def to(self, device: torch.device) -> Path:
+        return self.mapped(lambda x: x.to(device))
+
+    def numbered(self, number: int) -> Path:
+        """One path of a stack (m, paths, *shape)."""
+        return replace(self, slopes=self.slopes[:, number], base=self.base[number], error=self.error[number])
+
+    @staticmethod
+    def stacked(paths: Sequence[Path]) -> Path:
+        """Paths with the same number of strengths and the same clipping as one stack."""
+        import torch
+
+        return replace(
+            paths[0],
+            slopes=torch.stack([p.slopes for p in paths], 1),
+            base=torch.stack([p.base for p in paths]),
+            error=torch.stack([p.error for p in paths]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class InputPath:
+    """Inputs x(z) for strengths z from 0 to `end` (m): a path of one strength, or a box of several.
+
+    `path` is in the network's input shape; `layout` says how an input is a picture.
+    """
+
+    path: Path
+    end: tuple[float, ...]
+    layout: ImageLayout
+
+    @staticmethod
+    def of_pictures(pictures: Path, end: Sequence[float], layout: ImageLayout) -> InputPath:
+        """From a path of pictures (channels, height, width)."""
+        return InputPath(pictures.mapped(layout.to_input), tuple(end), layout)
+
+    @property
+    def start(self) -> Tensor:
+        """The input at z = 0."""
+        return self.path.clipped(self.path.base)
+
+    def within(self, graph: Graph) -> Graph:
+        """The network that takes x(z) as it is before clipping."""
+        return graph if self.path.clip is None else graph.behind_clip(self.path.clip)
+
+    def given(self, z: Tensor) -> Array32:
+        """What the deployed network is given at z (n, m): float32, clipped if the path is."""
+        return self.path.clipped(self.path.at(z.to(self.path.base))).float().numpy()
+
+    def __contains__(self, z: Sequence[float]) -> bool:
+        return len(z) == len(self.end) and all(0 <= place <= end for place, end in zip(z, self.end, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class InputBox:
+    """Inputs between low and high, (*input_shape) in float64; `layout` says how an input is a picture, if it is."""
+
+    low: Tensor
+    high: Tensor
+    layout: ImageLayout | None = None
+
+    @property
+    def middle(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @cached_property
+    def varying(self) -> Tensor:
+        """The places (n) among all inputs of those that are not fixed."""
+        return (self.high > self.low).flatten().nonzero().squeeze(1)
+
+    @cached_property
+    def float32(self) -> tuple[Tensor, Tensor]:
+        """The float32 numbers of the box, least and largest; the nearest one to the middle of a range without any."""
+        import torch
+
+        infinity = torch.full_like(self.low, torch.inf, dtype=torch.float32)
+        low, high = self.low.float(), self.high.float()
+        low = torch.where(low.double() < self.low, torch.nextafter(low, infinity), low)
+        high = torch.where(high.double() > self.high, torch.nextafter(high, -infinity), high)
+        empty, nearest = low > high, self.middle.float()
+        return torch.where(empty, nearest, low), torch.where(empty, nearest, high)
+
+    def given(self, x: Tensor) -> Array32:
+        """What the deployed network is given of inputs (n, *input_shape): the nearest float32 numbers in the box."""
+        import torch
+
+        return torch.clamp(x.to(self.low.device).float(), *self.float32).numpy()
+
+    def as_path(self) -> tuple[Path, Tensor, Tensor]:
+        """The inputs that vary as the parameters of a path, and what they lie between (m) each."""
+        import torch
+
+        place = self.varying
+        if not len(place):
+            place = torch.zeros(1, dtype=torch.int64, device=self.low.device)  # one point: a path of no length
+        flat = self.low.flatten()
+        slopes = flat.new_zeros(len(place), len(flat)).scatter_(1, place.unsqueeze(1), 1.0)
+        slopes, base = slopes.view(-1, *self.low.shape), flat.scatter(0, place, 0.0).view(self.low.shape)
+        path = Path(slopes, base, error=torch.zeros_like(base))  # sums of one number and zeros are not rounded
+        return path, flat[place], self.high.flatten()[place]
+
+    def to(self, device: torch.device) -> InputBox:
+        return InputBox(self.low.to(device), self.high.to(device), self.layout)
+
+
+InputSet = InputPath | InputBox
