@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import model
 from onnx import helper
+from tampering import tampered
 from torch import Tensor
 
 from shakeproof.network.onnx_reader import read
@@ -60,7 +61,7 @@ from shakeproof.operators import (
 )
 from shakeproof.operators.conv import unrolled
 from shakeproof.operators.pool import envelope_breaks
-from shakeproof.testing import check_operator, tampered
+from shakeproof.testing import check_operator
 
 random = np.random.default_rng(0)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tampering import TAMPERINGS, tampered
 from torch import Tensor
 
 from shakeproof.operators import (
@@ -22,9 +23,8 @@ from shakeproof.operators import (
     Relu,
     SlidingWindow,
 )
-from shakeproof.testing import check_operator, rules_of, tampered
+from shakeproof.testing import check_operator, rules_of
 from shakeproof.testing.rules import RULES
-from shakeproof.testing.tampering import TAMPERINGS
 
 
 @dataclass(frozen=True, eq=False)
