@@ -20,8 +20,8 @@ from shakeproof.exact.precise_rows import breaks, put_in, rows_at
 from shakeproof.exact.twofold import Twofold
 from shakeproof.exact.weights import channel_weights
 from shakeproof.methods import SweptWindow, evaluation, sweeping
-from shakeproof.network import Graph
-from shakeproof.network.graph import Node
+from shakeproof.model import Graph
+from shakeproof.model.graph import Node
 from shakeproof.operators import Clip, Combine, Conv, Linear, Relu, Reshape, SlidingWindow
 from shakeproof.question import Path
 

@@ -14,7 +14,7 @@ from models import model
 from onnx import helper
 from torch import Tensor
 
-from shakeproof.network.onnx_reader import read
+from shakeproof.model.onnx_reader import read
 from shakeproof.operators import (
     Abs,
     AveragePool,

@@ -23,7 +23,7 @@ from shakeproof.exact.slices import Products, Sliced
 from shakeproof.exact.sweep import SHORTEST_WINDOW, Lines, OtherArithmetic, Piece, longest_window
 from shakeproof.exact.twofold import Twofold, added, divided, moved
 from shakeproof.exact.weights import channel_weights, weighted
-from shakeproof.network import Graph, once_for_each
+from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,
@@ -110,7 +110,7 @@ class PreciseWindow(NamedTuple):
     error: Tensor
 
 
-@once_for_each
+@cached_per_graph
 def _gains(graph: Graph, budget: Budget = UNLIMITED) -> tuple[tuple[tuple[float, float], ...], ...]:
     """For each node and input, how much it may stretch weighted norms, and with positive coefficients."""
     return tuple(_gains_of(graph, index, budget) for index in range(len(graph.nodes)))
@@ -133,7 +133,7 @@ def _gains_of(graph: Graph, index: int, budget: Budget) -> tuple[tuple[float, fl
     return tuple((gain * by, absolute * by) for (gain, absolute), by in zip(found, more, strict=True))
 
 
-@once_for_each
+@cached_per_graph
 def _effects(graph: Graph) -> tuple[float, ...]:
     """For each value, by how much the weighted norm of what is off there may grow until it is at the scores."""
     found = [0.0] * len(graph.nodes) + [1.0]

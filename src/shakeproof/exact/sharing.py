@@ -19,7 +19,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.crew import MOST_JOBS
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, sweep
-from shakeproof.network import Graph, bending_values
+from shakeproof.model import Graph, bending_values
 from shakeproof.rounding import Chords
 
 Floats = NDArray[np.float64]

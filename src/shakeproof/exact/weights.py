@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.network import Graph, Node, once_for_each
+from shakeproof.model import Graph, Node, cached_per_graph
 from shakeproof.operators import Affine, Clip, Combine, Conv, PiecewiseLinear, Relu, stretches
 
 # Steps of descent (Adam), the size of the first of them; the last ones are small.
@@ -27,7 +27,7 @@ STEPS, FIRST_STEP, MOMENTUM, SCALING = 150, 0.02, 0.9, 0.999
 NEARLY_DEAD = 0.05
 
 
-@once_for_each
+@cached_per_graph
 def channel_weights(graph: Graph, budget: Budget = UNLIMITED) -> tuple[Tensor, ...]:
     """For each value a positive number for each channel, the last axis; ones at the input and at the scores.
 

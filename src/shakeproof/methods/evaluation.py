@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Inputs, Lines, Normal, Precise, longest_window
-from shakeproof.network import Network
+from shakeproof.model import Network
 from shakeproof.operators import Scale
 from shakeproof.question import InputPath, Path, Perturbation, Query, as_whole, margins
 from shakeproof.rounding import Chords, norm, work_out_norms

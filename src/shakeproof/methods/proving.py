@@ -17,7 +17,7 @@ from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve, Least, Precise, RationalNetwork
 from shakeproof.methods.edges import TIED
 from shakeproof.methods.evaluation import Evaluation
-from shakeproof.network import Network
+from shakeproof.model import Network
 from shakeproof.question import Query
 from shakeproof.settings import Settings
 

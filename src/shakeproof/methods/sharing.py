@@ -22,7 +22,7 @@ from shakeproof.errors import ProofError
 from shakeproof.evidence import Witness
 from shakeproof.exact import WORTH_SHARING, Curve, Least, Precise, Work, cores_for, counted, job_cost, lines_by_work
 from shakeproof.methods.edges import SIDES, Side
-from shakeproof.network import Network
+from shakeproof.model import Network
 from shakeproof.question import Query
 from shakeproof.settings import Settings
 

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError, nobody, now
-from shakeproof.comparison import Comparison
+from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError, no_progress, now
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Swept, Witness
 from shakeproof.exact import (
@@ -33,7 +32,7 @@ from shakeproof.methods.nearest import first_proved
 from shakeproof.methods.proving import Proving, as_float
 from shakeproof.methods.sharing import Brackets, LinesFound, bracketed, found_by_lines, session
 from shakeproof.methods.windows import SweptWindow
-from shakeproof.network import Network
+from shakeproof.model import Comparison, Network
 from shakeproof.question import Query, margins
 from shakeproof.replay import compared, fails, places, witnessed
 from shakeproof.result import Result
@@ -98,7 +97,7 @@ def answer_by_windows(network: Network, query: Query, settings: Settings, window
 
 @contextmanager
 def _batch(
-    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None] = nobody
+    network: Network, queries: Sequence[Query], settings: Settings, progress: Callable[[float], None] = no_progress
 ) -> Iterator[Batch]:
     """Queries to be worked on from now on, on as many cores as torch has threads."""
     cores = torch.get_num_threads()

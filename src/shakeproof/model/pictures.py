@@ -12,8 +12,8 @@ from itertools import chain
 from math import prod
 
 from shakeproof.errors import InputError, Refusal, strictly
-from shakeproof.network.loading import load, load_deployed
-from shakeproof.network.network import Deployed
+from shakeproof.model.loading import load, load_deployed
+from shakeproof.model.network import Deployed
 from shakeproof.question import (
     ClassNames,
     Image,

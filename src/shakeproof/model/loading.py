@@ -17,14 +17,13 @@ from torch import Tensor
 
 from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.files import write_whole
-from shakeproof.network.agreement import SHARE
-from shakeproof.network.graph import Graph
-from shakeproof.network.model_file import ENDINGS, stored, unpacked
-from shakeproof.network.network import Deployed, Network
-from shakeproof.network.reading import Reading
-from shakeproof.network.reference import reference_runtime
-from shakeproof.network.runtimes import NoKernelError, Reference, first_line, onnx_runtime
-from shakeproof.network.torch_export import Export, exported
+from shakeproof.model.comparison import SHARE
+from shakeproof.model.graph import Graph
+from shakeproof.model.model_file import ENDINGS, stored, unpacked
+from shakeproof.model.network import Deployed, Network
+from shakeproof.model.reading import Reading
+from shakeproof.model.runtimes import NoKernelError, Reference, first_line, onnx_runtime, reference_runtime
+from shakeproof.model.torch_export import Export, exported
 from shakeproof.question import (
     ClassNames,
     Preprocessing,
@@ -138,7 +137,7 @@ def _prepared(
 
 
 def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, picture: Shape | None) -> Deployed:
-    from shakeproof.network import onnx_model
+    from shakeproof.model import onnx_model
 
     model = _opened(path, stored(path), output_name)
     given = onnx_model.image_input(model.proto, str(path), image_shape or picture, onnx_model.RUNNABLE)
@@ -181,7 +180,7 @@ class _Stored:
 
 
 def _read_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
-    from shakeproof.network import onnx_reader
+    from shakeproof.model import onnx_reader
 
     model = _opened(path, on_disk, output_name)
     reading = _understood(path, lambda: onnx_reader.read(model.proto, str(path), picture))
@@ -198,8 +197,8 @@ def _opened(path: Path, on_disk: bytes, output_name: str | None) -> _Stored:
     """A model file of which the bytes were read: complete, with its class scores as the only output."""
     import onnx
 
-    from shakeproof.network import onnx_model
-    from shakeproof.network.external_data import with_external_data
+    from shakeproof.model import onnx_model
+    from shakeproof.model.model_file import with_external_data
 
     def opened() -> _Stored:
         data = unpacked(on_disk)
@@ -242,7 +241,7 @@ def model_files(path: Path) -> list[Path]:
     """A model's file, and those beside it that hold some of its weights."""
     import onnx
 
-    from shakeproof.network.external_data import external_files
+    from shakeproof.model.model_file import external_files
 
     model = _understood(path, lambda: onnx.load_from_string(unpacked(stored(path))))
     return [path, *(path.parent / name for name in external_files(model))]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shakeproof.errors import InputError
-from shakeproof.network.graph import Graph
+from shakeproof.model.graph import Graph
 from shakeproof.question import ClassNames
 
 
