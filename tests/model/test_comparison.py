@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import NetworkMismatchError
-from shakeproof.model import OPERATORS, SHARE, Comparison, comparison, onnx_reader, telling
+from shakeproof.model import SHARE, Comparison, comparison, onnx_reader, telling
 from shakeproof.model.onnx_constants import Attributes
+from shakeproof.model.onnx_rules import OPERATORS
 from shakeproof.model.runtimes import evaluator
 
 random = np.random.default_rng(0)

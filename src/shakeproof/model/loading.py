@@ -189,6 +189,13 @@ def _read_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Sha
     )
 
 
+def onnx_operators() -> list[str]:
+    """The names of the ONNX operators that can be read."""
+    from shakeproof.model.onnx_rules import OPERATORS
+
+    return sorted(OPERATORS)
+
+
 def _own_names(model: onnx.ModelProto) -> ClassNames:
     return names_in_metadata({entry.key: entry.value for entry in model.metadata_props})
 

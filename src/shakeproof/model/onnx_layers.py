@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import torch
 
-from shakeproof.model import compose
+import shakeproof.model.compose as compose
 from shakeproof.model.build import Builder, Pooling, Unsupported, Value
 from shakeproof.model.onnx_constants import FLOATS, Array, Call, single, tensor
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.model import compose, onnx_layers
+import shakeproof.model.compose as compose
+import shakeproof.model.onnx_layers as onnx_layers
 from shakeproof.model.build import Builder, Unsupported, Value
 from shakeproof.model.compose import Operand, matmul, multiply, reshaped, total
 from shakeproof.model.onnx_constants import FLOATS, Array, Call, single, summed, tensor
