@@ -2,9 +2,8 @@
 
 from shakeproof.model.comparison import SHARE, Comparison, Floats, telling
 from shakeproof.model.graph import Graph, Node, bending_neurons, bending_values, cached_per_graph
-from shakeproof.model.loading import load, load_deployed, model_files, onnx_operators, read
+from shakeproof.model.loading import load, load_deployed, model_files, onnx_operators, pictures_for, read, read_images
 from shakeproof.model.network import Deployed, Network, Normalisation
-from shakeproof.model.pictures import pictures_for, read_images
 from shakeproof.model.property_head import with_claims, without_max_pools
 from shakeproof.model.reading import Reading, UnsupportedNode
 from shakeproof.model.runtimes import Deployment, Reference, Runtime
