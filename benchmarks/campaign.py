@@ -31,7 +31,7 @@ from shakeproof.errors import strictly
 from shakeproof.evidence import by_class
 from shakeproof.memory import keep_freed_memory
 from shakeproof.methods import answer_by_windows, sweep_window
-from shakeproof.network import pictures_for
+from shakeproof.model import pictures_for
 
 COMMAND = [sys.executable, "-m", "shakeproof.cli"]
 KERNELS = """

@@ -37,7 +37,7 @@ from rich.table import Table
 import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.errors import NetworkMismatchError, ShakeproofError
-from shakeproof.network import Network, loading
+from shakeproof.model import Network, loading
 from shakeproof.replay import compared, places
 
 MADE = {"random": everyday, "built": built}

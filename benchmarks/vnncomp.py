@@ -25,7 +25,7 @@ from rich.console import Console
 import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.memory import keep_freed_memory
-from shakeproof.network import with_claims
+from shakeproof.model import with_claims
 from shakeproof.question import InputBox
 from shakeproof.search import descend, starts
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.network import Graph
-from shakeproof.network.graph import Node
+from shakeproof.model import Graph
+from shakeproof.model.graph import Node
 from shakeproof.operators import (
     Abs,
     Ceil,

@@ -17,10 +17,10 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.comparison import Comparison
 from shakeproof.errors import InputError
 from shakeproof.evidence import Swept, Witness
 from shakeproof.exact import Curve
+from shakeproof.model import Comparison
 from shakeproof.question import fitting
 from shakeproof.verdict import Evidence, judge
 

@@ -24,11 +24,10 @@ LAYERS = {
         "products",
         "question",
     },
-    "networks": {"operators", "network", "demo"},
+    "networks": {"operators", "model", "demo"},
     "engines": {"rounding", "exact", "bounds", "search", "enumeration"},
     "answers": {
         "settings",
-        "comparison",
         "evidence",
         "verdict",
         "claim",
@@ -46,7 +45,7 @@ LAYERS = {
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` and `compared.plot()` are conveniences for people at a prompt: they look up, and only when called.
 # The question names the network's types in its signatures, and imports nothing of it.
-ALLOWED = {("result", "report"), ("comparing", "report"), ("question", "network")}
+ALLOWED = {("result", "report"), ("comparing", "report"), ("question", "model")}
 
 
 def imported(path: Path) -> set[str]:
@@ -122,7 +121,7 @@ def test_the_question_imports_no_network():
     """Only for type hints."""
     for path in (ROOT / "question").glob("*.py"):
         text = path.read_text()
-        for line in re.findall(r"^.*from shakeproof\.network import.*$", text, re.MULTILINE):
+        for line in re.findall(r"^.*from shakeproof\.model import.*$", text, re.MULTILINE):
             assert line.startswith("    "), path
             assert text.index("if TYPE_CHECKING:") < text.index(line) < text.index("\n\n\n"), path
 
@@ -143,7 +142,7 @@ def test_no_room_imports_itself_by_a_detour():
 
 def test_nobody_reaches_past_a_packages_door():
     assert reaching_past(by_file()) == []
-    assert reaching_past({"cli/options.py": {"shakeproof.network.graph"}}) != []
+    assert reaching_past({"cli/options.py": {"shakeproof.model.graph"}}) != []
 
 
 def test_no_name_stands_for_two_things():

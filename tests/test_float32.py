@@ -16,7 +16,7 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Linear, Operator, Relu
 
 

@@ -31,7 +31,7 @@ from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, assemble, sweep
 from shakeproof.exact.rows import Plan, insert
-from shakeproof.network import Graph, Node, without_max_pools
+from shakeproof.model import Graph, Node, without_max_pools
 from shakeproof.operators import Breaks, Clip, LeakyRelu, Linear
 from shakeproof.question import Path
 from shakeproof.rounding import Chords
@@ -58,7 +58,7 @@ def at_points(graph: Graph, x: Tensor) -> Enclosed:
 def by_norms(request, monkeypatch):
     """Whether norms are carried along, which is otherwise done for deep networks only."""
     if request.param:
-        monkeypatch.setattr("shakeproof.network.graph.FEW_LAYERS", -1)
+        monkeypatch.setattr("shakeproof.model.graph.FEW_LAYERS", -1)
     return request.param
 
 

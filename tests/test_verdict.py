@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.comparison import Comparison
 from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Swept, Unproved, Witness
 from shakeproof.exact import Curve
-from shakeproof.network import SHARE
+from shakeproof.model import SHARE, Comparison
 from shakeproof.search import SplitBox, SplitCells, Tree
 from shakeproof.verdict import Evidence, judge
 

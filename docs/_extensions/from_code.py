@@ -16,7 +16,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from shakeproof import Reason, errors, operators
-from shakeproof.network.graph import STRAIGHT
+from shakeproof.model.graph import STRAIGHT
 from shakeproof.operators import Operator
 
 
@@ -50,7 +50,7 @@ def names_of(room: str) -> Callable[[], str]:
     """The operators that a reader knows; where it is one function, which methods it leaves."""
 
     def said() -> str:
-        rules = import_module(f"shakeproof.network.{room}").OPERATORS
+        rules = import_module(f"shakeproof.model.{room}").OPERATORS
         return (
             ", ".join(f"`{name}`{_smooth(rule)}" for name, rule in sorted(rules.items(), key=lambda x: x[0].lower()))
             + "\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shakeproof.errors import ShakeproofError
     from shakeproof.evidence import Interval, Witness
     from shakeproof.exporting import Exported, export
-    from shakeproof.network import Deployed, Network, load, load_deployed, read_images
+    from shakeproof.model import Deployed, Network, load, load_deployed, read_images
     from shakeproof.question import (
         AnyKernel,
         Image,
@@ -56,7 +56,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use: torch takes a second, `shakeproof --help` must not.
 _HOMES = {
     "errors": ("ShakeproofError",),
-    "network": ("Deployed", "Network", "load", "load_deployed", "read_images"),
+    "model": ("Deployed", "Network", "load", "load_deployed", "read_images"),
     "question": (
         "AnyKernel",
         "Image",

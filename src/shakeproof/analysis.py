@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shakeproof.budget import nobody
+from shakeproof.budget import no_progress
 from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.methods import (
     SweptWindow,
@@ -23,7 +23,7 @@ from shakeproof.methods import (
     expected,
     lines_at_once,
 )
-from shakeproof.network import Deployed, Graph, Network, load, load_deployed
+from shakeproof.model import Deployed, Graph, Network, load, load_deployed
 from shakeproof.question import (
     AnyKernel,
     Perturbation,
@@ -56,7 +56,7 @@ def profile(  # type: ignore[overload-overlap]
     perturbation: Kernel,
     label: Label = None,
     max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> Result: ...
 
@@ -68,7 +68,7 @@ def profile(
     perturbation: Kernel | Sequence[Kernel],
     label: Label = None,
     max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -80,7 +80,7 @@ def profile(
     perturbation: Sequence[Kernel],
     label: Label = None,
     max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -91,7 +91,7 @@ def profile(
     perturbation: Any,
     label: Label = None,
     max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> Result | list[Result]:
     """The class at every strength in [0, max_strength] of a perturbation of an image.
@@ -113,7 +113,7 @@ def verify(  # type: ignore[overload-overlap]
     perturbation: Kernel,
     strength: Strength,
     label: Label = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> Result: ...
 
@@ -125,7 +125,7 @@ def verify(
     perturbation: Kernel | Sequence[Kernel],
     strength: Strength,
     label: Label = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -137,7 +137,7 @@ def verify(
     perturbation: Sequence[Kernel],
     strength: Strength,
     label: Label = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -148,7 +148,7 @@ def verify(
     perturbation: Any,
     strength: Strength,
     label: Label = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> Result | list[Result]:
     """Whether the label wins at every strength in [0, strength]; stops at the first confirmed counterexample.
@@ -162,7 +162,7 @@ def verify(
 def verify_specification(
     network: Model,
     specification: Specification | str | Path,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     **options: Unpack[Options],
 ) -> Result:
     """Whether a specification, or a VNN-LIB file, has no counterexample. One with a perturbation is `verify`'d."""
@@ -227,7 +227,7 @@ def analyse(
     network: Deployed,
     queries: Sequence[Query],
     settings: Settings | None = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
 ) -> list[Result]:
     """Answer all queries about one network, in their order; `progress` is told which share is done."""
     return list(answers(network, queries, settings, lambda done: progress(done / len(queries))))
@@ -237,7 +237,7 @@ def answers(
     network: Deployed,
     queries: Iterable[Query],
     settings: Settings | None = None,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     expect: Callable[[Query, Expected], None] | None = None,
     begun: Callable[[Query], SweptWindow | None] | None = None,
 ) -> Iterator[Result]:
@@ -304,7 +304,7 @@ def _answered_together(
         result = swept.pop(number)
         if number not in alone and result.reason is Reason.TIMEOUT:
             with torch.inference_mode():
-                (result,) = answer_by_sweep(network, [query], settings, nobody, [begun_by(result)])
+                (result,) = answer_by_sweep(network, [query], settings, no_progress, [begun_by(result)])
         yield _with_pictures(network, result, settings) if result.reason is Reason.ROUNDING else result
 
 

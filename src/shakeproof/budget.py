@@ -23,7 +23,7 @@ class OutOfTimeError(Exception):
     """The time was up in the middle of something. Whoever catches this leaves it undone: nothing follows from it."""
 
 
-def nobody(share: float) -> None:
+def no_progress(share: float) -> None:
     """Hears of progress and does nothing."""
 
 
@@ -36,12 +36,12 @@ class Budget:
 
     deadline: float = math.inf
     memory: float = 2 * GIB
-    progress: Callable[[float], None] = nobody
+    progress: Callable[[float], None] = no_progress
     cores: int = 1
 
     @staticmethod
     def starting(
-        timeout: float | None, memory: float, progress: Callable[[float], None] = nobody, cores: int = 1
+        timeout: float | None, memory: float, progress: Callable[[float], None] = no_progress, cores: int = 1
     ) -> Budget:
         """A budget from now on; timeout in seconds, memory in GiB."""
         return Budget(math.inf if timeout is None else now() + timeout, memory * GIB, progress, cores)

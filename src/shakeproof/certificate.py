@@ -23,7 +23,7 @@ from shakeproof.budget import GIB, Budget, now
 from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import BoundedCells, Enumerated, by_class
-from shakeproof.network import Deployed
+from shakeproof.model import Deployed
 from shakeproof.question import Part, Perturbation, Tone
 from shakeproof.result import Result
 from shakeproof.search import Tree

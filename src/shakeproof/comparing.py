@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.analysis import Model, answers, as_network
-from shakeproof.budget import nobody
+from shakeproof.budget import no_progress
 from shakeproof.claim import FORMAT
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Interval
 from shakeproof.methods import Runner
-from shakeproof.network import Deployed, Network
+from shakeproof.model import Deployed, Network
 from shakeproof.question import ClassNames, Perturbation, Picture, Query, Strength, fitting, parse_path, perturbed
 from shakeproof.result import Result
 from shakeproof.settings import Pixels, Settings
@@ -156,7 +156,7 @@ def compare(
     image: Picture,
     perturbation: Perturbation | str,
     max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
     *,
     pixels: Pixels = "real",
     timeout: float | None = None,
@@ -181,7 +181,7 @@ def comparisons(
     asked: Iterable[tuple[Picture, Perturbation]],
     strength: Strength,
     settings: Settings,
-    progress: Callable[[float], None] = nobody,
+    progress: Callable[[float], None] = no_progress,
 ) -> Iterator[Compared]:
     """Compare networks on images, each under a perturbation, in their order, each as soon as it is known.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from shakeproof import __version__
-from shakeproof.network import Deployed, Runtime
+from shakeproof.model import Deployed, Runtime
 from shakeproof.question import AnyKernel, Perturbation, Query
 from shakeproof.settings import Settings
 

@@ -10,7 +10,7 @@ import torch
 from shakeproof.analysis import profile
 from shakeproof.budget import now
 from shakeproof.methods import expected
-from shakeproof.network import Deployed, Network, Runtime
+from shakeproof.model import Deployed, Network, Runtime
 from shakeproof.question import Image, perturbed
 from shakeproof.settings import Settings
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shakeproof.enumeration import EightBitPictures
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve
-from shakeproof.network import Deployment
+from shakeproof.model import Deployment
 from shakeproof.question import InputBox, InputPath, InputSet
 from shakeproof.search import SplitBox, SplitCells
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
-from shakeproof.network import Network, load
+from shakeproof.model import Network, load
 from shakeproof.question import (
     Perturbation,
     Picture,

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.comparison import Comparison, Floats, telling
 from shakeproof.evidence import Witness
-from shakeproof.network import SHARE, Graph, Network
+from shakeproof.model import SHARE, Comparison, Floats, Graph, Network, telling
 from shakeproof.operators import Range
 from shakeproof.question import InputPath, Obligation, Property, margins
 from shakeproof.search import starts

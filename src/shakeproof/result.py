@@ -29,7 +29,7 @@ from shakeproof.evidence import (
     with_unproved,
 )
 from shakeproof.exact import Curve
-from shakeproof.network import Deployment
+from shakeproof.model import Deployment
 from shakeproof.question import ClassNames, Query
 from shakeproof.verdict import Evidence, Reason, Status, judge
 

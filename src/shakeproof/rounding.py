@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.network import Graph, Node, once_for_each
+from shakeproof.model import Graph, Node, cached_per_graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,
@@ -52,7 +52,7 @@ LOST = 2.0**-500
 OF_CHORDS, OF_BENDS = 8, 48
 
 
-@once_for_each
+@cached_per_graph
 def gammas(graph: Graph) -> tuple[float, ...]:
     """For each node, the relative rounding of its sums, and of a line around what it reads."""
     return tuple(gamma(graph, node) for node in graph.nodes)
@@ -83,7 +83,7 @@ def planes_share(shape: torch.Size, nodes: int = 0, roundings: int = 0) -> float
     return count * UNIT / (1 - count * UNIT)
 
 
-@once_for_each
+@cached_per_graph
 def _noises(graph: Graph) -> Tensor:
     """What a plane is off by at each node, as a share of its sums' terms, and beyond that: (2, nodes, 1)."""
     found = []
@@ -211,18 +211,18 @@ class Chords:
         return _effects(self.graph)
 
 
-@once_for_each
+@cached_per_graph
 def _measured(graph: Graph) -> frozenset[int]:
     read = {value - 1 for n in graph.nodes if isinstance(n.operator, (Linear, Conv, Unrolled)) for value in n.inputs}
     return frozenset(read) | {len(graph.nodes) - 1}
 
 
-@once_for_each
+@cached_per_graph
 def _coefficients(graph: Graph) -> tuple[Coefficients, ...]:
     return tuple(_coefficients_of(graph, index) for index in range(len(graph.nodes)))
 
 
-@once_for_each
+@cached_per_graph
 def _effects(graph: Graph) -> tuple[float, ...]:
     found = [0.0] * len(graph.nodes) + [1.0]
     for index, known in reversed(list(enumerate(_coefficients(graph)))):
@@ -231,7 +231,7 @@ def _effects(graph: Graph) -> tuple[float, ...]:
     return tuple(found)
 
 
-@once_for_each
+@cached_per_graph
 def _of_constants(graph: Graph) -> Tensor:
     """What the rounding of all nodes' constants, and of sums with them, does to the scores."""
     nodes = zip(_coefficients(graph), _effects(graph)[1:], strict=True)

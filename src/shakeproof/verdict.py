@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shakeproof.comparison import Comparison
     from shakeproof.evidence import Proof, Witness
+    from shakeproof.model import Comparison
 
 
 class Status(StrEnum):

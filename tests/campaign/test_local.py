@@ -18,7 +18,7 @@ from shakeproof.campaign import Pool, Store
 from shakeproof.errors import InputError
 
 
-def nobody(standing) -> None:
+def no_progress(standing) -> None:
     pass
 
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path, plain):
     """Of the queries that it worked on, nobody knows which it died of: each is tried on its own, none is blamed."""
     with desk_of(written(tmp_path, more="[analysis]\nwhole_curves = true\n")) as desk, Pool(1) as pool:
         thread = killer(at_work(pool))
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         thread.join()
         assert desk.alone
     with Store.open(tmp_path / "c.db") as opened:
@@ -85,7 +85,7 @@ def test_a_query_that_kills_its_worker_three_times_is_an_error_and_the_rest_goes
     file = written(tmp_path, (SLOW, "identity"), images=1, more=SLOWLY)
     with desk_of(file) as desk, Pool(1) as pool:
         thread = killer(at_work(pool), times=4)  # the first one has both queries
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         thread.join()
         (error,) = desk.ledger.errors()
         assert (error.kind, str(error.perturbation)) == ("memory", SLOW)
@@ -104,7 +104,7 @@ def test_a_timeout_is_enforced_from_outside(tmp_path, monkeypatch):
     file = written(tmp_path, (SLOW, "identity"), images=1, more=SLOWLY + "timeout = 1\n")
     with desk_of(file) as desk, Pool(1) as pool:
         thread = killer(at_work(pool), how=signal.SIGSTOP, times=2)  # the first one has both queries
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         thread.join()
         (error,) = desk.ledger.errors()
         assert (error.kind, desk.ledger.campaign().answered) == ("timeout", 1)
@@ -132,7 +132,7 @@ def test_a_certificate_never_costs_an_answer(tmp_path, plain, monkeypatch):
     with desk_of(tmp_path / "c.toml") as desk, Pool(1) as pool:
         certifying = lambda: [own.process.pid for own in [*pool.workers] if own.task is not None and own.task.certify]  # noqa: E731
         thread = killer(certifying)
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         thread.join()
         assert desk.ledger.campaign().answered == 16
         found = {own.query: own for own in desk.ledger.profiles()}
@@ -145,7 +145,7 @@ def test_a_certificate_that_takes_too_long_is_asked_for_again_with_more_time(tmp
     for seconds, made in ((1e-9, 0), (1e-9, 0), (60.0, 4)):
         (tmp_path / "c.toml").write_text(f"certificates = true\ncertificate_timeout = {seconds}\n{file}")
         with desk_of(tmp_path / "c.toml") as desk, Pool(1) as pool:
-            pool.run(desk, nobody)
+            pool.run(desk, no_progress)
             profiles = list(desk.ledger.profiles())
             assert len(profiles) == 4
             assert sum(own.certificate is not None for own in profiles) == made
@@ -164,7 +164,7 @@ def test_a_model_that_vanishes_leaves_its_queries_open(tmp_path):
     model.write_bytes(model.read_bytes() + b"\x32\x01x")
     with desk_of(file) as desk, Pool(1) as pool:
         model.unlink()
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         assert "m.onnx: cannot read the network" in next(iter(desk.unusable.values()))
         found = desk.ledger.campaign()
         assert (found.asked, found.answered, found.missing, found.failed) == (32, 16, 16, 0)
@@ -177,7 +177,7 @@ def test_a_model_that_changes_is_not_taken_for_the_same(tmp_path):
     file.write_text(file.read_text().replace(str(demo.MODEL), "m.onnx"))
     with desk_of(file) as desk, Pool(1) as pool:
         model.write_bytes(model.read_bytes() + b"\x32\x01x")
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
         assert "has changed since the campaign began" in next(iter(desk.unusable.values()))
         assert desk.ledger.campaign().missing == 16
 
@@ -186,7 +186,7 @@ def test_workers_that_cannot_begin_end_the_campaign(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python can start like this
     with desk_of(written(tmp_path)) as desk, Pool(1) as pool, pytest.raises(InputError, match="end before they begin"):
-        pool.run(desk, nobody)
+        pool.run(desk, no_progress)
 
 
 def test_workers_end_with_whoever_began_them(tmp_path):

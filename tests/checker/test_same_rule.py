@@ -17,8 +17,8 @@ from test_checked_operators import CASES, built
 from shakeproof import checker
 from shakeproof.analysis import arithmetics
 from shakeproof.checker import constants, operators
-from shakeproof.network import onnx_constants
-from shakeproof.network.onnx_reader import read
+from shakeproof.model import onnx_constants
+from shakeproof.model.onnx_reader import read
 
 Exact = np.ndarray[Any, Any]  # of fractions
 

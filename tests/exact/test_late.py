@@ -19,7 +19,7 @@ from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Curve, Lines, assemble, late, sweep
 from shakeproof.exact.late import Late, late_rows, stretches_behind
 from shakeproof.exact.rows import Plan, insert
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Breaks, Entries, Relu
 from shakeproof.question import Path
 from shakeproof.rounding import Chords

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rational import Stack, badly_scaled, exact, exact_path, exact_scores
 
 from shakeproof.exact import RationalNetwork
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import AveragePool, Relu, SlidingWindow
 from shakeproof.question import Path
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -118,6 +120,18 @@ def test_matlab_files_as_scipy_writes_them(tmp_path, kind, packed):
 def test_matlab_files_of_version_4(tmp_path):
     savemat(tmp_path / "k.mat", {"one": ONE}, format="4")
     assert np.array_equal(end(tmp_path / "k.mat"), ONE)
+
+
+def test_a_matlab_file_that_crashes_scipy_is_called_damaged(tmp_path):
+    path = tmp_path / "k.mat"
+    savemat(path, {"one": np.eye(3)})
+    good = path.read_bytes()
+    path.write_bytes(good[:176] + b"\x0e\0\0\0" + good[180:])
+    script = "import sys; from scipy.io import loadmat; loadmat(sys.argv[1])"
+    if subprocess.run([sys.executable, "-c", script, path], check=False, capture_output=True).returncode >= 0:
+        pytest.skip("this scipy does not crash on it")
+    with pytest.raises(InputError, match="damaged"):
+        end(path)
 
 
 def test_a_name_comes_before_a_number(tmp_path):

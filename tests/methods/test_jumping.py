@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import shakeproof as sp
 from shakeproof.errors import InputError
-from shakeproof.network import Network
+from shakeproof.model import Network
 from shakeproof.question import as_whole, parse_path
 
 # How close to a change of class a profile may be wrong.

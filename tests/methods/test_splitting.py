@@ -589,8 +589,8 @@ def test_networks_whose_outputs_are_not_finite_are_no_verdict():
 
 def test_every_box_is_compared_with_the_runtime(monkeypatch):
     """Of two boxes that are both proved, one without a comparison is not safe, however the other one went."""
-    from shakeproof.comparison import Comparison
     from shakeproof.methods import splitting
+    from shakeproof.model import Comparison
 
     network = network_of(nn.Linear(2, 2), 2)
     boxes = [(np.full(2, low), np.full(2, low + 0.1)) for low in (0.0, 0.5)]

@@ -15,7 +15,7 @@ from onnx import helper
 from tampering import tampered
 from torch import Tensor
 
-from shakeproof.network.onnx_reader import read
+from shakeproof.model.onnx_reader import read
 from shakeproof.operators import (
     Abs,
     AveragePool,

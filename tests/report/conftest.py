@@ -8,7 +8,7 @@ import pytest
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.budget import nobody
+from shakeproof.budget import no_progress
 from shakeproof.campaign import Ledger, Requirement, Store, keep
 from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
@@ -62,4 +62,4 @@ def store(hostile_network, results, tmp_path_factory):
 @pytest.fixture(scope="session")
 def reported(store):
     with Store.open(store) as opened:
-        return gathered(opened, None, checks=True, advance=nobody)
+        return gathered(opened, None, checks=True, advance=no_progress)

@@ -18,7 +18,7 @@ from report.conftest import HOSTILE
 from scipy.stats import binom
 
 import shakeproof.report
-from shakeproof.budget import nobody
+from shakeproof.budget import no_progress
 from shakeproof.campaign import Ledger, Store, paper_table
 from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.contents import blocks
@@ -113,7 +113,7 @@ def test_page_evidence_table_and_record_say_the_same_at_every_strength(page, rep
         ledger.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
     with Store.open(copy) as opened:
         cells = [*paper_table(opened).cells()]
-        again = gathered(opened, None, checks=False, advance=nobody)
+        again = gathered(opened, None, checks=False, advance=no_progress)
     counted = {z: Counter() for z in STRENGTHS}
     for cell in cells:
         counted[cell["strength"]].update({key: cell[key] for key in ("verified", "unsafe", "undecided")})

@@ -18,8 +18,8 @@ from shakeproof.bounds import AlphaBetaCrown, Parts, ascend, enclose_box, gradie
 from shakeproof.bounds.alpha_beta import WithBeta
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
-from shakeproof.network import Graph, with_claims, without_max_pools
-from shakeproof.operators import MaxPool
+from shakeproof.model import Graph, with_claims, without_max_pools
+from shakeproof.operators import MaxPool, Range
 from shakeproof.question import InputBox
 from shakeproof.search import BoxProblem, descend, split_activations, starts
 from shakeproof.search.activation_splitting import ActivationSplitting
@@ -226,9 +226,9 @@ def test_float32_boxes_lie_inside():
     low = torch.tensor([0.1, 0.1, 1 / 3, -1.0], dtype=torch.float64)
     high = torch.tensor([0.2, 0.1, 1 / 3 + 1e-12, -1.0], dtype=torch.float64)
     inner = InputBox(low, high).float32
-    assert bool((inner.low.double() >= low)[[0, 3]].all() & (inner.high.double() <= high)[[0, 3]].all())
-    assert inner.low[1] == inner.high[1] == torch.tensor(0.1)  # the nearest: there is none inside
-    assert inner.low[2] == inner.high[2] == torch.tensor(1 / 3)
+    assert bool((inner[0].double() >= low)[[0, 3]].all() & (inner[1].double() <= high)[[0, 3]].all())
+    assert inner[0][1] == inner[1][1] == torch.tensor(0.1)  # the nearest: there is none inside
+    assert inner[0][2] == inner[1][2] == torch.tensor(1 / 3)
 
 
 # -- leaves -----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_an_attack_that_is_late_starts_nothing_more(monkeypatch):
 def test_descent_stays_in_the_box_and_finds_what_is_there():
     graph = NETWORKS["relu"](7).graph
     low, high = box_around(graph, 7, radius=0.5)
-    box = InputBox(low, high).float32
+    box = Range(*InputBox(low, high).float32)
     least = graph.run(samples(low, high, 5000, 0))[:, 0].min()
     shifted = with_claims(graph, torch.tensor([[[1.0, 0, 0]]]).double(), -least.view(1, 1)).to(torch.float32)
     with torch.inference_mode():

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds.crown import pulled_back
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Affine, Elementwise, Range, Relaxation, TwoLines
 from shakeproof.rounding import planes_share
 

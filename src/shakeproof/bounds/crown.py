@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shakeproof.bounds.forward import Enclosed
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Cells, Range, Relaxation
 
 

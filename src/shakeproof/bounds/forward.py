@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shakeproof.bounds.domain import Domain
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.network import Graph, once_for_each
+from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,
@@ -189,7 +189,7 @@ def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[En
     return torch.full_like(local, torch.inf)
 
 
-@once_for_each
+@cached_per_graph
 def _lengths_made(graph: Graph) -> tuple[float, ...]:
     """What each node's constant adds to the norm of what is beside an affine one's functions."""
     return tuple(
@@ -198,7 +198,7 @@ def _lengths_made(graph: Graph) -> tuple[float, ...]:
     )
 
 
-@once_for_each
+@cached_per_graph
 def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
     """What each node's constant adds to the radius of an affine one, by the number of a cell's points: a corner is
     extrapolated from the points, and so is their rounding.

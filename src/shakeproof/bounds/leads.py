@@ -11,7 +11,7 @@ from shakeproof.bounds.crown import planes_below
 from shakeproof.bounds.domain import Boxes
 from shakeproof.bounds.forward import Enclosed, enclose
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.network import Graph, once_for_each
+from shakeproof.model import Graph, cached_per_graph
 
 # Networks have larger values for pictures than for what is grey all over.
 THAN_GREY = 4
@@ -53,7 +53,7 @@ def lowest_leads(
     return torch.where(found.isnan(), -torch.inf, found)
 
 
-@once_for_each
+@cached_per_graph
 def usual_shortfall(graph: Graph) -> float:
     """About how much a lower bound of a lead is below it by rounding alone; 0 if nobody knows.
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from shakeproof.analysis import check_applicable, queries_at_once
-from shakeproof.budget import nobody
+from shakeproof.budget import no_progress
 from shakeproof.campaign.file import Campaign
 from shakeproof.campaign.image_lists import PicturesAsked
 from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.digests import question_digest
 from shakeproof.errors import strictly
-from shakeproof.network import Deployed, Network, load, load_deployed, pictures_for
+from shakeproof.model import Deployed, Network, load, load_deployed, pictures_for
 from shakeproof.question import Image, check_image, class_number, perturbed
 
 
@@ -51,7 +51,7 @@ class Registered:
     notes: tuple[str, ...]
 
 
-def register(campaign: Campaign, ledger: Ledger, progress: Callable[[float], None] = nobody) -> Registered:
+def register(campaign: Campaign, ledger: Ledger, progress: Callable[[float], None] = no_progress) -> Registered:
     """Read all that a campaign asks about, and write down what it asks; an error if anything cannot be used."""
     kernels = {kernel: ledger.add_perturbation(kernel) for kernel in campaign.perturbations}
     total, done = sum(len(asked.sources) for asked in campaign.asked), 0

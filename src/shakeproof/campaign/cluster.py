@@ -27,7 +27,7 @@ from shakeproof.campaign.desk import Desk, Standing
 from shakeproof.campaign.local import GRACE, MOMENT, TIMES
 from shakeproof.campaign.working import ModelError, Outcome, Task, Workbench
 from shakeproof.errors import InputError
-from shakeproof.network import model_files
+from shakeproof.model import model_files
 
 # A cluster may take so many seconds to answer, and its workers to come back, before it is given up.
 PATIENCE = 60.0

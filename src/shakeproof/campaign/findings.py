@@ -7,7 +7,7 @@ from typing import Any
 
 from shakeproof.campaign.curves import drawn
 from shakeproof.certificate import LateCertificateError, NoCertificateError, certificate, check_certifiable
-from shakeproof.network import Deployed
+from shakeproof.model import Deployed
 from shakeproof.result import Result
 from shakeproof.verdict import Reason
 

@@ -10,7 +10,7 @@ from shakeproof.campaign.ledger import Item, Ledger
 from shakeproof.campaign.stored import Requirement
 from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.digests import query_digest
-from shakeproof.network import Deployed
+from shakeproof.model import Deployed
 from shakeproof.question import Perturbation
 from shakeproof.result import Result
 from shakeproof.settings import Settings

@@ -27,7 +27,7 @@ from shakeproof.campaign.stored import (
     write_perturbation,
 )
 from shakeproof.digests import decisive, digest, image_digest, network_digest
-from shakeproof.network import Deployed
+from shakeproof.model import Deployed
 from shakeproof.question import Image, Perturbation
 from shakeproof.settings import Settings
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shakeproof.campaign.curves import DrawnCurve
-    from shakeproof.network import Deployed
+    from shakeproof.model import Deployed
     from shakeproof.question import Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
     from shakeproof.result import Record
 

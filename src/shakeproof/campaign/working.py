@@ -16,7 +16,7 @@ from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.memory import give_back
 from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
-from shakeproof.network import Deployed, Network
+from shakeproof.model import Deployed, Network
 from shakeproof.question import Perturbation, Query, perturbed
 from shakeproof.result import Result
 from shakeproof.settings import Settings

@@ -102,9 +102,9 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     import_engines()
     from shakeproof import demo as bundle
     from shakeproof.analysis import answers
-    from shakeproof.budget import nobody
+    from shakeproof.budget import no_progress
     from shakeproof.campaign import Store, keep
-    from shakeproof.network import load
+    from shakeproof.model import load
     from shakeproof.question import perturbed, read_image
     from shakeproof.report import DemoRows, gathered, html_page, safety_case
     from shakeproof.settings import Settings
@@ -137,7 +137,7 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         kept = Path(folder) / "demo.sqlite"
         keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)
         with Store.open(kept) as store:
-            found = gathered(store, None, checks=False, advance=nobody)
+            found = gathered(store, None, checks=False, advance=no_progress)
     write_whole({output: html_page(found, safety_case(found), found.campaign.name).encode()})
     if shown:
         say(f"wrote {output}")

@@ -17,7 +17,7 @@ from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
-    from shakeproof.network import Deployed
+    from shakeproof.model import Deployed
     from shakeproof.result import Result
 
 

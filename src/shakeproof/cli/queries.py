@@ -18,7 +18,7 @@ from shakeproof.memory import give_back
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
     from shakeproof.methods import SweptWindow
-    from shakeproof.network import Deployed, Network
+    from shakeproof.model import Deployed, Network
     from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
     from shakeproof.result import Expected, Result
     from shakeproof.settings import Settings
@@ -127,7 +127,7 @@ def specified(
     given: Given,
 ) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
-    from shakeproof.network import load
+    from shakeproof.model import load
     from shakeproof.question import sources
 
     files = [source.name for source in sources(files)]
@@ -170,7 +170,7 @@ def load_pictures(
     model: str, sources: Sequence[Source], given: Given, deployed: bool = False
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes, all as the options say."""
-    from shakeproof.network import pictures_for
+    from shakeproof.model import pictures_for
 
     return pictures_for(
         model,

@@ -20,7 +20,7 @@ from shakeproof.files import check_regular, write_whole
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
     from shakeproof.methods import SweptWindow
-    from shakeproof.network import Deployed
+    from shakeproof.model import Deployed
     from shakeproof.question import Query
     from shakeproof.settings import Settings
 

@@ -14,7 +14,7 @@ from shakeproof.cli.terminal import say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
-    from shakeproof.network import Deployed
+    from shakeproof.model import Deployed
     from shakeproof.question import Image, RawImage
 
 EXIT_NO = 1
@@ -53,7 +53,7 @@ def supports(
 
 
 def _everything() -> dict[str, Any]:
-    from shakeproof.network import OPERATORS
+    from shakeproof.model import onnx_operators
 
     return {
         "arithmetic": ["real", "float32"],
@@ -61,7 +61,7 @@ def _everything() -> dict[str, Any]:
         "pixels": ["real", "8bit"],
         "formats": [".onnx", ".onnx.gz"],
         "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
-        "operators": sorted(OPERATORS),
+        "operators": onnx_operators(),
     }
 
 
@@ -72,7 +72,7 @@ def _about(
     import_engines()
     from shakeproof.analysis import arithmetics
     from shakeproof.estimate import estimated
-    from shakeproof.network import bending_neurons, load
+    from shakeproof.model import bending_neurons, load
 
     raw, own = _raw(image)
     try:
@@ -123,7 +123,7 @@ def _refused(
     trial: float,
 ) -> dict[str, Any]:
     """Why a network is not analysed: operator by operator if some stand in the way, or in one reason."""
-    from shakeproof.network import Reading, read
+    from shakeproof.model import Reading, read
 
     reading: Reading | None
     picture = image_shape or (None if raw is None else raw.own_shape())
@@ -152,7 +152,7 @@ def _refused(
 
 def _deployed(model: str, output_name: str | None, picture: tuple[int, int, int] | None) -> Deployed | None:
     """The model as its runtime takes it all the same, if it does."""
-    from shakeproof.network import load_deployed
+    from shakeproof.model import load_deployed
 
     try:
         network = load_deployed(model, output_name=output_name, picture=picture)

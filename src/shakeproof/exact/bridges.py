@@ -21,7 +21,7 @@ from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import Bridge
 from shakeproof.exact.sweep import Lines, count_breaks
-from shakeproof.network import Graph, bending_values
+from shakeproof.model import Graph, bending_values
 from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
 

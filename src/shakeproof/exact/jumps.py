@@ -28,7 +28,7 @@ from shakeproof.errors import ProofError
 from shakeproof.exact.curve import Curve, Floats
 from shakeproof.exact.known import known
 from shakeproof.exact.sweep import Lines, Piece, longest_window
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import ABOVE, UNIT, Jumping, PiecewiseLinear, Range
 from shakeproof.rounding import LOST, OF_CHORDS, norm, work_out_norms
 

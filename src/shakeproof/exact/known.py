@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.bounds import Enclosure
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Abs, Affine, Clip, Combine, Conv, Linear, MaxPool, Relu, Scale, Unrolled
 
 # A product is computed exactly if it is a multiple of this.

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.exact.rows import Plan, make_rows
-from shakeproof.network import Graph, once_for_each
+from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import ABOVE, BLOCK_BYTES, Affine, Entries, Relu
 from shakeproof.rounding import OF_CHORDS, Chords, norm
 
@@ -42,7 +42,7 @@ class Behind(NamedTuple):
     multiplications: int
 
 
-@once_for_each
+@cached_per_graph
 def stretches_behind(graph: Graph) -> Mapping[int, Behind]:
     """By number of a ReLU's node, the stretch behind it, where that takes any products.
 

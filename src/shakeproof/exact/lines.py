@@ -17,7 +17,7 @@ from shakeproof.exact.curve import Bridge, Curve, assemble, join
 from shakeproof.exact.jumps import jumping_curves
 from shakeproof.exact.side_by_side import cores_for, grouped, groups_for, sweep_side_by_side
 from shakeproof.exact.sweep import Lines, Piece
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.rounding import Chords
 
 # The share of a timeout that may go into bridges; most is the sweep's.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shakeproof.network import Graph, Node
+from shakeproof.model import Graph, Node
 from shakeproof.operators import (
     Abs,
     Affine,

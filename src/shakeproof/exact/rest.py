@@ -7,7 +7,7 @@ import torch
 from shakeproof.budget import Budget
 from shakeproof.exact.curve import Curve
 from shakeproof.exact.sweep import Lines, count_breaks
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 
 # Breaks are counted in so many places before the end of a curve, and behind it.
 PLACES = 4

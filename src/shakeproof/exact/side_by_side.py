@@ -18,7 +18,7 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
-from shakeproof.network import Graph, bending_values
+from shakeproof.model import Graph, bending_values
 from shakeproof.products import wants_one_thread
 from shakeproof.rounding import Chords
 

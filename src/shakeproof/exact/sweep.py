@@ -23,7 +23,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.exact.late import carry, late_rows, stretches_behind
 from shakeproof.exact.rows import Plan, insert, make_rows
-from shakeproof.network import Graph, once_for_each
+from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.question import Path
 from shakeproof.rounding import Chords, norm
@@ -215,7 +215,7 @@ def longest_window(graph: Graph, budget: Budget) -> int:
     return min(rows, max(WINDOW_ROWS, WINDOW_BYTES // at_work))
 
 
-@once_for_each
+@cached_per_graph
 def _bytes(graph: Graph) -> tuple[int, int, int]:
     """What a row takes in the windows that wait, and in the one at work; and what is needed however many there are."""
     waiting, at_work = 0, 0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Lines, RationalNetwork, longest_window
-from shakeproof.network import Graph, Network
+from shakeproof.model import Graph, Network
 from shakeproof.question import InputPath, Obligation, Path, Perturbation, Query, as_whole
 from shakeproof.rounding import Chords, work_out_norms
 from shakeproof.settings import Settings

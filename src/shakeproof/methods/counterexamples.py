@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import OutOfTimeError
-from shakeproof.comparison import Comparison
 from shakeproof.evidence import Witness
 from shakeproof.exact import Curve, Least, Piece
 from shakeproof.methods.brackets import SweptLine, first_proved
 from shakeproof.methods.context import SweepContext
 from shakeproof.methods.leads import ExactTerms, as_float, leads, least_lead, provably_loses
+from shakeproof.model import Comparison
 from shakeproof.question import margins
 from shakeproof.replay import compared, fails, places, witnessed
 

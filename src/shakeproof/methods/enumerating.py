@@ -16,7 +16,7 @@ from shakeproof.budget import Budget, now
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
 from shakeproof.errors import InputError
 from shakeproof.evidence import Enumerated, Witness
-from shakeproof.network import Deployed, Deployment, Runtime
+from shakeproof.model import Deployed, Deployment, Runtime
 from shakeproof.question import Image, Perturbation, Query, as_whole, margins
 from shakeproof.result import Expected, Result
 from shakeproof.settings import Settings

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
-from shakeproof.comparison import Comparison
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Unproved, Witness
-from shakeproof.network import Graph, Network, with_claims, without_max_pools
+from shakeproof.model import Comparison, Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
 from shakeproof.question import InputBox, InputPath, Obligation, Query
 from shakeproof.replay import compared, fails, places, witnessed

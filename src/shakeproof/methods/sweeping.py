@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from shakeproof.budget import Budget, now
-from shakeproof.comparison import Comparison
 from shakeproof.errors import ProofError
 from shakeproof.evidence import Swept, Witness
 from shakeproof.exact import Curve, Lines, Piece, join, pieces_left, swept_curves, threads_for
@@ -29,7 +28,7 @@ from shakeproof.methods.counterexamples import (
 )
 from shakeproof.methods.leads import ExactTerms, contradicted, leads, lower_bounds
 from shakeproof.methods.windows import SweptWindow
-from shakeproof.network import Network
+from shakeproof.model import Comparison, Network
 from shakeproof.question import Query, margins
 from shakeproof.result import Result
 from shakeproof.rounding import Chords

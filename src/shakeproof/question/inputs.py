@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from shakeproof.network import Graph
+    from shakeproof.model import Graph
     from shakeproof.question.images import ImageLayout
 
     Array32 = NDArray[np.float32]

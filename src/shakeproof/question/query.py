@@ -24,7 +24,7 @@ from shakeproof.question.perturbation import AnyKernel, Perturbation
 from shakeproof.question.properties import Property, Specification, wins
 
 if TYPE_CHECKING:
-    from shakeproof.network import Deployed, Network
+    from shakeproof.model import Deployed, Network
 
 Strength = float | tuple[float, ...]
 """One number for a perturbation with one parameter, a number each for one with several."""

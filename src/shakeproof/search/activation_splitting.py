@@ -18,7 +18,7 @@ from torch import Tensor
 from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, rows_within
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Range
 from shakeproof.question import InputBox
 from shakeproof.search.attack import descend, starts

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shakeproof.bounds import gradients_at
 from shakeproof.budget import Budget
-from shakeproof.network import Graph
+from shakeproof.model import Graph
 from shakeproof.operators import Range
 
 # Steps are shares of the box's sides, from the first to the last.

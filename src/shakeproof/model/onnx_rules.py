@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from shakeproof.network import compose, onnx_norms, onnx_shapes, onnx_windows
-from shakeproof.network.build import Builder, Unsupported, Value
-from shakeproof.network.compose import Operand
-from shakeproof.network.einsum import einsum
-from shakeproof.network.onnx_call import FLOATS, Array, Call, single, tensor
+import shakeproof.model.compose as compose
+import shakeproof.model.onnx_layers as onnx_layers
+from shakeproof.model.build import Builder, Unsupported, Value
+from shakeproof.model.compose import Operand, matmul, multiply, reshaped, total
+from shakeproof.model.onnx_constants import FLOATS, Array, Call, single, summed, tensor
+from shakeproof.model.reading import ROUNDED
 from shakeproof.operators import (
     Abs,
     Ceil,
@@ -208,15 +211,15 @@ def _reduce(operation: Callable[..., Value], call: Call) -> Value:
 OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Abs": partial(_function, Abs()),
     "Add": partial(_binary, compose.add),
-    "AveragePool": onnx_windows.average_pool,
-    "BatchNormalization": onnx_norms.batch_norm,
+    "AveragePool": onnx_layers.average_pool,
+    "BatchNormalization": onnx_layers.batch_norm,
     "Cast": _cast,
     "Ceil": partial(_function, Ceil()),
     "Celu": _celu,
     "Clip": _clip,
-    "Concat": onnx_shapes.concat,
-    "Conv": onnx_windows.conv,
-    "DepthToSpace": onnx_shapes.depth_to_space,
+    "Concat": onnx_layers.concat,
+    "Conv": onnx_layers.conv,
+    "DepthToSpace": onnx_layers.depth_to_space,
     "Div": partial(_factor, compose.divide),
     "Dropout": _dropout,
     "Einsum": _einsum,
@@ -224,41 +227,41 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Equal": _equal,
     "Erf": partial(_function, Erf()),
     "Exp": partial(_function, Exp()),
-    "Expand": onnx_shapes.expand,
-    "Flatten": onnx_shapes.flatten,
+    "Expand": onnx_layers.expand,
+    "Flatten": onnx_layers.flatten,
     "Floor": partial(_function, Floor()),
-    "Gather": onnx_shapes.gather,
-    "GatherElements": onnx_shapes.gather_elements,
-    "GatherND": onnx_shapes.gather_nd,
+    "Gather": onnx_layers.gather,
+    "GatherElements": onnx_layers.gather_elements,
+    "GatherND": onnx_layers.gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
-    "GlobalAveragePool": onnx_windows.global_average_pool,
-    "GlobalMaxPool": onnx_windows.global_max_pool,
+    "GlobalAveragePool": onnx_layers.global_average_pool,
+    "GlobalMaxPool": onnx_layers.global_max_pool,
     "Greater": partial(_binary, compose.larger),
     "GreaterOrEqual": partial(_binary, partial(compose.larger, or_equal=True)),
-    "GroupNormalization": onnx_norms.group_norm,
+    "GroupNormalization": onnx_layers.group_norm,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": partial(_function, HardSwish()),
     "Identity": _same,
-    "InstanceNormalization": onnx_norms.instance_norm,
+    "InstanceNormalization": onnx_layers.instance_norm,
     "IsNaN": _is_nan,
-    "LayerNormalization": onnx_norms.layer_norm,
+    "LayerNormalization": onnx_layers.layer_norm,
     "LeakyRelu": _leaky_relu,
     "Less": partial(_binary, compose.smaller),
     "LessOrEqual": partial(_binary, partial(compose.smaller, or_equal=True)),
     "Log": partial(_function, Log()),
     "LogSoftmax": _log_softmax,
-    "LpNormalization": onnx_norms.lp_norm,
+    "LpNormalization": onnx_layers.lp_norm,
     "MatMul": partial(_binary, compose.matmul),
     "Max": partial(_folded, compose.maximum),
-    "MaxPool": onnx_windows.max_pool,
+    "MaxPool": onnx_layers.max_pool,
     "Min": partial(_folded, compose.minimum),
     "Mish": partial(_function, Mish()),
     "Mul": partial(_factor, compose.multiply),
     "Neg": _neg,
     "Not": _not,
     "PRelu": _prelu,
-    "Pad": onnx_shapes.pad,
+    "Pad": onnx_layers.pad,
     "Pow": _pow,
     "Reciprocal": partial(_power, -1.0),
     "ReduceL1": partial(_reduce, partial(compose.norm, order=1.0)),
@@ -271,29 +274,29 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "ReduceSum": partial(_reduce, compose.total),
     "ReduceSumSquare": partial(_reduce, compose.square_sum),
     "Relu": partial(_function, Relu()),
-    "Reshape": onnx_shapes.reshape,
-    "Resize": onnx_windows.resize,
+    "Reshape": onnx_layers.reshape,
+    "Resize": onnx_layers.resize,
     "Round": partial(_function, Round()),
-    "ScatterElements": onnx_shapes.scatter_elements,
-    "ScatterND": onnx_shapes.scatter_nd,
+    "ScatterElements": onnx_layers.scatter_elements,
+    "ScatterND": onnx_layers.scatter_nd,
     "Selu": _selu,
-    "Shape": onnx_shapes.shape,
+    "Shape": onnx_layers.shape,
     "Sigmoid": partial(_function, Sigmoid()),
     "Sign": partial(_function, Sign()),
-    "Slice": onnx_shapes.cut,
+    "Slice": onnx_layers.cut,
     "Softmax": _softmax,
     "Softplus": partial(_function, Softplus()),
-    "SpaceToDepth": onnx_shapes.space_to_depth,
-    "Split": onnx_shapes.split,
+    "SpaceToDepth": onnx_layers.space_to_depth,
+    "Split": onnx_layers.split,
     "Sqrt": partial(_power, 0.5),
-    "Squeeze": onnx_shapes.squeeze,
+    "Squeeze": onnx_layers.squeeze,
     "Sub": partial(_binary, partial(compose.add, sign=-1)),
     "Sum": partial(_folded, compose.add),
     "Tanh": partial(_function, Tanh()),
-    "Tile": onnx_shapes.tile,
-    "Transpose": onnx_shapes.transpose,
-    "Unsqueeze": onnx_shapes.unsqueeze,
-    "Upsample": onnx_windows.resize,
+    "Tile": onnx_layers.tile,
+    "Transpose": onnx_layers.transpose,
+    "Unsqueeze": onnx_layers.unsqueeze,
+    "Upsample": onnx_layers.resize,
     "Where": _where,
 }
 # Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
@@ -306,3 +309,99 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
 }
 # What may read a constant that was rounded.
 TAKES_ROUNDED = frozenset(("Div", "Mul"))
+
+
+# -- Einstein sums ----------------------------------------------------------------------------------------------------
+
+# Names for the axes that an equation leaves to "...": no letter that it may use itself.
+REST = "0123456789"
+
+
+def einsum(b: Builder, equation: str, operands: Sequence[Operand]) -> Value:
+    """`equation` as numpy.einsum takes it, for operands none of which has an axis twice."""
+    inputs, output = _axes(equation, [len(x.shape) for x in operands])
+    if len(operands) > 2 or any(len(set(axes)) < len(axes) for axes in (*inputs, output)):
+        raise Unsupported(f"the equation {equation}")
+    kept = [set(output).union(*(other for other in inputs if other is not axes)) for axes in inputs]
+    summed = [_without(b, x, axes, keep) for x, axes, keep in zip(operands, inputs, kept, strict=True)]
+    if len(summed) == 1:
+        ((x, axes),) = summed
+        assert isinstance(x, Value)
+        return b.transpose(x, [axes.index(axis) for axis in output])
+    (first, own), (second, others) = summed
+    return _product(b, first, own, second, others, output)
+
+
+def _product(b: Builder, first: Operand, own: str, second: Operand, others: str, output: str) -> Value:
+    """A matrix product for each entry of the axes that both have and keep; a plain one where nothing is summed."""
+    both = [axis for axis in own if axis in others]
+    batch, summed = [axis for axis in both if axis in output], [axis for axis in both if axis not in output]
+    rows, columns = [axis for axis in own if axis not in both], [axis for axis in others if axis not in both]
+    sizes = _sizes((first, own), (second, others))
+    if not summed:
+        return multiply(b, _aligned(b, first, own, output), _aligned(b, second, others, output))
+    left = _matrices(b, _arranged(b, first, own, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
+    right = _matrices(b, _arranged(b, second, others, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
+    found = [*batch, *rows, *columns]
+    made = b.reshape(matmul(b, left, right), [sizes[axis] for axis in found])
+    return b.transpose(made, [found.index(axis) for axis in output])
+
+
+def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The axes of each operand and of the output, a letter or digit each."""
+    given, arrow, output = equation.replace(" ", "").partition("->")
+    words = given.split(",")
+    if len(words) != len(ranks):
+        raise Unsupported(f"the equation {equation} for {len(ranks)} operands")
+    left = [rank - len(word.replace("...", "")) for word, rank in zip(words, ranks, strict=True)]
+    widest = max((rank for word, rank in zip(words, left, strict=True) if "..." in word), default=0)
+    if widest > len(REST) or any(rank != 0 and "..." not in word for word, rank in zip(words, left, strict=True)):
+        raise Unsupported(f"the equation {equation} for operands of {list(ranks)} axes")
+    inputs = [word.replace("...", REST[widest - rank : widest]) for word, rank in zip(words, left, strict=True)]
+    if not arrow:  # what appears once, in the order of the alphabet
+        once = sorted(axis for axis in set("".join(inputs)) - set(REST) if "".join(inputs).count(axis) == 1)
+        return inputs, REST[:widest] + "".join(once)
+    return inputs, output.replace("...", REST[:widest])
+
+
+def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand, str]:
+    """An operand summed over the axes that nothing else has; of a constant, exactly."""
+    alone = [place for place, axis in enumerate(axes) if axis not in kept]
+    if alone:
+        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
+    return x, "".join(axis for axis in axes if axis in kept)
+
+
+def _constant_sum(b: Builder, x: Tensor, axes: Sequence[int]) -> Tensor:
+    b.note_computed()
+    sums, is_exact = summed(x.numpy(), axes)
+    if not bool(is_exact.all()):
+        raise Unsupported(ROUNDED)
+    return torch.from_numpy(np.asarray(sums))
+
+
+def _sizes(*operands: tuple[Operand, str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for x, axes in operands:
+        for size, axis in zip(x.shape, axes, strict=True):
+            if sizes.setdefault(axis, size) != size:
+                raise Unsupported(f"axis {axis} of length {size} and {sizes[axis]}")
+    return sizes
+
+
+def _arranged(b: Builder, x: Operand, axes: str, order: Sequence[str]) -> Operand:
+    places = [axes.index(axis) for axis in order]
+    return x.permute(places) if isinstance(x, Tensor) else b.transpose(x, places)
+
+
+def _aligned(b: Builder, x: Operand, axes: str, output: str) -> Operand:
+    """With an axis of length 1 for each of the output's that it has not."""
+    arranged = _arranged(b, x, axes, [axis for axis in output if axis in axes])
+    sizes = iter(arranged.shape)
+    return reshaped(b, arranged, tuple(next(sizes) if axis in axes else 1 for axis in output))
+
+
+def _matrices(b: Builder, x: Operand, sizes: dict[str, int], groups: Sequence[Sequence[str]]) -> Operand:
+    batch, *sides = (prod(sizes[axis] for axis in group) for group in groups)
+    shape = tuple(sides) if batch == 1 else (batch, *sides)
+    return reshaped(b, x, shape)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shakeproof.errors import InputError
-from shakeproof.network.reading import chosen_output
+from shakeproof.model.reading import chosen_output
 
 if TYPE_CHECKING:
     import onnx

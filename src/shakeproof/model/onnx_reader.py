@@ -9,21 +9,22 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from shakeproof.errors import InputError, UnsupportedNetworkError
-from shakeproof.network.build import LARGEST_VALUE, Builder, Unsupported, Value
-from shakeproof.network.onnx_call import Array, Attributes, Call
-from shakeproof.network.onnx_constants import (
+from shakeproof.model.build import LARGEST_VALUE, Builder, Unsupported, Value
+from shakeproof.model.onnx_constants import (
     KNOWN_OF_CONSTANTS,
     MOVES,
     SIXTEEN_BITS,
+    Array,
+    Attributes,
+    Call,
     evaluated,
     is_computed,
     is_sixteen_bits,
     widened,
 )
-from shakeproof.network.onnx_learning import plain
-from shakeproof.network.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, text_of, word_of
-from shakeproof.network.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
-from shakeproof.network.reading import ROUNDED, Reading, UnsupportedNode
+from shakeproof.model.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, plain, text_of, word_of
+from shakeproof.model.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
+from shakeproof.model.reading import ROUNDED, Reading, UnsupportedNode
 
 MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)
 

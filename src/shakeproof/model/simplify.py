@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.network.graph import Graph, Node
+from shakeproof.model.graph import Graph, Node
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
     UNIT,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shakeproof.network.graph import Graph, Node
+from shakeproof.model.graph import Graph, Node
 from shakeproof.operators import Combine, Linear, MaxPool, Operator, Pad, Relu, SlidingWindow
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from shakeproof.errors import InputError
-from shakeproof.network.graph import Graph
 from shakeproof.question import ClassNames
+
+if TYPE_CHECKING:
+    from shakeproof.model.graph import Graph
 
 
 @dataclass(frozen=True)

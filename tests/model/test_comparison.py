@@ -14,11 +14,11 @@ from onnx import TensorProto, helper
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.comparison import Comparison, telling
 from shakeproof.errors import NetworkMismatchError
-from shakeproof.network import OPERATORS, SHARE, agreement, onnx_reader
-from shakeproof.network.onnx_call import Attributes
-from shakeproof.network.reference import evaluator
+from shakeproof.model import SHARE, Comparison, comparison, onnx_reader, telling
+from shakeproof.model.onnx_constants import Attributes
+from shakeproof.model.onnx_rules import OPERATORS
+from shakeproof.model.runtimes import evaluator
 
 random = np.random.default_rng(0)
 NOTE = "the runtime would agree with another network as well"
@@ -250,14 +250,14 @@ def test_ordinary_networks_get_no_note_and_need_no_samples(monkeypatch):
 
     network = sp.load(demo.MODEL)
     assert not any(NOTE in note for note in network.notes)
-    monkeypatch.setattr("shakeproof.network.network.float32_noise", asked)
+    monkeypatch.setattr("shakeproof.model.network.float32_noise", asked)
     assert (apart(network, random.random((20, 1, 3, 32, 32), np.float32)) <= 1).all()
 
 
 def test_the_noise_of_an_ordinary_network_is_small():
     network = sp.load(demo.MODEL)
     x = torch.from_numpy(random.random((4, 1, 3, 32, 32)))
-    noise = agreement.float32_noise(network.graph, x, lambda scores: scores)
+    noise = comparison.float32_noise(network.graph, x, lambda scores: scores)
     assert 0 < noise.max() < 1e-4 * float(network.scores(x).abs().max())
     rounded = network.reference(x.float().numpy()).astype(np.float64)
     assert (np.abs(rounded - network.scores(x.float().double()).numpy()) <= noise).all()

@@ -215,7 +215,7 @@ class Graph:
         return replace(self, nodes=(*self.nodes, Node(operator, (last,), self.shape(last))))
 
 
-def once_for_each(work: Callable[Concatenate[Graph, More], Found]) -> Callable[Concatenate[Graph, More], Found]:
+def cached_per_graph(work: Callable[Concatenate[Graph, More], Found]) -> Callable[Concatenate[Graph, More], Found]:
     """A function of a graph, worked out once and kept as long as the graph is; what it finds must not refer to it.
 
     Whatever else it takes, such as the time that it may take, must not matter to what it finds.
@@ -231,7 +231,7 @@ def once_for_each(work: Callable[Concatenate[Graph, More], Found]) -> Callable[C
     return found
 
 
-@once_for_each
+@cached_per_graph
 def _behind_clips(graph: Graph) -> dict[tuple[float, float], Graph]:
     """The network behind clips, as they were asked for."""
     return {}
@@ -247,7 +247,7 @@ def bending_neurons(graph: Graph) -> Mapping[str, int]:
     return counts
 
 
-@once_for_each
+@cached_per_graph
 def bending_values(graph: Graph) -> int:
     """How many values are looked at by operators that may bend; a pool bends more often than it has outputs."""
     return sum(graph.shape(node.inputs[0]).numel() for node in graph.nodes if not isinstance(node.operator, Affine))

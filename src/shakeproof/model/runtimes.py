@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
-from shakeproof.network.deployment import Deployment, processor
 
 # Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -180,3 +181,83 @@ def _session(data: bytes, threads: int) -> Any:
 def first_line(error: Exception) -> str:
     """What an error of somebody else's says first."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# -- what exactly computes the scores ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A runtime and its version, on what it runs, how many pictures it is given at once, on how many threads."""
+
+    runtime: str
+    provider: str
+    batch: int
+    threads: int
+    processor: str
+
+    def __str__(self) -> str:
+        batch = "one picture at a time" if self.batch == 1 else f"{self.batch} pictures at a time"
+        threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{self.runtime} ({self.provider}), {batch}, on {threads} of {self.processor}"
+
+
+def processor() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+# -- ONNX's reference implementation, where onnxruntime has no kernels ------------------------------------------------
+
+# Scores (n, classes) of inputs (n, *input_shape), whatever their type.
+Scores = Callable[[NDArray[Any]], NDArray[np.float64]]
+
+
+def reference_runtime(data: bytes) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    """ONNX's reference implementation of a float64 network, in place of a runtime that has no kernels for it."""
+    import onnx
+
+    scores = evaluator(onnx.load_from_string(data))
+    return lambda x: scores(x.astype(np.float64)).astype(np.float32)
+
+
+def evaluator(model: Any) -> Scores:
+    """ONNX's reference implementation of a model with one input and one output."""
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
+
+    from shakeproof.model.onnx_model import inlined, needed, plain
+
+    model = plain(inlined(model, "model"))
+    nodes = needed(model.graph)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    (name,) = (value.name for value in model.graph.input if value.name not in weights)
+
+    class BatchNormalization(OpRun):
+        """As runtimes have it; before opset 14 the reference takes it for training."""
+
+        def _run(self, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float, **_: Any) -> Any:
+            scale, bias, mean, variance = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale, bias, mean, variance))
+            return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
+
+    class HardSwish(OpRun):
+        """As it is defined; the reference takes the sixth in float32."""
+
+        def _run(self, x: Any) -> Any:
+            return (x * np.clip(x / 6 + 0.5, 0, 1).astype(x.dtype),)
+
+    reference = ReferenceEvaluator(model, new_ops=[BatchNormalization, HardSwish])
+
+    def scores(x: NDArray[Any]) -> NDArray[np.float64]:
+        with np.errstate(all="ignore"):
+            outputs: list[Any] = [reference.run(None, {name: row}) for row in x]
+        return np.asarray([np.ravel(found) for (found,) in outputs], dtype=np.float64)
+
+    return scores

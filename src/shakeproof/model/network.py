@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError, by
-from shakeproof.network.agreement import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
-from shakeproof.network.graph import Graph
-from shakeproof.network.runtimes import Reference
+from shakeproof.model.comparison import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
+from shakeproof.model.graph import Graph
+from shakeproof.model.runtimes import Reference
 from shakeproof.operators import Scale
 from shakeproof.question import ClassNames, ImageLayout, Preprocessing, image_layout
 

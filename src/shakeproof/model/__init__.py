@@ -1,0 +1,38 @@
+"""Networks: readers, the graph, and the runtimes they are compared with."""
+
+from shakeproof.model.comparison import SHARE, Comparison, Floats, telling
+from shakeproof.model.graph import Graph, Node, bending_neurons, bending_values, cached_per_graph
+from shakeproof.model.loading import load, load_deployed, model_files, onnx_operators, pictures_for, read, read_images
+from shakeproof.model.network import Deployed, Network, Normalisation
+from shakeproof.model.property_head import with_claims, without_max_pools
+from shakeproof.model.reading import Reading, UnsupportedNode
+from shakeproof.model.runtimes import Deployment, Reference, Runtime
+
+__all__ = [
+    "SHARE",
+    "Comparison",
+    "Deployed",
+    "Deployment",
+    "Floats",
+    "Graph",
+    "Network",
+    "Node",
+    "Normalisation",
+    "Reading",
+    "Reference",
+    "Runtime",
+    "UnsupportedNode",
+    "bending_neurons",
+    "bending_values",
+    "cached_per_graph",
+    "load",
+    "load_deployed",
+    "model_files",
+    "onnx_operators",
+    "pictures_for",
+    "read",
+    "read_images",
+    "telling",
+    "with_claims",
+    "without_max_pools",
+]
