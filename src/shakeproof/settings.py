@@ -1,14 +1,17 @@
-"""How to run an analysis: plain data."""
+"""How to run an analysis: plain data. Each setting says what it is, its default, and what it may be, once."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
 from numbers import Real
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from shakeproof.enumeration import HalfRule
 from shakeproof.errors import InputError
+
+if TYPE_CHECKING:
+    from shakeproof.enumeration import HalfRule
 
 Method = Literal["auto", "exact", "bounds"]
 Arithmetic = Literal["real", "float32"]
@@ -29,28 +32,59 @@ class Options(TypedDict, total=False):
     pixels: Pixels
 
 
+def _number(words: str, must_be: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
+    return {"help": words, "type": float, "must_be": must_be, "holds": holds}
+
+
+def _choice(kind: Any, words: str) -> dict[str, Any]:
+    choices = get_args(kind)
+    must_be = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return {"help": words, "type": str, "choices": choices, "must_be": must_be, "holds": choices.__contains__}
+
+
 @dataclass(frozen=True)
 class Settings:
-    """How to run. `timeout` is in seconds for each query; `memory` in GiB; `stop_early` ends at a confirmed flip.
-
-    `tolerance` is how closely bounds pin down a critical strength; the exact method needs none. `whole_curve` makes it
-    enumerate every piece, even where bounds settle who wins.
-
-    `arithmetic` is what a proof is about: the network in real numbers, or every float32 evaluation of it, in any order
-    of summation. What rounding may have done is part of every proof.
-
-    `pixels` that have 8 bits are run picture by picture.
+    """How to run. `stop_early` ends at a confirmed flip. `whole_curve` makes the exact method enumerate every piece,
+    even where bounds settle who wins. What rounding may have done is part of every proof.
     """
 
-    timeout: float | None = None
-    memory: float = 2.0
+    timeout: float | None = field(
+        default=None,
+        metadata=_number("Seconds for each query.", "a positive number of seconds", lambda value: value > 0),
+    )
+    memory: float = field(
+        default=2.0,
+        metadata=_number("Working memory in GiB.", "a positive number of GiB", lambda value: 0 < value < math.inf),
+    )
     stop_early: bool = False
-    device: str = "cpu"
-    method: Method = "auto"
-    tolerance: float = 1e-4
+    device: str = field(default="cpu", metadata={"help": "Where to compute: cpu, cuda, ...", "type": str})
+    method: Method = field(
+        default="auto",
+        metadata=_choice(Method, "Exact needs one strength and a piecewise-linear network; bounds take any."),
+    )
+    tolerance: float = field(
+        default=1e-4,
+        metadata=_number(
+            "How closely bounds pin down a critical strength.", "between 0 and 1", lambda value: 0 < value < 1
+        ),
+    )
     whole_curve: bool = False
-    arithmetic: Arithmetic = "real"
-    pixels: Pixels = "real"
+    arithmetic: Arithmetic = field(
+        default="real",
+        metadata=_choice(
+            Arithmetic,
+            "What is proved: the network in real numbers, or every float32 evaluation of it, in any order of summation"
+            " (but not by Winograd's method or in TF32).",
+        ),
+    )
+    pixels: Pixels = field(
+        default="real",
+        metadata=_choice(
+            Pixels,
+            "8bit: every picture of the path, rounded to 8 bits (halves to even, or up), is run in the model's own"
+            " runtime; for any model that it loads.",
+        ),
+    )
 
     @property
     def halves(self) -> HalfRule | None:
@@ -59,18 +93,16 @@ class Settings:
         return rules[self.pixels]
 
     def __post_init__(self) -> None:
-        for name, value in (("timeout", self.timeout), ("memory", self.memory), ("tolerance", self.tolerance)):
-            if value is not None and not isinstance(value, Real):
+        for name, own in asked().items():
+            value, must_be = getattr(self, name), own.metadata.get("must_be")
+            if must_be is None or (value is None and own.default is None):
+                continue
+            if own.metadata["type"] is float and not isinstance(value, Real):
                 raise InputError(f"the {name} must be a number, not {value!r}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise InputError(f"the timeout must be a positive number of seconds, not {self.timeout}")
-        if not (self.memory > 0 and math.isfinite(self.memory)):
-            raise InputError(f"the memory budget must be a positive number of GiB, not {self.memory}")
-        if not 0 < self.tolerance < 1:
-            raise InputError(f"the tolerance must be between 0 and 1, not {self.tolerance}")
-        if self.method not in ("auto", "exact", "bounds"):
-            raise InputError(f"the method must be auto, exact or bounds, not {self.method!r}")
-        if self.arithmetic not in ("real", "float32"):
-            raise InputError(f"the arithmetic must be real or float32, not {self.arithmetic!r}")
-        if self.pixels not in ("real", "8bit", "8bit,rounding=half-up"):
-            raise InputError(f"pixels must be real, 8bit or 8bit,rounding=half-up, not {self.pixels!r}")
+            if not own.metadata["holds"](value):
+                raise InputError(f"the {name} must be {must_be}, not {value!r}")
+
+
+def asked() -> dict[str, Field[Any]]:
+    """The settings that users are asked for: options of commands, and keys of a campaign."""
+    return {own.name: own for own in fields(Settings) if own.metadata}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from shakeproof.cli.starting import import_engines
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular, try_writing
-
-if TYPE_CHECKING:
-    from shakeproof.settings import Settings
+from shakeproof.settings import Settings, asked
 
 PICTURES = (".png", ".svg")
 
@@ -35,29 +33,27 @@ def numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]
     return read
 
 
+def setting(name: str) -> Callable[..., Any]:
+    """The option of a setting."""
+    own = asked()[name]
+    kind = click.Choice(own.metadata["choices"]) if "choices" in own.metadata else own.metadata["type"]
+    default, shown = own.default, own.default is not None
+    return click.option(f"--{name}", type=kind, default=default, show_default=shown, help=own.metadata["help"])
+
+
 # What is done to pictures, with how much time and memory, and which of them are run.
 WORK = (
     click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
                  help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
                  " (shakeproof kernels lists them)."),
-    click.option("--timeout", type=float, help="Seconds for each query."),
-    click.option("--memory", type=float, default=2.0, show_default=True, help="Working memory in GiB."),
+    setting("timeout"),
+    setting("memory"),
     click.option("--threads", type=click.IntRange(1, 1024), help="Cores to use [all]."),
-    click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda, ..."),
-    click.option("--pixels", type=click.Choice(["real", "8bit", "8bit,rounding=half-up"]), default="real",
-                 show_default=True, help="8bit: every picture of the path, rounded to 8 bits (halves to even, or"
-                 " up), is run in the model's own runtime; for any model that it loads."),
+    setting("device"),
+    setting("pixels"),
 )  # fmt: skip
 # How a proof is made, and what it is about.
-PROVING = (
-    click.option("--method", type=click.Choice(["auto", "exact", "bounds"]), default="auto", show_default=True,
-                 help="Exact needs one strength and a piecewise-linear network; bounds take any."),
-    click.option("--tolerance", type=float, default=1e-4, show_default=True,
-                 help="How closely bounds pin down a critical strength."),
-    click.option("--arithmetic", type=click.Choice(["real", "float32"]), default="real", show_default=True,
-                 help="What is proved: the network in real numbers, or every float32 evaluation of it, in any order"
-                 " of summation (but not by Winograd's method or in TF32)."),
-)  # fmt: skip
+PROVING = (setting("method"), setting("tolerance"), setting("arithmetic"))
 # Files beside the answers.
 PLOT = click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg).")
 FILES = (
@@ -103,7 +99,6 @@ def comparing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def settings_from(threads: int | None, device: str, **options: Any) -> Settings:
     """Of the options that have the names of settings."""
     import_engines()
-    from shakeproof.settings import Settings
 
     settings = Settings(device=usable_device(device), **options)
     if threads:
