@@ -12,7 +12,7 @@ from models import network_of, random_module
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.evidence import by_class
-from shakeproof.exact import side_by_side
+from shakeproof.exact import lines as of_lines
 from shakeproof.methods import sweeping
 from shakeproof.verdict import Reason
 
@@ -22,7 +22,7 @@ PICTURES = [str(path) for path, _ in demo.images()[:9]]
 @pytest.fixture
 def eager(monkeypatch):
     """The smallest work is worth a thread."""
-    monkeypatch.setattr(side_by_side, "LEAST_WORK", 1e4)
+    monkeypatch.setattr(of_lines, "LEAST_WORK", 1e4)
 
 
 def on(cores: int, asked, *args, **options):
@@ -81,7 +81,7 @@ def test_answers_are_those_of_one_core(demo_network, folded_demo, eager, cores, 
     ],
 )
 def test_answers_about_real_networks_are_those_of_one_core(shared, monkeypatch, network, images, perturbation):
-    monkeypatch.setattr(side_by_side, "LEAST_WORK", 1e6)
+    monkeypatch.setattr(of_lines, "LEAST_WORK", 1e6)
     loaded, (archive, numbers) = sp.load(shared(network)), images.split("@")
     first, last = map(int, numbers.split(":"))
     pictures = [f"{shared(archive)}@{number}" for number in range(first, last)]

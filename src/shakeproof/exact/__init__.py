@@ -2,10 +2,8 @@
 
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import Bridge, Curve, assemble, join
-from shakeproof.exact.lines import swept_curves
+from shakeproof.exact.lines import pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
-from shakeproof.exact.rest import pieces_left
-from shakeproof.exact.side_by_side import threads_for
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [

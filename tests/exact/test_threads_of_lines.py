@@ -11,9 +11,9 @@ from models import network_of, random_module
 
 from shakeproof.budget import GIB, Budget, now
 from shakeproof.errors import ProofError
-from shakeproof.exact import Lines, side_by_side, swept_curves, threads_for
+from shakeproof.exact import Lines, swept_curves, threads_for
 from shakeproof.exact import lines as of_lines
-from shakeproof.exact.side_by_side import cores_for, grouped
+from shakeproof.exact.lines import cores_for, grouped
 from shakeproof.question import Path
 
 ALONE = Budget(memory=GIB)
@@ -23,7 +23,7 @@ TOGETHER = replace(ALONE, cores=3)
 @pytest.fixture
 def eager(monkeypatch):
     """The smallest work is worth a thread."""
-    monkeypatch.setattr(side_by_side, "LEAST_WORK", 1e4)
+    monkeypatch.setattr(of_lines, "LEAST_WORK", 1e4)
 
 
 def graph_of(seed: int):
@@ -72,7 +72,7 @@ def test_an_error_of_a_thread_is_everybodys(eager, monkeypatch):
     def broken(*given):
         raise ProofError("broken on purpose")
 
-    monkeypatch.setattr(side_by_side, "sweep", broken)
+    monkeypatch.setattr(of_lines, "sweep", broken)
     with pytest.raises(ProofError, match="on purpose"):
         curves(graph_of(0), random_lines(1, 0), TOGETHER)
 
