@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shakeproof.operators import Clip
-from shakeproof.testing import check_operator, tampered
+from shakeproof.testing import check_operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +22,17 @@ class HardTanh(Clip):
 check_operator(HardTanh(), shapes=[(3, 4)])
 print("all rules hold")
 
-for rule, broken in tampered(HardTanh()):
-    try:
-        check_operator(broken, shapes=[(3, 4)], only=rule)
-    except AssertionError:
-        print(f"noticed: {rule}")
-    else:
-        raise SystemExit(f"a broken rule was not noticed: {rule}")
+
+@dataclass(frozen=True, eq=False)
+class Wrong(HardTanh):
+    """One whose limits are not those that it computes with."""
+
+    high: float = 0.9
+
+
+try:
+    check_operator(Wrong(), shapes=[(3, 4)])
+except AssertionError as error:
+    print(f"noticed: {str(error).splitlines()[0]}")
+else:
+    raise SystemExit("a broken rule was not noticed")

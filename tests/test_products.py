@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shakeproof import crew, products
+from shakeproof import products
 from shakeproof.products import add_product, empty_products, multiply, with_bias
 
 SIZES = st.integers(1, 40)
@@ -178,24 +178,6 @@ def test_it_is_not_used_where_memory_is_limited(openblas):
     """
     limit = "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))"
     assert [printed(code.format(limit=own)) for own in ("", limit)] == ["True", "False"]
-
-
-def test_members_of_a_crew_try_it(openblas, monkeypatch):
-    """As large as it is in earnest, whatever torch's threads are."""
-    called = []
-    dgemm = products._openblas()
-    monkeypatch.setattr(products, "LEAST", 10**5)
-    monkeypatch.setattr(products, "_openblas", lambda: lambda *given: (called.append(given), dgemm(*given)))
-    torch.set_num_threads(2)
-    try:
-        crew._try_to_compute()
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(1)
-    assert len(called) == 1
-    monkeypatch.setattr(products, "_openblas", lambda: lambda *given: None)  # which computes nothing
-    with pytest.raises(OSError, match="wrong"):
-        crew._try_to_compute()
 
 
 @pytest.mark.parametrize(
