@@ -168,7 +168,7 @@ def ablation(
         network = sp.load(model)
         for file in files:
             image = image_at(file).fitted(network.picture())
-            known: sp.Witness | None = None
+            known: sp.Counterexample | None = None
             for size in sorted(sizes):
                 started = time.perf_counter()
                 (query,) = sp.perturbed(network, [image], sp.any_kernel(size))
@@ -187,7 +187,7 @@ def ablation(
     }
 
 
-def replays(network: sp.Network, query: sp.Query, known: sp.Witness) -> bool:
+def replays(network: sp.Network, query: sp.Query, known: sp.Counterexample) -> bool:
     """Whether an input is a counterexample to a query in the reference runtime."""
     (obligation,) = query.obligations
     box, given = obligation.inputs, known.input.astype(np.float64)

@@ -107,12 +107,12 @@ def sweeping(network, memory: float, seconds: float) -> dict[str, float]:
     from shakeproof.exact import sweep
     from shakeproof.exact.sweep import longest_window
     from shakeproof.question import Image
-    from shakeproof.rounding import Chords
+    from shakeproof.rounding import RunningError
 
     generator = torch.Generator().manual_seed(0)
     picture = torch.rand(network.picture().image_shape, generator=generator, dtype=torch.float64)
     lines = lines_of(network, [Image("random", picture)], "box-blur:size=5")
-    chords, budget = Chords(network.graph), Budget(memory=memory * GIB)
+    chords, budget = RunningError(network.graph), Budget(memory=memory * GIB)
     assert chords.coefficients
     began, pieces = time.process_time(), 0
     for piece in sweep(network.graph, lines, budget, chords=chords):

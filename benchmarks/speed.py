@@ -35,7 +35,7 @@ from shakeproof.model import Graph
 from shakeproof.operators import Conv, MaxPool
 from shakeproof.question import Image, read_image
 from shakeproof.question import Path as InputPath
-from shakeproof.rounding import Chords
+from shakeproof.rounding import RunningError
 
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
 BATCHES = (16, 32, 64, 128, 256, 512)
@@ -106,7 +106,7 @@ def measure(name: str, data: Path, memory: float, threads: int) -> list[Row]:
             f64 = seconds_per_row(network.graph.run, inputs)
             f32 = seconds_per_row(float32_forward(network.graph), inputs.float())
             forget_peak()
-            chords, started = Chords(network.graph), time.perf_counter()
+            chords, started = RunningError(network.graph), time.perf_counter()
             assert chords.coefficients  # the norms of the layers, once for a network
             norms = time.perf_counter() - started
             (pieces, seconds), (_, bare) = timed_sweeps(network.graph, lines, Budget(memory=memory * GIB), chords)
@@ -123,7 +123,7 @@ def lines_of(network: sp.Network, pictures: Sequence[Image], text: str) -> Lines
     return Lines(InputPath.stacked([query.path.path for query in queries]), *ends, torch.arange(count))
 
 
-def timed_sweeps(graph: Graph, lines: Lines, budget: Budget, chords: Chords) -> list[tuple[int, float]]:
+def timed_sweeps(graph: Graph, lines: Lines, budget: Budget, chords: RunningError) -> list[tuple[int, float]]:
     """Pieces and seconds, with errors and without, in turn; short sweeps are repeated and the best taken."""
     found: list[tuple[int, float]] = [(0, float("inf"))] * 2
     spent, tries = 0.0, 0

@@ -18,7 +18,7 @@ from torch import nn
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
-from shakeproof.evidence import Swept, Witness
+from shakeproof.evidence import Counterexample, Swept
 from shakeproof.exact import Curve
 from shakeproof.model import Comparison
 from shakeproof.question import fitting
@@ -114,7 +114,7 @@ def test_a_flip_too_shallow_for_float32_is_no_verdict():
 CURVE = Curve(np.array([0.0, 1.0]), np.array([[2.0, 0.0], [1.0, 0.0]]))
 LATE = Curve(np.array([0.1, 1.0]), CURVE.scores)
 EMPTY = Curve(CURVE.z[:0], CURVE.scores[:0])
-SEEN = Witness((0.5,), np.zeros((1, 1), np.float32), np.zeros(2, np.float32), 1, -0.5, replayed=True)
+SEEN = Counterexample((0.5,), np.zeros((1, 1), np.float32), np.zeros(2, np.float32), 1, -0.5, replayed=True)
 AGREED = Comparison(np.ones(3), np.zeros(3, bool), np.zeros(3), np.zeros(3), np.ones(3, bool), np.full(3, np.nan))
 
 
@@ -309,7 +309,7 @@ def test_a_probe_that_finds_a_loss_is_all_the_work(demo_network, monkeypatch):
     path, label = demo.images()[0]
     lost = sp.profile(demo_network, path, "motion-blur:size=9,angle=45", label=label).critical_strength
     assert lost is not None
-    monkeypatch.setattr("shakeproof.methods.context.Chords", lambda graph: pytest.fail("a sweep was prepared"))
+    monkeypatch.setattr("shakeproof.methods.context.RunningError", lambda graph: pytest.fail("a sweep was prepared"))
     assert sp.verify(demo_network, path, "motion-blur:size=9,angle=45", 1.0, label=label).status == "unsafe"
 
 

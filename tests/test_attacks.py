@@ -140,7 +140,7 @@ def test_a_dip_far_below_the_values_is_a_dip(tmp_path):
 
 @pytest.mark.parametrize("exponent", [40, 46, 49, 51])
 def test_every_bend_of_a_maximum_is_found(exponent):
-    """Chords of size 1 that cross in a dip of 2^-exponent, down to the last bits of float64."""
+    """RunningError of size 1 that cross in a dip of 2^-exponent, down to the last bits of float64."""
     depth = 2.0**-exponent
     chords = torch.tensor([[[1.0, 1.0 - depth]], [[1.0 - depth, 1.0]]], dtype=torch.float64)
     assert envelope_breaks(*chords).fraction.tolist() == [0.5]

@@ -34,7 +34,7 @@ from shakeproof.exact.rows import Plan, insert
 from shakeproof.model import Graph, Node, without_max_pools
 from shakeproof.operators import Breaks, Clip, LeakyRelu, Linear
 from shakeproof.question import Path
-from shakeproof.rounding import Chords
+from shakeproof.rounding import RunningError
 
 seeds = st.integers(0, 10**6)
 
@@ -127,7 +127,7 @@ def apart(graph: Graph, path: Path) -> float:
     """How far the truth is from the chords of a sweep, at most, as a share of what they claim to be off by."""
     ends = (torch.tensor([end], dtype=torch.float64) for end in (0.0, 1.0))
     lines = Lines(Path.stacked([path]), *ends, path=torch.tensor([0]))
-    (curve,) = assemble(sweep(graph, lines, Budget(), chords=Chords(graph)), 1, graph.classes)
+    (curve,) = assemble(sweep(graph, lines, Budget(), chords=RunningError(graph)), 1, graph.classes)
     z, rows = [Fraction(float(at)) for at in curve.z], [exact(row) for row in torch.from_numpy(curve.scores)]
     worst = 0.0
     pieces = range(len(curve.error)) if len(curve.error) < 40 else range(0, len(curve.error), len(curve.error) // 20)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Swept, Unproved, Witness
+from shakeproof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept, Unproved
 from shakeproof.exact import Curve
 from shakeproof.model import SHARE, Comparison
 from shakeproof.search import SplitBox, SplitCells, Tree
@@ -132,8 +132,8 @@ PROOFS = st.one_of(
 SHARES = [0.0, 1.0, 1.5, math.nan, math.inf]
 
 
-def witness(replayed: bool) -> Witness:
-    return Witness((0.5,), np.zeros((1, 1), np.float32), np.zeros(3, np.float32), 1, -0.5, replayed)
+def witness(replayed: bool) -> Counterexample:
+    return Counterexample((0.5,), np.zeros((1, 1), np.float32), np.zeros(3, np.float32), 1, -0.5, replayed)
 
 
 @st.composite

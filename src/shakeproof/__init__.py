@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shakeproof.campaign import Store
     from shakeproof.comparing import Agreement, Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
-    from shakeproof.evidence import Interval, Witness
+    from shakeproof.evidence import Counterexample, Interval
     from shakeproof.exporting import Exported, export
     from shakeproof.model import Deployed, Network, load, load_deployed, read_images
     from shakeproof.question import (
@@ -84,7 +84,7 @@ _HOMES = {
         "specified",
         "unsharp",
     ),
-    "evidence": ("Interval", "Witness"),
+    "evidence": ("Interval", "Counterexample"),
     "verdict": ("Reason", "Status"),
     "result": ("Record", "Result"),
     "settings": ("Settings",),
@@ -99,6 +99,7 @@ __all__ = [
     "Agreement",
     "AnyKernel",
     "Compared",
+    "Counterexample",
     "Deployed",
     "Disagreement",
     "Exported",
@@ -116,7 +117,6 @@ __all__ = [
     "Specification",
     "Status",
     "Store",
-    "Witness",
     "analyse",
     "answers",
     "any_kernel",

@@ -183,7 +183,7 @@ def _early(options: Options) -> Settings:
 def as_network(model: Model, settings: Settings | None = None) -> Deployed:
     """What `load` gave, or now gives for a file; an error that says so of anything else."""
     if isinstance(model, (str, Path)):
-        return load(model) if settings is None or settings.halves is None else load_deployed(model)
+        return load(model) if settings is None or settings.pixel_rounding is None else load_deployed(model)
     if isinstance(model, torch.nn.Module):
         raise InputError(f"{type(model).__name__}: is a torch module; load it first: load(module, example_input)")
     if not isinstance(model, Deployed):
@@ -248,7 +248,7 @@ def answers(
     `begun` says what was swept for a query before its time was up (`methods.begun_by`), so that it goes on from there.
     """
     settings = Settings() if settings is None else settings
-    if settings.halves is not None:
+    if settings.pixel_rounding is not None:
         for number, query in enumerate(queries):
             yield answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect)
         return
@@ -263,7 +263,7 @@ def answers(
 def queries_at_once(network: Deployed, settings: Settings) -> int:
     """How many queries about a network are worth handing to `answers` together."""
     exact = isinstance(network, Network) and network.graph.is_piecewise_linear and settings.method != "bounds"
-    return lines_at_once(network) if isinstance(network, Network) and exact and settings.halves is None else 1
+    return lines_at_once(network) if isinstance(network, Network) and exact and settings.pixel_rounding is None else 1
 
 
 def _not_begun(query: Query) -> None:
@@ -329,7 +329,7 @@ def readable(network: Deployed) -> Network:
 
 def check_applicable(network: Deployed, query: Query, settings: Settings) -> None:
     """Refuse what no method here can answer, before anything is worked out."""
-    if settings.halves is None:
+    if settings.pixel_rounding is None:
         read = readable(network)
         _check_arithmetic(read, settings)
         method_for(read, query, settings.method)

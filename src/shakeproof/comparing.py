@@ -223,7 +223,7 @@ def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None
                 " both are called",
                 option="classes",
             )
-    for network in (one, other) if settings.halves is None else ():
+    for network in (one, other) if settings.pixel_rounding is None else ():
         if not isinstance(network, Network) or not network.graph.is_piecewise_linear:
             raise InputError(
                 f"{network.name}: which class wins at every strength is known of piecewise-linear networks only;"

@@ -20,7 +20,7 @@ def network_digest(network: Deployed, settings: Settings) -> str:
     """
     layout = network.layout and (network.layout.image_shape, network.layout.input_shape, network.layout.channels_last)
     about: tuple[object, ...] = (network.identity, network.normalisation, layout)
-    if settings.halves is not None and isinstance(network.runtime, Runtime):
+    if settings.pixel_rounding is not None and isinstance(network.runtime, Runtime):
         about = (*about, network.runtime.deployment(1).runtime)
     return digest(about)
 

@@ -2,7 +2,7 @@
 
 A `Proof` is about one obligation. It holds if it is complete, finite and positive: a curve that reaches from 0 to the
 strength, cells whose cuts leave nothing out, a tree of which every leaf was proved. None of them trusts its maker: what
-is said here is worked out from rows, cuts and bounds. A `Witness` is the opposite of a proof.
+is said here is worked out from rows, cuts and bounds. A `Counterexample` is the opposite of a proof.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Witness:
+class Counterexample:
     """An input that may be a counterexample, as the runtime was given it: (*input_shape) before normalisation.
 
     On a path, it is what is there at some `strengths`. `outputs` are the runtime's; `margin` is how far the network in

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.evidence import Witness
+from shakeproof.evidence import Counterexample
 from shakeproof.model import SHARE, Comparison, Floats, Graph, Network, telling
 from shakeproof.operators import Range
 from shakeproof.question import InputPath, Obligation, Property, margins
@@ -124,7 +124,7 @@ def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     return torch.cat([along, corners[:: max(1, len(corners) // MOST_CORNERS)]])
 
 
-def witnessed(network: Network, graph: Graph, obligation: Obligation, at: Tensor) -> Witness:
+def witnessed(network: Network, graph: Graph, obligation: Obligation, at: Tensor) -> Counterexample:
     """What runtime and graph say at a strength (m) or an input (*input_shape) that may be a counterexample.
 
     `graph` is the network that the property is about, on inputs after clipping.
@@ -141,7 +141,7 @@ def witnessed(network: Network, graph: Graph, obligation: Obligation, at: Tensor
     if about.label is not None:
         rivals[about.label] = -np.inf
     margin = float(about.margin(scores)[0])
-    return Witness(
+    return Counterexample(
         strengths=strengths,
         input=given[0],
         outputs=outputs[0],

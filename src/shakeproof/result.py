@@ -19,12 +19,12 @@ from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import (
     BoundedCells,
     Bracket,
+    Counterexample,
     Enumerated,
     Interval,
     Proof,
     Regions,
     Swept,
-    Witness,
     by_class,
     with_unproved,
 )
@@ -82,7 +82,7 @@ class Result:
         return self.query.label
 
     @property
-    def counterexample(self) -> Witness | None:
+    def counterexample(self) -> Counterexample | None:
         return self.evidence.witness
 
     @property
@@ -200,7 +200,7 @@ class Result:
             profile=self.profile,
             counterexample=None
             if found is None
-            else RecordedWitness(
+            else RecordedCounterexample(
                 _plain(found.strengths or self.query.strengths), found.winner, found.margin, found.replayed
             ),
             min_margin=self.min_margin,
@@ -286,7 +286,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class RecordedWitness:
+class RecordedCounterexample:
     """What a record says of a counterexample."""
 
     strength: float | tuple[float, ...] | None
@@ -310,7 +310,7 @@ class Record:
     critical_strength: Bracket | None
     certified_strength: float
     profile: tuple[Interval, ...]
-    counterexample: RecordedWitness | None
+    counterexample: RecordedCounterexample | None
     min_margin: float | None
     method: str
     pieces: int
@@ -417,7 +417,9 @@ class Record:
                 "strength": _tupled(said["strength"]),
                 "counterexample": None
                 if found is None
-                else RecordedWitness(_tupled(found["strength"]), found["class"], found["margin"], found["replayed"]),
+                else RecordedCounterexample(
+                    _tupled(found["strength"]), found["class"], found["margin"], found["replayed"]
+                ),
             }
             return Record(**said)
 

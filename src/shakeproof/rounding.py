@@ -42,7 +42,7 @@ from shakeproof.operators import (
     Range,
     Relaxation,
     Unrolled,
-    stretches,
+    operator_norms,
 )
 
 # Squares of what is smaller than this may underflow.
@@ -135,7 +135,7 @@ def work_out_norms(graph: Graph, budget: Budget) -> None:
     """See that the norms of a network's layers are known, or an error if the time is up before that."""
     for node in graph.nodes:
         if isinstance(node.operator, Affine):
-            stretches(node.operator, [graph.shape(value) for value in node.inputs], budget.check)
+            operator_norms(node.operator, [graph.shape(value) for value in node.inputs], budget.check)
 
 
 class Coefficients(NamedTuple):
@@ -150,7 +150,7 @@ class Coefficients(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Chords:
+class RunningError:
     """How far scores may be from the chords of a sweep, by one number for each segment.
 
     Whatever is off at a value, by its norm, is off by at most `effects` times as much at the scores. So one number adds
@@ -246,7 +246,7 @@ def _coefficients_of(graph: Graph, index: int) -> Coefficients:
     tiny = graph.tiny * float(node.shape.numel() ** 0.5)
     if isinstance(operator, Affine):
         off = float(norm(graph.offs[index])) + tiny
-        return Coefficients(stretches(operator, shapes), gammas(graph)[index], constant, off)
+        return Coefficients(operator_norms(operator, shapes), gammas(graph)[index], constant, off)
     assert isinstance(operator, PiecewiseLinear)
     bends = len(operator.thresholds) if isinstance(operator, Bending) else 2
     return Coefficients(((operator.stretch, operator.stretch),), OF_BENDS * bends * UNIT, constant, tiny)

@@ -87,7 +87,7 @@ class Settings:
     )
 
     @property
-    def halves(self) -> HalfRule | None:
+    def pixel_rounding(self) -> HalfRule | None:
         """Which way a pixel goes that is half way between two grey levels; None for pixels that are real numbers."""
         rules: dict[Pixels, HalfRule | None] = {"real": None, "8bit": "half-even", "8bit,rounding=half-up": "half-up"}
         return rules[self.pixels]

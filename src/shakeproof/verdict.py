@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shakeproof.evidence import Proof, Witness
+    from shakeproof.evidence import Counterexample, Proof
     from shakeproof.model import Comparison
 
 
@@ -60,7 +60,7 @@ class Evidence:
 
     needed: int
     proofs: tuple[Proof, ...]
-    witness: Witness | None
+    witness: Counterexample | None
     comparison: Comparison | None
     start: float | None = None
     finite: bool = True

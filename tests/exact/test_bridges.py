@@ -11,8 +11,8 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import ProofError
 from shakeproof.evidence import by_class
-from shakeproof.exact import Bridge, Curve, bridges, join
-from shakeproof.exact.bridges import Bettor
+from shakeproof.exact import CertifiedCell, Curve, bridges, join
+from shakeproof.exact.bridges import SkipPlanner
 from shakeproof.question import fitting
 
 
@@ -104,7 +104,7 @@ def test_no_bet_is_made_that_would_be_late(eager, monkeypatch):
 
 def test_bets_stay_within_the_stake():
     """A line that wins nothing loses no more than its stake; one that wins everything tries every cell."""
-    unlucky = Bettor(0, 0.0, 1.0, breaks=5000, round_cost=10.0)
+    unlucky = SkipPlanner(0, 0.0, 1.0, breaks=5000, round_cost=10.0)
     spent = 0.0
     while chosen := unlucky.bet():
         spent += 10.0 + bridges.CELL_COST * len(chosen)
@@ -112,12 +112,12 @@ def test_bets_stay_within_the_stake():
             unlucky.settle(part, -1)
     assert 0 < spent <= bridges.STAKE * bridges.PIECE_COST * 5000
     assert not list(unlucky.settled())
-    lucky = Bettor(0, 0.25, 0.75, breaks=5000, round_cost=10.0)
+    lucky = SkipPlanner(0, 0.25, 0.75, breaks=5000, round_cost=10.0)
     while chosen := lucky.bet():
         for part in chosen:
             lucky.settle(part, 3)
     assert [(cell.low, cell.high, leader) for cell, leader in lucky.settled()] == [(0.25, 0.75, 3)]
-    assert not Bettor(0, 0.0, 1.0, breaks=40, round_cost=10.0).bet()
+    assert not SkipPlanner(0, 0.0, 1.0, breaks=40, round_cost=10.0).bet()
 
 
 def rows(*values: float) -> np.ndarray:
@@ -126,7 +126,7 @@ def rows(*values: float) -> np.ndarray:
 
 def test_joining_stretches():
     left, right = Curve(np.array([0.0, 0.1, 0.2]), rows(1, 2, 3)), Curve(np.array([0.5, 1.0]), rows(3, -1))
-    bridge = Bridge(0.2, 0.5, 0, rows(3, 3))
+    bridge = CertifiedCell(0.2, 0.5, 0, rows(3, 3))
     curve = join([(0.0, 0.2, left), (0.2, 0.5, bridge), (0.5, 1.0, right)], 2)
     assert curve.covers(0.0, 1.0)
     assert curve.pieces == 3
@@ -138,8 +138,10 @@ def test_joining_stretches():
 
 def test_what_follows_an_unfinished_stretch_is_left_out():
     partial = Curve(np.array([0.0, 0.1]), rows(1, 2))
-    curve = join([(0.0, 0.2, partial), (0.2, 1.0, Bridge(0.2, 1.0, 0, rows(1, 1)))], 2)
+    curve = join([(0.0, 0.2, partial), (0.2, 1.0, CertifiedCell(0.2, 1.0, 0, rows(1, 1)))], 2)
     assert not curve.covers(0.0, 1.0)
     assert curve.z.tolist() == [0.0, 0.1]
-    nothing = join([(0.0, 0.2, Curve(np.empty(0), np.empty((0, 2)))), (0.2, 1.0, Bridge(0.2, 1.0, 0, rows(1, 1)))], 2)
+    nothing = join(
+        [(0.0, 0.2, Curve(np.empty(0), np.empty((0, 2)))), (0.2, 1.0, CertifiedCell(0.2, 1.0, 0, rows(1, 1)))], 2
+    )
     assert not nothing.covers(0.0, 1.0)

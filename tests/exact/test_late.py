@@ -22,7 +22,7 @@ from shakeproof.exact.rows import Plan, insert
 from shakeproof.model import Graph
 from shakeproof.operators import Breaks, Entries, Relu
 from shakeproof.question import Path
-from shakeproof.rounding import Chords
+from shakeproof.rounding import RunningError
 
 
 class Block(nn.Module):
@@ -76,7 +76,7 @@ def curves(graph: Graph, lines: Lines, least: float) -> tuple[list[Curve], int]:
         patch("shakeproof.exact.sweep.late_rows", noted),
         torch.inference_mode(),
     ):
-        pieces = sweep(graph, lines, Budget(memory=GIB), chords=Chords(graph))
+        pieces = sweep(graph, lines, Budget(memory=GIB), chords=RunningError(graph))
         made = list(assemble(pieces, len(lines), graph.classes))
     return made, sum(len(rows.number) for rows in found)
 
@@ -205,7 +205,7 @@ def beyond(seed: int, everywhere: bool) -> float:
     assert torch.equal(made[rows.rest.fraction == 0], early)
     length = torch.linalg.vector_norm(early, dim=1)
     known = {SCORES: torch.maximum(length, length.roll(-1))}
-    sizes, error = rows.sized(known, torch.zeros_like(length), {SCORES: entries}, Chords(two_layers()))
+    sizes, error = rows.sized(known, torch.zeros_like(length), {SCORES: entries}, RunningError(two_layers()))
     worst = 0.0
     for number, true in zip(rows.number.tolist(), truth(rows, early, columns), strict=True):
         off = sum((a - b) ** 2 for a, b in zip(exact(made[number]), true, strict=True))

@@ -15,7 +15,7 @@ from shakeproof import demo
 from shakeproof.analysis import answers
 from shakeproof.errors import InputError, ProofError
 from shakeproof.evidence import by_class
-from shakeproof.exact import Bridge, Curve, join
+from shakeproof.exact import CertifiedCell, Curve, join
 from shakeproof.methods import SweptWindow, begun_by, sweep_window, sweeping
 
 STOP = str(demo.images()[0][0])
@@ -163,5 +163,5 @@ def test_a_chord_from_another_row_is_off_by_what_the_rows_are_apart():
     apart = joined.error - [0.125, 0.25, 0.125]
     assert apart[[0, 2]].tolist() == [0.0, 0.0]
     assert np.hypot(0.25, 0.5) <= apart[1] < 0.76
-    bridge = Bridge(0.5, 1.0, 0, np.array([[2.25, 0.5], [4.0, 0.0]]))
+    bridge = CertifiedCell(0.5, 1.0, 0, np.array([[2.25, 0.5], [4.0, 0.0]]))
     assert join([(0.0, 0.5, before), (0.5, 1.0, bridge)], classes=2).error.tolist() == [0.125, 0.0]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shakeproof.operators import Affine, AveragePool, Combine, Conv, Linear, Mean, Scale, SlidingWindow, stretches
+from shakeproof.operators import Affine, AveragePool, Combine, Conv, Linear, Mean, Scale, SlidingWindow, operator_norms
 from shakeproof.operators import stretch as module
 
 
@@ -43,7 +43,7 @@ def test_convolutions_stretch_no_more_than_is_said(kernel, strides, dilations, p
     conv = Conv(weight, torch.ones(8, dtype=torch.float64), SlidingWindow(kernel, strides, dilations, pads))
     if min(conv.window.output_size(8, 7)) < 1:
         return
-    ((signed, absolute),) = stretches(conv, [torch.Size(shape)])
+    ((signed, absolute),) = operator_norms(conv, [torch.Size(shape)])
     true, truly_absolute = norms(conv, shape)
     assert true <= signed <= 1.001 * max(absolute, true)
     assert truly_absolute <= absolute <= 1.05 * truly_absolute
@@ -55,7 +55,7 @@ def test_convolutions_stretch_no_more_than_is_said(kernel, strides, dilations, p
 def test_matrices_stretch_no_more_than_is_said(shape):
     random = torch.Generator().manual_seed(0)
     linear = Linear(torch.randn(shape, dtype=torch.float64, generator=random), torch.zeros(shape[0]).double())
-    ((signed, _),) = stretches(linear, [torch.Size(shape[1:])])
+    ((signed, _),) = operator_norms(linear, [torch.Size(shape[1:])])
     true = float(torch.linalg.matrix_norm(linear.weight, 2))
     assert true <= signed <= 1.03 * true
 
@@ -65,7 +65,7 @@ def test_the_power_iteration_is_not_trusted(monkeypatch):
     for guess in (1e-3, 8.99):
         monkeypatch.setattr(module, "_power", lambda gram, guess=guess: guess)
         linear = Linear(torch.diag(torch.tensor([3.0, 1.0, 0.5])).double(), torch.zeros(3).double())
-        ((signed, _),) = stretches(linear, [torch.Size([3])])
+        ((signed, _),) = operator_norms(linear, [torch.Size([3])])
         assert signed >= 3
 
 
@@ -79,7 +79,7 @@ def test_the_power_iteration_is_not_trusted(monkeypatch):
     ],
 )
 def test_simple_operators(operator, shapes):
-    for place, (signed, absolute) in enumerate(stretches(operator, [torch.Size(shape) for shape in shapes])):
+    for place, (signed, absolute) in enumerate(operator_norms(operator, [torch.Size(shape) for shape in shapes])):
         units = torch.eye(int(np.prod(shapes[place])), dtype=torch.float64).view(-1, *shapes[place])
         others = [torch.zeros(len(units), *shape, dtype=torch.float64) for shape in shapes]
         zero = operator.apply(*(other[:1] for other in others))
@@ -92,4 +92,4 @@ def test_simple_operators(operator, shapes):
 @pytest.mark.parametrize("size", [2.0**-560, 2.0**560, float("nan")])
 def test_nothing_is_said_of_what_cannot_be_squared(size):
     linear = Linear(torch.full((2, 2), size, dtype=torch.float64), torch.zeros(2).double())
-    assert stretches(linear, [torch.Size([2])]) == ((float("inf"), float("inf")),)
+    assert operator_norms(linear, [torch.Size([2])]) == ((float("inf"), float("inf")),)

@@ -28,7 +28,7 @@ from shakeproof.operators import (
     PiecewiseLinear,
     Range,
     Relaxation,
-    stretches,
+    operator_norms,
 )
 from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened, work_out_norms
 
@@ -177,7 +177,7 @@ def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[En
     share = gammas(graph)[index]
     local = norm(made.extent) * ((0 if isinstance(node.operator, Affine) else share) + 4 * UNIT)
     if isinstance(node.operator, Affine):
-        gains = stretches(node.operator, [graph.shape(i) for i in node.inputs])
+        gains = operator_norms(node.operator, [graph.shape(i) for i in node.inputs])
         local = local + _lengths_made(graph)[index]
         for value, length, (gain, absolute) in zip(given, lengths, gains, strict=True):
             local = local + gain * length + share * absolute * norm(value.size)

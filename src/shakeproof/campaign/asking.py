@@ -94,7 +94,7 @@ def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Itera
         campaign.class_names,
         image_shape=campaign.image_shape,
         output_name=campaign.output_name,
-        deployed=campaign.settings.halves is not None,
+        deployed=campaign.settings.pixel_rounding is not None,
     )
 
     def pictures() -> Iterator[Image]:
@@ -123,11 +123,11 @@ def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile
         output_name=network.output_name,
         mean=None if said is None else said.mean,
         std=None if said is None else said.std,
-        deployed=campaign.settings.halves is not None,
+        deployed=campaign.settings.pixel_rounding is not None,
         at_once=queries_at_once(network, campaign.settings),
         cuttable=isinstance(network, Network)
         and network.graph.is_piecewise_linear
         and not network.graph.jumping_operators
         and campaign.settings.method != "bounds"
-        and campaign.settings.halves is None,
+        and campaign.settings.pixel_rounding is None,
     )

@@ -113,7 +113,9 @@ def _run(
     kernels = parsed(perturbations, strength, outputs.plot)
     settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **how)
     if perturbations:
-        asked = perturbed_pictures(model, images, kernels, strength, given, deployed=settings.halves is not None)
+        asked = perturbed_pictures(
+            model, images, kernels, strength, given, deployed=settings.pixel_rounding is not None
+        )
     else:
         asked = specified(model, images, outputs.plot, given)
     if strict or outputs.results is not None:

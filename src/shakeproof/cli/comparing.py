@@ -65,7 +65,7 @@ def compare(
         **how,
     )
     found = list(sources(images, given.array, given.labels))
-    deployed = settings.halves is not None
+    deployed = settings.pixel_rounding is not None
     (one, pictures), (other, _) = (load_pictures(model, found, given, deployed) for model in (first, second))
     check_comparable(one, other, settings)
     if strict:

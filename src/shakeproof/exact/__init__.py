@@ -1,13 +1,13 @@
 """Exact analysis along lines: every breakpoint of a piecewise-linear network, none left out."""
 
 from shakeproof.exact.bridges import find_bridges
-from shakeproof.exact.curve import Bridge, Curve, assemble, join
+from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
 from shakeproof.exact.lines import pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
 __all__ = [
-    "Bridge",
+    "CertifiedCell",
     "Curve",
     "Least",
     "Lines",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
-from shakeproof.exact.curve import Bridge
+from shakeproof.exact.curve import CertifiedCell
 from shakeproof.exact.sweep import Lines, count_breaks
 from shakeproof.model import Graph, bending_values
 from shakeproof.question import margins
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     high: float
 
 
-class Bettor:
+class SkipPlanner:
     """One line's bets: which cells to try next, as long as it can afford them."""
 
     def __init__(self, line: int, start: float, end: float, breaks: int, round_cost: float) -> None:
@@ -93,12 +93,12 @@ def find_bridges(
     labels: NDArray[np.int64],
     wanted: Sequence[int],
     budget: Budget,
-) -> list[list[Bridge]]:
+) -> list[list[CertifiedCell]]:
     """Bridges of each line, in order; only `wanted` lines are looked at, and no cell that might not be done in time.
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
-    found: list[list[Bridge]] = [[] for _ in range(len(lines))]
+    found: list[list[CertifiedCell]] = [[] for _ in range(len(lines))]
     round_cost = ENTRIES_A_NODE * len(graph.nodes) / graph.entries / max(len(wanted), 1)
     if not wanted or not _is_worth_a_bet(int(USUAL_BREAKS * bending_values(graph)), round_cost):
         return found
@@ -110,19 +110,19 @@ def find_bridges(
     began = now()
     breaks, lowest = _ends(graph, lines, wanted, labels, budget)
     cell_seconds = WORST_COST * (now() - began) / (2 * len(wanted))
-    bettors = [
-        Bettor(number, float(lines.start[number]), float(lines.end[number]), count, round_cost)
+    planners = [
+        SkipPlanner(number, float(lines.start[number]), float(lines.end[number]), count, round_cost)
         for number, count in zip(wanted, breaks, strict=True)
     ]
     while not budget.is_late(cell_seconds) and (
-        bets := [(i, part) for i, bettor in enumerate(bettors) for part in bettor.bet()]
+        bets := [(i, part) for i, planner in enumerate(planners) for part in planner.bet()]
     ):
-        cells = [bettors[i].cells[part] for i, part in bets]
+        cells = [planners[i].cells[part] for i, part in bets]
         least = lowest[[i for i, _ in bets]]
         leaders = _leaders(graph, lines, cells, labels, least, budget)
         for (i, part), leader in zip(bets, leaders, strict=True):
-            bettors[i].settle(part, leader)
-    stretches = [stretch for bettor in bettors for stretch in bettor.settled()]
+            planners[i].settle(part, leader)
+    stretches = [stretch for planner in planners for stretch in planner.settled()]
     places = [(cell.line, z) for cell, _ in stretches for z in (cell.low, cell.high)]
     step = cells_within(graph, budget, 1)
     scores = np.empty((len(places), graph.classes))
@@ -132,14 +132,14 @@ def find_bridges(
         rows = lines.at(torch.tensor(line, device=device), torch.tensor(z, dtype=torch.float64, device=device))
         scores[start : start + step] = graph.run(rows).cpu().numpy()
     for (cell, leader), at_ends in zip(stretches, scores.reshape(-1, 2, graph.classes), strict=True):
-        found[cell.line].append(Bridge(cell.low, cell.high, leader, at_ends))
+        found[cell.line].append(CertifiedCell(cell.low, cell.high, leader, at_ends))
     return found
 
 
 @lru_cache
 def _is_worth_a_bet(breaks: int, round_cost: float) -> bool:
     """Whether a line with so many breaks would bet at all."""
-    return bool(Bettor(0, 0.0, 1.0, breaks, round_cost).bet())
+    return bool(SkipPlanner(0, 0.0, 1.0, breaks, round_cost).bet())
 
 
 def _ends(

@@ -222,7 +222,7 @@ def _finite(z: Floats, scores: Floats, error: Floats) -> Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Bridge:
+class CertifiedCell:
     """A stretch of a line from `start` to `end` on which `leader` provably leads; scores (2, classes) at its ends."""
 
     start: float
@@ -235,7 +235,7 @@ class Bridge:
             raise ProofError("a bound contradicts an evaluation")
 
 
-def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> Curve:
+def join(parts: Sequence[tuple[float, float, Curve | CertifiedCell]], classes: int) -> Curve:
     """One curve from stretches (start, end, what is known of it) that follow one another.
 
     Ends where a curve does not reach the end of its stretch, because the time was up or nobody asked for more.
@@ -251,7 +251,7 @@ def join(parts: Sequence[tuple[float, float, Curve | Bridge]], classes: int) -> 
     for start, end, part in parts:
         if z and z[-1][-1] != start:
             raise ProofError("a stretch of a line is missing")
-        if isinstance(part, Bridge):
+        if isinstance(part, CertifiedCell):
             rows, values, off, flags = np.array([start, end]), part.scores, np.zeros(1), np.ones(1, bool)
         else:
             rows, values, off, flags = part.z, part.scores, part.error, part.bridged

@@ -25,7 +25,7 @@ from torch import Tensor
 from shakeproof.exact.rows import Plan, make_rows
 from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import ABOVE, BLOCK_BYTES, Affine, Entries, Relu
-from shakeproof.rounding import OF_CHORDS, Chords, norm
+from shakeproof.rounding import OF_CHORDS, RunningError, norm
 
 # No more rows than this, less one, are late between two early ones. Beside what any row between two others is off by,
 # six units of a chord are in the place on it and seven in the sum; of a column, seven in how much of it is added, eight
@@ -147,7 +147,7 @@ class Late:
                 flat.view(-1).scatter_add_(0, index.view(-1), value.view(-1))
 
     def sized(
-        self, sizes: Mapping[int, Tensor], error: Tensor, entries: Mapping[int, Entries], chords: Chords | None
+        self, sizes: Mapping[int, Tensor], error: Tensor, entries: Mapping[int, Entries], chords: RunningError | None
     ) -> tuple[dict[int, Tensor], Tensor]:
         """The same of the sizes of values, and of how far scores may be from their chords: by late rows as well."""
         made = {number: self._size(size, entries.get(number)) for number, size in sizes.items()}

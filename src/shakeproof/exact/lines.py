@@ -18,16 +18,16 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
-from shakeproof.exact.curve import Bridge, Curve, assemble, join
+from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
 from shakeproof.exact.jumps import jumping_curves
 from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
 from shakeproof.model import Graph, bending_values
 from shakeproof.products import wants_one_thread
-from shakeproof.rounding import Chords
+from shakeproof.rounding import RunningError
 
 # The share of a timeout that may go into bridges; most is the sweep's.
 BRIDGE_SHARE = 0.25
-Stretch = tuple[float, float, Bridge | None]
+Stretch = tuple[float, float, CertifiedCell | None]
 """Part of a line: its ends, and who leads on it if bounds have settled that."""
 
 
@@ -38,7 +38,7 @@ def swept_curves(
     budget: Budget,
     closed: Sequence[int] = (),
     whole: bool = False,
-    chords: Chords | None = None,
+    chords: RunningError | None = None,
     look: Callable[[Piece], Iterable[int]] | None = None,
 ) -> list[Curve]:
     """A curve for each line, from its start as far as the clock let it come.
@@ -50,7 +50,7 @@ def swept_curves(
     if graph.jumping_operators:
         return jumping_curves(graph, lines, budget, closed, look)
     wanted = [n for n in range(len(lines)) if n not in set(closed) and float(lines.end[n]) > float(lines.start[n])]
-    bridges: list[list[Bridge]] = [[]] * len(lines)
+    bridges: list[list[CertifiedCell]] = [[]] * len(lines)
     if not whole:
         bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
     stretches = [_stretches(lines, number, found) for number, found in enumerate(bridges)]
@@ -76,7 +76,7 @@ def _joined(
     ]
 
 
-def _stretches(lines: Lines, number: int, bridges: Sequence[Bridge]) -> list[Stretch]:
+def _stretches(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[Stretch]:
     """A line cut into bridges and what lies between them."""
     found: list[Stretch] = []
     place, end = float(lines.start[number]), float(lines.end[number])
@@ -213,7 +213,7 @@ def sweep_side_by_side(
     cores: int,
     budget: Budget,
     is_open: Callable[[], Tensor],
-    chords: Chords | None,
+    chords: RunningError | None,
 ) -> Iterator[Piece]:
     """What `sweep` gives, in the same order; groups are begun from left to right."""
     if len(groups) < 2 or cores < 2:

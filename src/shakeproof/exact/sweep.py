@@ -26,7 +26,7 @@ from shakeproof.exact.rows import Plan, insert, make_rows
 from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.question import Path
-from shakeproof.rounding import Chords, norm
+from shakeproof.rounding import RunningError, norm
 
 FLOAT_BYTES = 8
 FIXED_BYTES = 4 * BLOCK_BYTES  # of a convolution
@@ -85,7 +85,7 @@ def sweep(
     lines: Lines,
     budget: Budget,
     is_open: Callable[[], Tensor] | None = None,
-    chords: Chords | None = None,
+    chords: RunningError | None = None,
 ) -> Iterator[Piece]:
     """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
 
@@ -142,7 +142,7 @@ def count_breaks(graph: Graph, rows: Tensor, run: int = 2) -> tuple[Tensor, Tens
     return values[len(graph.nodes)], counts.view(-1, run)[:, :-1].flatten()
 
 
-def advance(graph: Graph, window: Window, chords: Chords | None, budget: Budget) -> Piece | Window | None:
+def advance(graph: Graph, window: Window, chords: RunningError | None, budget: Budget) -> Piece | Window | None:
     """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it.
 
     None if the time is up before that: of a deep network, one window may take long.

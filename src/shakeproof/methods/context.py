@@ -17,7 +17,7 @@ from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Lines, RationalNetwork, longest_window
 from shakeproof.model import Graph, Network
 from shakeproof.question import InputPath, Obligation, Path, Perturbation, Query, as_whole
-from shakeproof.rounding import Chords, work_out_norms
+from shakeproof.rounding import RunningError, work_out_norms
 from shakeproof.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ class SweepContext:
         found = [self.graph.run(self.inputs(numbers[some], z[some])).cpu().numpy() for some in parts]
         return np.concatenate([np.empty((0, self.graph.classes)), *found])
 
-    def with_running_error(self) -> tuple[SweepContext, Chords | None]:
+    def with_running_error(self) -> tuple[SweepContext, RunningError | None]:
         """What rounding may do along a sweep. None if there is no time to work out the norms that say so: without them
         no proof will come, and no time is left.
         """
@@ -87,7 +87,7 @@ class SweepContext:
             work_out_norms(self.graph, self.budget)
         except OutOfTimeError:
             return replace(self, budget=self.budget.ended()), None
-        return self, Chords(self.graph)
+        return self, RunningError(self.graph)
 
     @cached_property
     def rational(self) -> RationalNetwork | None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import OutOfTimeError
-from shakeproof.evidence import Witness
+from shakeproof.evidence import Counterexample
 from shakeproof.exact import Curve, Least, Piece
 from shakeproof.methods.brackets import SweptLine, first_proved
 from shakeproof.methods.context import SweepContext
@@ -31,7 +31,7 @@ REPLAYED = 8
 class Probe(NamedTuple):
     """A counterexample that was found before the sweep, and all strengths at which the runtime showed one."""
 
-    witness: Witness
+    witness: Counterexample
     strengths: tuple[float, ...]
 
 
@@ -55,7 +55,7 @@ def probe(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int,
     return found
 
 
-def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Witness]]:
+def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Counterexample]]:
     """The lines on which a piece holds a counterexample that the reference runtime confirms."""
     line, z, scores = (column.cpu().numpy() for column in piece[:3])
     margin = margins(scores, context.labels[line])
@@ -66,7 +66,7 @@ def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Witness
             yield number, witness
 
 
-def witness_at(context: SweepContext, number: int, z: float, terms: ExactTerms | None = None) -> Witness:
+def witness_at(context: SweepContext, number: int, z: float, terms: ExactTerms | None = None) -> Counterexample:
     """What runtime and network say at a strength; if only the network loses there, whether that is proved."""
     at = torch.tensor([z], dtype=torch.float64)
     found = witnessed(context.network, context.network.graph, context.obligation(number), at)
@@ -76,7 +76,7 @@ def witness_at(context: SweepContext, number: int, z: float, terms: ExactTerms |
     return replace(found, proved=bool(ahead.bounds[0] > 0))
 
 
-def witness_without_rounding(context: SweepContext, number: int, least: Least, terms: ExactTerms) -> Witness:
+def witness_without_rounding(context: SweepContext, number: int, least: Least, terms: ExactTerms) -> Counterexample:
     """Where the label loses without rounding, though float64 does not show it: at the nearest number, if there."""
     z, label = float(least.place), int(context.labels[number])
     at = torch.tensor([z], dtype=torch.float64)
@@ -90,10 +90,10 @@ def witness_without_rounding(context: SweepContext, number: int, least: Least, t
 def find_witnesses(
     context: SweepContext,
     lines: Sequence[SweptLine],
-    confirmed: Mapping[int, Witness],
+    confirmed: Mapping[int, Counterexample],
     exact_losses: Sequence[tuple[int, Least]],
     terms: ExactTerms,
-) -> dict[int, Witness]:
+) -> dict[int, Counterexample]:
     """Of the lines whose label loses: where it does so most clearly and the runtime shows it, or else what is known
     without rounding.
     """
@@ -119,7 +119,7 @@ def find_witnesses(
 
 
 def first_loss(
-    context: SweepContext, line: SweptLine, proved: float | None, witness: Witness | None, probed: Probe | None
+    context: SweepContext, line: SweptLine, proved: float | None, witness: Counterexample | None, probed: Probe | None
 ) -> float | None:
     """The smallest strength at which a label is known to lose, by a proof; None if it is not known to lose.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shakeproof.budget import Budget, now
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated, Witness
+from shakeproof.evidence import Counterexample, Enumerated
 from shakeproof.model import Deployed, Deployment, Runtime
 from shakeproof.question import Image, Perturbation, Query, as_whole, margins
 from shakeproof.result import Expected, Result
@@ -84,7 +84,7 @@ def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
 
 def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
     """All pictures of a query about one strength."""
-    assert settings.halves is not None
+    assert settings.pixel_rounding is not None
     perturbation, image = query.perturbation, query.image
     if not isinstance(perturbation, Perturbation) or image is None or query.parameters != 1:
         raise InputError(
@@ -94,7 +94,7 @@ def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
     (end,), budget = query.strengths, Budget.starting(None, settings.memory)
     budget.fitting(PIXEL_BYTES, "the exact path of 8-bit pictures", least=image.pixels.numel())
     path = perturbation.exactly(*grey_levels(image))
-    return eight_bit_pictures(path, end, perturbation.clip, settings.halves, budget)
+    return eight_bit_pictures(path, end, perturbation.clip, settings.pixel_rounding, budget)
 
 
 def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
@@ -205,7 +205,7 @@ class Runner:
         """Grey levels as the float32 numbers that are nearest to their 255th parts, as the model lays pictures out."""
         return self.network.picture().to_input(torch.from_numpy(levels / WHITE)).numpy()
 
-    def witness(self, proof: Enumerated) -> Witness | None:
+    def witness(self, proof: Enumerated) -> Counterexample | None:
         """The first picture that is lost, run once more."""
         place = proof.first_lost
         if place is None:
@@ -213,7 +213,7 @@ class Runner:
         levels = self.pictures.picture(place)[None]
         scores = self.run(levels)
         lead, winner = judged(scores, proof.label)
-        return Witness(
+        return Counterexample(
             strengths=(self.pictures.strength_inside(place),),
             input=self.given(levels)[0],
             outputs=scores[0],

@@ -74,7 +74,7 @@ def lower_bounds(
 
 
 def by_chords(context: SweepContext, curve: Curve, label: int) -> Floats:
-    """Chords, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
+    """RunningError, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
     if curve.lead is not None:
         return curve.lead[:, label].copy()
     margin = curve.margin(label)

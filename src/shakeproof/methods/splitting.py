@@ -16,7 +16,7 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
-from shakeproof.evidence import BoundedCells, BoundedTree, Proof, Unproved, Witness
+from shakeproof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Unproved
 from shakeproof.model import Comparison, Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
 from shakeproof.question import InputBox, InputPath, Obligation, Query
@@ -115,7 +115,7 @@ class _Search:
         lowest = proof.cells.boxes(safe[[proof.cells.tree.bound[safe].argmin()]])
         return compared(self.network, [(obligation, torch.from_numpy(lowest.mean(1)))], Budget())
 
-    def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof, Witness | None]:
+    def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof, Counterexample | None]:
         """What is proved of an obligation, and a counterexample if there is one."""
         inputs, about = obligation.inputs, obligation.property
         if isinstance(inputs, InputPath):
@@ -131,7 +131,9 @@ class _Search:
         x = found.unconfirmed if found.witness is None else found.witness
         return BoundedTree(found), None if x is None else self.witness(obligation, x)
 
-    def along_path(self, obligation: Obligation, inputs: InputPath, budget: Budget) -> tuple[Proof, Witness | None]:
+    def along_path(
+        self, obligation: Obligation, inputs: InputPath, budget: Budget
+    ) -> tuple[Proof, Counterexample | None]:
         """Split the strengths."""
         coefficients, constants = obligation.property.claims
         assert coefficients.shape[1] == 1  # classes are compared
@@ -155,7 +157,7 @@ class _Search:
         maps = inputs.path.parameters == 2 and not self.settings.stop_early
         return Map(1 / MAP_SIDE) if maps else AnyFailure()
 
-    def worst(self, obligation: Obligation, problem: PathProblem, z: Tensor) -> Witness | None:
+    def worst(self, obligation: Obligation, problem: PathProblem, z: Tensor) -> Counterexample | None:
         """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly."""
         if not len(z):
             return None
@@ -177,7 +179,7 @@ class _Search:
 
     def by_inputs(
         self, obligation: Obligation, box: InputBox, graph: Graph, budget: Budget
-    ) -> tuple[Proof, Witness | None]:
+    ) -> tuple[Proof, Counterexample | None]:
         """Split the few inputs that vary: they are the parameters of a path."""
         path, low, high = box.as_path()
         claims = torch.eye(graph.classes, dtype=low.dtype, device=self.device)
@@ -191,7 +193,7 @@ class _Search:
         x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
         return BoundedCells(found), self.witness(obligation, x)
 
-    def witness(self, obligation: Obligation, at: Tensor) -> Witness:
+    def witness(self, obligation: Obligation, at: Tensor) -> Counterexample:
         return witnessed(self.network, _graph_of(self.network, self.query), obligation, at.cpu())
 
 

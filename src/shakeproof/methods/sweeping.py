@@ -13,7 +13,7 @@ import torch
 
 from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
-from shakeproof.evidence import Swept, Witness
+from shakeproof.evidence import Counterexample, Swept
 from shakeproof.exact import Curve, Lines, Piece, join, pieces_left, swept_curves, threads_for
 from shakeproof.methods.brackets import SweptLine, find_brackets
 from shakeproof.methods.context import Floats, SweepContext
@@ -31,7 +31,7 @@ from shakeproof.methods.windows import SweptWindow
 from shakeproof.model import Comparison, Network
 from shakeproof.question import Query, margins
 from shakeproof.result import Result
-from shakeproof.rounding import Chords
+from shakeproof.rounding import RunningError
 from shakeproof.settings import Settings
 from shakeproof.verdict import Evidence
 
@@ -162,7 +162,7 @@ class _Sweep(NamedTuple):
     """
 
     curves: list[Curve]
-    shown: dict[int, Witness]
+    shown: dict[int, Counterexample]
     too_deep: list[int]
     timed_out: bool
 
@@ -194,12 +194,12 @@ def _swept(
 def _curves(
     context: SweepContext,
     lines: Lines,
-    running_error: Chords | None,
+    running_error: RunningError | None,
     closed: Sequence[int],
     begun: Mapping[int, SweptWindow],
-) -> tuple[list[Curve], dict[int, Witness]]:
+) -> tuple[list[Curve], dict[int, Counterexample]]:
     """Curves from the lines' starts, put behind what was begun; and counterexamples, where one ended the work."""
-    shown: dict[int, Witness] = {}
+    shown: dict[int, Counterexample] = {}
 
     def look(piece: Piece) -> Iterator[int]:
         for number, witness in shown_in(context, piece):
@@ -236,7 +236,7 @@ def _not_finite(context: SweepContext, comparisons: Sequence[Comparison]) -> lis
     return [int(number) for number in doubtful[~np.isfinite(scores).all(1)]]
 
 
-def _too_deep(context: SweepContext, running_error: Chords, comparisons: Sequence[Comparison]) -> list[int]:
+def _too_deep(context: SweepContext, running_error: RunningError, comparisons: Sequence[Comparison]) -> list[int]:
     """The lines that need no sweep if only a verdict is asked: at strength 0, float64 may be off by more than the
     label's lead, so that no proof will come.
     """
@@ -304,7 +304,7 @@ def _results(
 
 
 def _proof(
-    context: SweepContext, line: SweptLine, wins: float, lost: float | None, late: bool, witness: Witness | None
+    context: SweepContext, line: SweptLine, wins: float, lost: float | None, late: bool, witness: Counterexample | None
 ) -> Swept:
     curve, end = line.curve, context.end(line.number)
     is_open = late and witness is None and not curve.covers(0.0, end) and curve.pieces > 0

@@ -42,7 +42,7 @@ from shakeproof.operators.smooth import (
     Softplus,
     Tanh,
 )
-from shakeproof.operators.stretch import stretches
+from shakeproof.operators.stretch import operator_norms
 from shakeproof.operators.tangent import Normalise, Softmax
 from shakeproof.operators.window import BLOCK_BYTES, Pair, SlidingWindow
 
@@ -109,6 +109,6 @@ __all__ = [
     "TwoLines",
     "Unrolled",
     "envelope_breaks",
-    "stretches",
+    "operator_norms",
     "unrolled",
 ]

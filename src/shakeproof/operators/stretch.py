@@ -40,7 +40,9 @@ def always(seconds: float) -> None:
     """There is time for everything."""
 
 
-def stretches(operator: Affine, shapes: Sequence[torch.Size], check: Check = always) -> tuple[tuple[float, float], ...]:
+def operator_norms(
+    operator: Affine, shapes: Sequence[torch.Size], check: Check = always
+) -> tuple[tuple[float, float], ...]:
     """For each input: by how much the operator may stretch it, and the same with all coefficients positive.
 
     Worked out once for an operator, and kept, if `check` leaves time for it.

@@ -291,7 +291,7 @@ def _details(one: StoredProfile) -> str:
             "mean": [*map(float, model.mean or ())],
             "std": [*map(float, model.std or ())],
             "channels_last": model.channels_last,
-            "rounding": Settings(pixels=one.settings["pixels"]).halves,
+            "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
         }
     )
 
