@@ -28,10 +28,10 @@ import torch
 import shakeproof as sp
 from shakeproof.campaign import Desk, Ledger, Pool, Workbench, paper_table, read_campaign, register, workers
 from shakeproof.errors import strictly
-from shakeproof.evidence import by_class
 from shakeproof.memory import keep_freed_memory
-from shakeproof.methods import answer_by_windows, sweep_window
 from shakeproof.model import pictures_for
+from shakeproof.proof import answer_by_windows, sweep_window
+from shakeproof.proof.evidence import by_class
 
 COMMAND = [sys.executable, "-m", "shakeproof.cli"]
 KERNELS = """

@@ -34,7 +34,7 @@ from rich.table import Table
 
 import shakeproof as sp
 from shakeproof.memory import keep_freed_memory
-from shakeproof.methods.enumerating import Runner
+from shakeproof.proof.enumeration_method import Runner
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
 MNIST, CIFAR, GTSRB = "data/mnist_test.npz", "data/cifar10_test_first2000.npz", "data/gtsrb_test_first1000.npz"

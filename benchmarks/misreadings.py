@@ -38,7 +38,7 @@ import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.errors import NetworkMismatchError, ShakeproofError
 from shakeproof.model import Network, loading
-from shakeproof.replay import compared, places
+from shakeproof.proof.replay import compared, places
 
 MADE = {"random": everyday, "built": built}
 BLUR, FINE, TIMES = "box-blur:size=3", 65, 4.0

@@ -27,8 +27,8 @@ from rich.table import Table
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose, lowest_leads
-from shakeproof.evidence import Enumerated, Interval
 from shakeproof.operators import Clip
+from shakeproof.proof.evidence import Enumerated, Interval
 from shakeproof.question import Image, Query
 
 DATA = Path(__file__).resolve().parents[2] / "shared"

@@ -18,11 +18,11 @@ from torch import nn
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
-from shakeproof.evidence import Counterexample, Swept
 from shakeproof.exact import Curve
 from shakeproof.model import Comparison
+from shakeproof.proof.evidence import Counterexample, Swept
+from shakeproof.proof.verdict import Evidence, judge
 from shakeproof.question import fitting
-from shakeproof.verdict import Evidence, judge
 
 
 def straight_line_network(margin_at_0: float, margin_at_1: float) -> tuple[sp.Network, np.ndarray]:
@@ -309,7 +309,7 @@ def test_a_probe_that_finds_a_loss_is_all_the_work(demo_network, monkeypatch):
     path, label = demo.images()[0]
     lost = sp.profile(demo_network, path, "motion-blur:size=9,angle=45", label=label).critical_strength
     assert lost is not None
-    monkeypatch.setattr("shakeproof.methods.context.RunningError", lambda graph: pytest.fail("a sweep was prepared"))
+    monkeypatch.setattr("shakeproof.proof.context.RunningError", lambda graph: pytest.fail("a sweep was prepared"))
     assert sp.verify(demo_network, path, "motion-blur:size=9,angle=45", 1.0, label=label).status == "unsafe"
 
 

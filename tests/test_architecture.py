@@ -28,13 +28,8 @@ LAYERS = {
     "engines": {"rounding", "exact", "bounds", "search", "enumeration"},
     "answers": {
         "settings",
-        "evidence",
-        "verdict",
-        "claim",
-        "replay",
-        "result",
-        "methods",
         "analysis",
+        "proof",
         "comparing",
         "estimate",
         "digests",
@@ -45,7 +40,7 @@ LAYERS = {
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` and `compared.plot()` are conveniences for people at a prompt: they look up, and only when called.
 # The question names the network's types in its signatures, and imports nothing of it.
-ALLOWED = {("result", "report"), ("comparing", "report"), ("question", "model")}
+ALLOWED = {("proof", "report"), ("comparing", "report"), ("question", "model")}
 
 
 def imported(path: Path) -> set[str]:
@@ -137,7 +132,7 @@ def test_an_upward_import_is_noticed():
 
 def test_no_room_imports_itself_by_a_detour():
     assert circles(edges()) == set()
-    assert circles({**edges(), "verdict": {"result"}, "result": {"verdict"}}) >= {"verdict", "result"}
+    assert circles({**edges(), "proof": {"settings"}, "settings": {"proof"}}) >= {"proof", "settings"}
 
 
 def test_nobody_reaches_past_a_packages_door():
@@ -162,9 +157,9 @@ def test_results_are_made_by_methods_only():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Result"
     }
-    assert makers == {"methods/enumerating.py", "methods/splitting.py", "methods/sweeping.py"}
+    assert makers == {"proof/bounds_method.py", "proof/enumeration_method.py", "proof/exact_method.py"}
     fields = ast.unparse(
-        next(n for n in ast.parse((ROOT / "result.py").read_text()).body if isinstance(n, ast.ClassDef))
+        next(n for n in ast.parse((ROOT / "proof" / "result.py").read_text()).body if isinstance(n, ast.ClassDef))
     )
     assert not re.search(r"^    (status|reason)\s*:", fields, re.MULTILINE)
 

@@ -21,7 +21,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.comparing import Agreement, Disagreement
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import Interval, by_class, joined, with_unproved
+from shakeproof.proof.evidence import Interval, by_class, joined, with_unproved
 from shakeproof.question import as_whole
 
 LEVELS = np.random.default_rng(1).integers(0, 256, (1, 6, 6)).astype(np.uint8)

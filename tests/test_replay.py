@@ -20,10 +20,10 @@ from shakeproof.budget import Budget
 from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
 from shakeproof.exact import Piece
-from shakeproof.methods.context import SweepContext
-from shakeproof.methods.counterexamples import shown_in
+from shakeproof.proof.context import SweepContext
+from shakeproof.proof.counterexamples import shown_in
+from shakeproof.proof.replay import compared, places
 from shakeproof.question import fitting, robustness
-from shakeproof.replay import compared, places
 
 BLUR = "box-blur:size=3,padding=zeros"
 
@@ -295,7 +295,7 @@ def test_many_comparisons_at_once_are_those_of_each_alone(monkeypatch):
     asked = [(query.obligations[0], places(query.obligations[0], 3 + number)) for number, query in enumerate(queries)]
     together = compared(network, asked, Budget())
     assert [len(found.margin) for found in together] == [3, 4, 5, 6]
-    monkeypatch.setattr("shakeproof.replay.COMPARED_AT_ONCE", 9 * 8)
+    monkeypatch.setattr("shakeproof.proof.replay.COMPARED_AT_ONCE", 9 * 8)
     for one, found, again in zip(asked, together, compared(network, asked, Budget()), strict=True):
         (alone,) = compared(network, [one], Budget())
         for name in ("margin", "fails", "disagreement", "noise"):

@@ -17,9 +17,9 @@ from test_analysis import straight_line_network
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
+from shakeproof.proof.result import spoken_time
 from shakeproof.question import robustness
 from shakeproof.report import DemoRows
-from shakeproof.result import spoken_time
 
 # As the interface promises them.
 KEYS = [

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept, Unproved
 from shakeproof.exact import Curve
 from shakeproof.model import SHARE, Comparison
+from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept, Unproved
+from shakeproof.proof.verdict import Evidence, judge
 from shakeproof.search import SplitBox, SplitCells, Tree
-from shakeproof.verdict import Evidence, judge
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 # Mostly what a proof needs, now and then anything: safe must stay reachable.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from shakeproof.campaign import Store
     from shakeproof.comparing import Agreement, Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
-    from shakeproof.evidence import Counterexample, Interval
     from shakeproof.exporting import Exported, export
     from shakeproof.model import Deployed, Network, load, load_deployed, read_images
+    from shakeproof.proof import Counterexample, Interval, Reason, Record, Result, Status
     from shakeproof.question import (
         AnyKernel,
         Image,
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
         specified,
         unsharp,
     )
-    from shakeproof.result import Record, Result
     from shakeproof.settings import Settings
-    from shakeproof.verdict import Reason, Status
 
 __version__ = "0.1.0"
 
@@ -84,9 +82,7 @@ _HOMES = {
         "specified",
         "unsharp",
     ),
-    "evidence": ("Interval", "Counterexample"),
-    "verdict": ("Reason", "Status"),
-    "result": ("Record", "Result"),
+    "proof": ("Counterexample", "Interval", "Reason", "Record", "Result", "Status"),
     "settings": ("Settings",),
     "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
     "exporting": ("Exported", "export"),

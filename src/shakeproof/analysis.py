@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import no_progress
 from shakeproof.errors import InputError, ShakeproofError, kind_of
-from shakeproof.methods import (
+from shakeproof.model import Deployed, Graph, Network, load, load_deployed
+from shakeproof.proof import (
+    Expected,
+    Reason,
+    Result,
     SweptWindow,
     answer_by_enumeration,
     answer_by_splitting,
@@ -23,7 +27,6 @@ from shakeproof.methods import (
     expected,
     lines_at_once,
 )
-from shakeproof.model import Deployed, Graph, Network, load, load_deployed
 from shakeproof.question import (
     AnyKernel,
     Perturbation,
@@ -37,9 +40,7 @@ from shakeproof.question import (
     read_specification,
     specified,
 )
-from shakeproof.result import Expected, Result
 from shakeproof.settings import Method, Options, Settings
-from shakeproof.verdict import Reason
 
 Model = Deployed | str | Path
 """What `load` gave, or a file for it to load."""

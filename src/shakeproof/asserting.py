@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 if TYPE_CHECKING:
     from shakeproof.analysis import Kernel, Model
+    from shakeproof.proof import Result
     from shakeproof.question import Picture, Strength
-    from shakeproof.result import Result
     from shakeproof.settings import Options
 
 # Who is told of every answer, before it passes or fails.
@@ -31,7 +31,7 @@ def assert_safe(
     """
     from shakeproof.analysis import verify
     from shakeproof.errors import InputError
-    from shakeproof.verdict import Status
+    from shakeproof.proof import Status
 
     __tracebackhide__ = True  # of a failing test, pytest shows the test
     if isinstance(image, (list, tuple)) or isinstance(perturbation, (list, tuple)):

@@ -22,12 +22,10 @@ from shakeproof import checker
 from shakeproof.budget import GIB, Budget, now
 from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import BoundedCells, Enumerated, by_class
 from shakeproof.model import Deployed
+from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
 from shakeproof.question import Part, Perturbation, Tone
-from shakeproof.result import Result
 from shakeproof.search import Tree
-from shakeproof.verdict import Status
 
 Floats = NDArray[np.float64]
 # A leaf that the checker does not prove is cut into 2 to MOST_PARTS parts, as long as it is wider than this share of

@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 
 from shakeproof.analysis import Model, answers, as_network
 from shakeproof.budget import no_progress
-from shakeproof.claim import FORMAT
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated, Interval
-from shakeproof.methods import Runner
 from shakeproof.model import Deployed, Network
+from shakeproof.proof import FORMAT, Enumerated, Interval, Reason, Result, Runner
 from shakeproof.question import ClassNames, Perturbation, Picture, Query, Strength, fitting, parse_path, perturbed
-from shakeproof.result import Result
 from shakeproof.settings import Pixels, Settings
-from shakeproof.verdict import Reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ import torch
 
 from shakeproof.analysis import profile
 from shakeproof.budget import now
-from shakeproof.methods import expected
 from shakeproof.model import Deployed, Network, Runtime
+from shakeproof.proof import expected
 from shakeproof.question import Image, perturbed
 from shakeproof.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 from shakeproof import asserting
 
 if TYPE_CHECKING:
-    from shakeproof.result import Result
+    from shakeproof.proof import Result
 
 PREFIX = "shakeproof: "
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from shakeproof import Record, demo
 from shakeproof.campaign import Desk, Ledger, Store, read_campaign, register
 from shakeproof.errors import InputError
-from shakeproof.evidence import by_class
+from shakeproof.proof.evidence import by_class
 
 COMMAND = [sys.executable, "-m", "shakeproof.cli"]
 QUICK = ("box-blur:size=5", "sharpen:size=4", "motion-blur:size=9,angle=45", "haze:colour=0.2,clip=0..1")

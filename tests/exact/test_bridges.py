@@ -10,9 +10,9 @@ from models import network_of, random_module
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import ProofError
-from shakeproof.evidence import by_class
 from shakeproof.exact import CertifiedCell, Curve, bridges, join
 from shakeproof.exact.bridges import SkipPlanner
+from shakeproof.proof.evidence import by_class
 from shakeproof.question import fitting
 
 

@@ -14,11 +14,11 @@ from warm import complaint, run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import Ledger, keep
-from shakeproof.claim import claim, claim_of
+from shakeproof.proof.claim import claim, claim_of
+from shakeproof.proof.result import Record
+from shakeproof.proof.verdict import Reason, Status
 from shakeproof.question import read_image
-from shakeproof.result import Record
 from shakeproof.settings import Settings
-from shakeproof.verdict import Reason, Status
 
 STRENGTHS = [0.25, 0.5, 1.0]
 COUNTED = {"certified": "safe", "violated": "unsafe", "undecided": "undecided"}

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shakeproof.evidence import Enumerated, Interval
-from shakeproof.result import Result
+from shakeproof.proof import Enumerated, Interval, Result
 
 Floats = NDArray[np.float64]
 RIVALS, MOST_PLACES, FEW_PLACES, TOLERANCE = 4, 128, 96, 1e-3

@@ -8,8 +8,7 @@ from typing import Any
 from shakeproof.campaign.curves import drawn
 from shakeproof.certificate import LateCertificateError, NoCertificateError, certificate, check_certifiable
 from shakeproof.model import Deployed
-from shakeproof.result import Result
-from shakeproof.verdict import Reason
+from shakeproof.proof import Reason, Result
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from shakeproof.campaign.stored import Requirement
 from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.digests import query_digest
 from shakeproof.model import Deployed
+from shakeproof.proof import Result
 from shakeproof.question import Perturbation
-from shakeproof.result import Result
 from shakeproof.settings import Settings
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from shakeproof.claim import Claim, claim_of
+from shakeproof.proof import Claim, claim_of
 from shakeproof.question import ClassNames
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from shakeproof.campaign.curves import DrawnCurve
     from shakeproof.model import Deployed
+    from shakeproof.proof import Record
     from shakeproof.question import Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
-    from shakeproof.result import Record
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
 KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
@@ -130,7 +130,7 @@ class StoredProfile:
 
     @cached_property
     def record(self) -> Record:
-        from shakeproof.result import Record
+        from shakeproof.proof import Record
 
         return Record.from_json(self.said)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from shakeproof.campaign.store import Store
 from shakeproof.campaign.stored import StoredProfile
-from shakeproof.claim import CLAIMED, claim_of
-from shakeproof.verdict import Status
+from shakeproof.proof import CLAIMED, Status, claim_of
 
 BRACKET = ("critical_strength_low", "critical_strength_high")
 WITNESS = ("strength", "class", "margin", "replayed")

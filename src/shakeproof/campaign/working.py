@@ -15,10 +15,9 @@ from shakeproof.campaign.stored import PackedImage
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.memory import give_back
-from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
 from shakeproof.model import Deployed, Network
+from shakeproof.proof import Result, SweptWindow, answer_by_windows, sweep_window
 from shakeproof.question import Perturbation, Query, perturbed
-from shakeproof.result import Result
 from shakeproof.settings import Settings
 
 # So many answers whose certificates are due are kept from one task to the next.

@@ -18,7 +18,7 @@ from shakeproof.files import write_whole
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
     from shakeproof.model import Deployed
-    from shakeproof.result import Result
+    from shakeproof.proof import Result
 
 
 @dataclass(frozen=True)

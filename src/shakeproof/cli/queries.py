@@ -17,10 +17,9 @@ from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
     from shakeproof.cli.inputs import Given
-    from shakeproof.methods import SweptWindow
     from shakeproof.model import Deployed, Network
+    from shakeproof.proof import Expected, Result, SweptWindow
     from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
-    from shakeproof.result import Expected, Result
     from shakeproof.settings import Settings
 
 # Queries are made for as many pictures at once as their paths fit into so many bytes.

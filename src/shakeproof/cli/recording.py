@@ -19,8 +19,8 @@ from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
-    from shakeproof.methods import SweptWindow
     from shakeproof.model import Deployed
+    from shakeproof.proof import SweptWindow
     from shakeproof.question import Query
     from shakeproof.settings import Settings
 
@@ -56,7 +56,7 @@ class Recording:
 
     def add(self, answer: Answer) -> None:
         """Write an answer down; a line is there as a whole or not at all."""
-        from shakeproof.methods import begun_by
+        from shakeproof.proof import begun_by
 
         _, network, result = answer
         part, begun = self._part(network, result.query), begun_by(result)
@@ -72,7 +72,7 @@ class Recording:
 
     def begun(self, network: Deployed, query: Query) -> SweptWindow | None:
         """What was swept of a query for which the time was too short."""
-        from shakeproof.methods import SweptWindow
+        from shakeproof.proof import SweptWindow
 
         part = self._part(network, query)
         if not part.exists():
@@ -112,7 +112,7 @@ class Recording:
 
     def _answer(self, line: str) -> tuple[str, str]:
         """A line's question, and how it was answered."""
-        from shakeproof.verdict import Status
+        from shakeproof.proof import Status
 
         said = dict(zip(COLUMNS, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
         return str(said["question"]), Status(said["status"])

@@ -16,7 +16,7 @@ from shakeproof.files import write_whole
 if TYPE_CHECKING:
     from shakeproof.cli.outputs import Outputs
     from shakeproof.cli.queries import Asked
-    from shakeproof.result import Result
+    from shakeproof.proof import Result
 
 
 def check_plain(asked: Asked) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from shakeproof.comparing import Compared
+    from shakeproof.proof import Expected, Result
     from shakeproof.question import Query
-    from shakeproof.result import Expected, Result
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 # How the arguments that errors speak of are typed here.

@@ -14,11 +14,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from shakeproof.comparing import Compared
-from shakeproof.evidence import Enumerated, Interval, Swept, by_class
+from shakeproof.proof import Enumerated, Interval, Result, Swept, by_class
 from shakeproof.report.compared_rows import told_apart
 from shakeproof.report.names import image_and
 from shakeproof.report.plot import INK, LOSS, class_colour, finished, merged, plain_axes, show_image
-from shakeproof.result import Result
 
 MINE, THEIRS = "#0f172a", "#0d9488"
 OPEN = "#94a3b8"

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shakeproof.comparing import Compared, Disagreement
+from shakeproof.proof import Reason
 from shakeproof.report.tables import GAP, filled
-from shakeproof.verdict import Reason
 
 COLOURS = {"agree": "green", "disagree": "red", "undecided": "yellow"}
 # So many stretches are listed, the longest ones; `--json` has all.

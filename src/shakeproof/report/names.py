@@ -7,8 +7,7 @@ from math import floor
 from pathlib import Path
 from textwrap import fill
 
-from shakeproof.evidence import Enumerated, Swept
-from shakeproof.result import Result, bracketed
+from shakeproof.proof import Enumerated, Result, Swept, bracketed
 
 
 def class_name(result: Result, number: int | None) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image as Pillow
 from torch import Tensor
 
+from shakeproof.proof import Result
 from shakeproof.question import Perturbation
 from shakeproof.report.names import class_name, shown, spoken_class
 from shakeproof.report.plot import displayable, result_figure
-from shakeproof.result import Result
 
 COLOURS = {"safe": "#15803d", "unsafe": "#b91c1c", "misclassified": "#a21caf", "undecided": "#a16207"}
 # Notebooks have light and dark themes, and hosts that strip styles; so it brings its own ground, element by element.

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError
-from shakeproof.evidence import Enumerated, Swept, by_class
 from shakeproof.files import write_whole
+from shakeproof.proof import Enumerated, Result, Swept, by_class
 from shakeproof.question import Perturbation
 from shakeproof.report.names import class_name, critical_text, image_and, margin_text, shown, spoken_class
-from shakeproof.result import Result
 
 # Rivals that never come close would only clutter the picture.
 RIVALS_SHOWN = 6

@@ -17,12 +17,12 @@ from typing import Any
 import shakeproof
 from shakeproof.campaign import StoredError, StoredProfile
 from shakeproof.certificate import written_kernels
+from shakeproof.proof import Status
 from shakeproof.report import recheck
 from shakeproof.report.contents import described
 from shakeproof.report.names import shown
 from shakeproof.report.reported import Reported, checked
 from shakeproof.settings import Settings
-from shakeproof.verdict import Status
 
 FORMAT = "shakeproof evidence 2"
 Rows = Sequence[Mapping[str, Any]]

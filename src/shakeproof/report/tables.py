@@ -11,10 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shakeproof.evidence import by_class
+from shakeproof.proof import Result, by_class
 from shakeproof.question import ClassNames
 from shakeproof.report.names import class_name, critical_text, margin_text
-from shakeproof.result import Result
 
 SENTENCES = {
     "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import OutOfTimeError
-from shakeproof.evidence import Counterexample
 from shakeproof.exact import Curve, Least, Piece
-from shakeproof.methods.brackets import SweptLine, first_proved
-from shakeproof.methods.context import SweepContext
-from shakeproof.methods.leads import ExactTerms, as_float, leads, least_lead, provably_loses
 from shakeproof.model import Comparison
+from shakeproof.proof.brackets import SweptLine, first_proved
+from shakeproof.proof.context import SweepContext
+from shakeproof.proof.evidence import Counterexample
+from shakeproof.proof.leads import ExactTerms, as_float, leads, least_lead, provably_loses
+from shakeproof.proof.replay import compared, fails, places, witnessed
 from shakeproof.question import margins
-from shakeproof.replay import compared, fails, places, witnessed
 
 # How many strengths are tried in the reference runtime before an early answer is worked for.
 PROBES = 32

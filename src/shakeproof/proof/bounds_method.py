@@ -16,12 +16,13 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
-from shakeproof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Unproved
 from shakeproof.model import Comparison, Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
+from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Unproved
+from shakeproof.proof.replay import compared, fails, places, witnessed
+from shakeproof.proof.result import Result
+from shakeproof.proof.verdict import Evidence
 from shakeproof.question import InputBox, InputPath, Obligation, Query
-from shakeproof.replay import compared, fails, places, witnessed
-from shakeproof.result import Result
 from shakeproof.search import (
     AnyFailure,
     BoxProblem,
@@ -34,7 +35,6 @@ from shakeproof.search import (
     split_inputs,
 )
 from shakeproof.settings import Settings
-from shakeproof.verdict import Evidence
 
 # Up to so many inputs that vary, splitting them is quicker than splitting neurons.
 FEW_INPUTS = 8

@@ -13,11 +13,11 @@ import torch
 
 from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
-from shakeproof.evidence import Counterexample, Swept
 from shakeproof.exact import Curve, Lines, Piece, join, pieces_left, swept_curves, threads_for
-from shakeproof.methods.brackets import SweptLine, find_brackets
-from shakeproof.methods.context import Floats, SweepContext
-from shakeproof.methods.counterexamples import (
+from shakeproof.model import Comparison, Network
+from shakeproof.proof.brackets import SweptLine, find_brackets
+from shakeproof.proof.context import Floats, SweepContext
+from shakeproof.proof.counterexamples import (
     Probe,
     compare_with_runtime,
     find_witnesses,
@@ -26,14 +26,14 @@ from shakeproof.methods.counterexamples import (
     probe,
     shown_in,
 )
-from shakeproof.methods.leads import ExactTerms, contradicted, leads, lower_bounds
-from shakeproof.methods.windows import SweptWindow
-from shakeproof.model import Comparison, Network
+from shakeproof.proof.evidence import Counterexample, Swept
+from shakeproof.proof.leads import ExactTerms, contradicted, leads, lower_bounds
+from shakeproof.proof.result import Result
+from shakeproof.proof.verdict import Evidence
+from shakeproof.proof.windows import SweptWindow
 from shakeproof.question import Query, margins
-from shakeproof.result import Result
 from shakeproof.rounding import RunningError
 from shakeproof.settings import Settings
-from shakeproof.verdict import Evidence
 
 # Errors that grow by less leave something proved in float64.
 GREAT_EFFECT = 1e10

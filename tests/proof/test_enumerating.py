@@ -16,9 +16,9 @@ from shakeproof import demo
 from shakeproof.analysis import answers
 from shakeproof.enumeration import eight_bit_pictures
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import Enumerated
-from shakeproof.methods.enumerating import Expected, grey_levels
-from shakeproof.verdict import judge
+from shakeproof.proof.enumeration_method import Expected, grey_levels
+from shakeproof.proof.evidence import Enumerated
+from shakeproof.proof.verdict import judge
 
 BLUR = "motion-blur:size=9,angle=90"
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shakeproof.evidence import Counterexample, Proof
     from shakeproof.model import Comparison
+    from shakeproof.proof.evidence import Counterexample, Proof
 
 
 class Status(StrEnum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shakeproof.errors import InputError
-from shakeproof.verdict import Reason, Status
+from shakeproof.proof.verdict import Reason, Status
 
 # The version of a record's JSON.
 FORMAT = 2

@@ -589,19 +589,19 @@ def test_networks_whose_outputs_are_not_finite_are_no_verdict():
 
 def test_every_box_is_compared_with_the_runtime(monkeypatch):
     """Of two boxes that are both proved, one without a comparison is not safe, however the other one went."""
-    from shakeproof.methods import splitting
     from shakeproof.model import Comparison
+    from shakeproof.proof import bounds_method
 
     network = network_of(nn.Linear(2, 2), 2)
     boxes = [(np.full(2, low), np.full(2, low + 0.1)) for low in (0.0, 0.5)]
     case = Case(np.array([[0.0, 0.0]]), np.array([-1.0]), np.zeros(1, bool))  # 0 >= 1: never met
     specification = by_boxes(2, 2, [(box, case) for box in boxes])
     assert sp.verify_specification(network, specification).status is sp.Status.SAFE
-    asked, made = splitting.compared, []
+    asked, made = bounds_method.compared, []
 
     def cut_off(*arguments):
         made.extend(asked(*arguments))
         return [made[0]] if len(made) == 1 else [Comparison.of_nothing()]
 
-    monkeypatch.setattr(splitting, "compared", cut_off)
+    monkeypatch.setattr(bounds_method, "compared", cut_off)
     assert sp.verify_specification(network, specification).status is sp.Status.UNDECIDED

@@ -15,7 +15,7 @@ from torch import nn
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.enumeration import EightBitPictures
-from shakeproof.evidence import Interval
+from shakeproof.proof.evidence import Interval
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

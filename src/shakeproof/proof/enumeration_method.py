@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from shakeproof.budget import Budget, now
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
 from shakeproof.errors import InputError
-from shakeproof.evidence import Counterexample, Enumerated
 from shakeproof.model import Deployed, Deployment, Runtime
+from shakeproof.proof.evidence import Counterexample, Enumerated
+from shakeproof.proof.result import Expected, Result
+from shakeproof.proof.verdict import Evidence
 from shakeproof.question import Image, Perturbation, Query, as_whole, margins
-from shakeproof.result import Expected, Result
 from shakeproof.settings import Settings
-from shakeproof.verdict import Evidence
 
 # So many numbers of pictures, and so many pictures at most, are handed to the runtime at once.
 AT_ONCE, MOST_AT_ONCE = 2**20, 256

@@ -14,9 +14,9 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.analysis import answers
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import by_class
 from shakeproof.exact import CertifiedCell, Curve, join
-from shakeproof.methods import SweptWindow, begun_by, sweep_window, sweeping
+from shakeproof.proof import SweptWindow, begun_by, exact_method, sweep_window
+from shakeproof.proof.evidence import by_class
 
 STOP = str(demo.images()[0][0])
 SETTINGS = sp.Settings()
@@ -93,8 +93,8 @@ def test_nothing_is_swept_twice(demo_network, monkeypatch):
         starts.extend(lines.start.tolist())
         return sweep(graph, lines, *others)
 
-    sweep: Callable = sweeping.swept_curves
-    monkeypatch.setattr(sweeping, "swept_curves", spied)
+    sweep: Callable = exact_method.swept_curves
+    monkeypatch.setattr(exact_method, "swept_curves", spied)
     result = gone_on(demo_network, query, begun)
     assert starts == [0.3]
     assert result.seconds > begun.seconds
@@ -129,8 +129,8 @@ def test_a_missing_part_proves_nothing(demo_network, monkeypatch):
     def later(graph, lines, *others):
         return sweep(graph, replace(lines, start=lines.start + 0.1), *others)
 
-    sweep: Callable = sweeping.swept_curves
-    monkeypatch.setattr(sweeping, "swept_curves", later)
+    sweep: Callable = exact_method.swept_curves
+    monkeypatch.setattr(exact_method, "swept_curves", later)
     result = gone_on(demo_network, query, begun)
     assert result.status == "undecided"
     assert result.curve.z[-1] == 0.4

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from shakeproof.bounds import cells_within, usual_shortfall
 from shakeproof.budget import OutOfTimeError
-from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve, Least
-from shakeproof.methods.context import Floats, Numbers, SweepContext
-from shakeproof.methods.leads import TIED, ExactTerms, leads
 from shakeproof.operators import UNIT
+from shakeproof.proof.context import Floats, Numbers, SweepContext
+from shakeproof.proof.evidence import SLACK
+from shakeproof.proof.leads import TIED, ExactTerms, leads
 from shakeproof.question import margins
 
 # How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.evidence import Counterexample
 from shakeproof.model import SHARE, Comparison, Floats, Graph, Network, telling
 from shakeproof.operators import Range
+from shakeproof.proof.evidence import Counterexample
 from shakeproof.question import InputPath, Obligation, Property, margins
 from shakeproof.search import starts
 

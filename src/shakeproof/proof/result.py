@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
 from shakeproof.errors import InputError, ProofError
-from shakeproof.evidence import (
+from shakeproof.exact import Curve
+from shakeproof.model import Deployment
+from shakeproof.proof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
+from shakeproof.proof.evidence import (
     BoundedCells,
     Bracket,
     Counterexample,
@@ -28,10 +30,8 @@ from shakeproof.evidence import (
     by_class,
     with_unproved,
 )
-from shakeproof.exact import Curve
-from shakeproof.model import Deployment
+from shakeproof.proof.verdict import Evidence, Reason, Status, judge
 from shakeproof.question import ClassNames, Query
-from shakeproof.verdict import Evidence, Reason, Status, judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

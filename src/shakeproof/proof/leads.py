@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import UNLIMITED, OutOfTimeError
-from shakeproof.evidence import SLACK
 from shakeproof.exact import Curve, Least
-from shakeproof.methods.context import Floats, SweepContext, exact_line
+from shakeproof.proof.context import Floats, SweepContext, exact_line
+from shakeproof.proof.evidence import SLACK
 
 # A curve and direct evaluation may be so far apart, as a share of the scores, whatever the curve's error is.
 DIRECTLY_OFF = 1e-9

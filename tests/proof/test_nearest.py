@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shakeproof.methods.brackets import nearest
+from shakeproof.proof.brackets import nearest
 
 SHAPE = (4, 6)
 NUMBERS = arrays(np.float64, SHAPE, elements=st.floats(-2, 2) | st.sampled_from([np.nan, np.inf, -np.inf]))

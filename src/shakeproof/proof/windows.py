@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from shakeproof.errors import InputError
-from shakeproof.evidence import Swept
 from shakeproof.exact import Curve
-from shakeproof.result import Result
-from shakeproof.verdict import Reason
+from shakeproof.proof.evidence import Swept
+from shakeproof.proof.result import Result
+from shakeproof.proof.verdict import Reason
 
 SEAL_BYTES = 32
 

@@ -12,8 +12,8 @@ import torch
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import ProofError
-from shakeproof.evidence import by_class
-from shakeproof.methods import SweptWindow, answer_by_windows, sweep_window
+from shakeproof.proof import SweptWindow, answer_by_windows, sweep_window
+from shakeproof.proof.evidence import by_class
 
 SETTINGS = sp.Settings()
 PICTURES = [str(path) for path, _ in demo.images()[:2]]

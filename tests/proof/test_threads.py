@@ -11,10 +11,10 @@ from models import network_of, random_module
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.evidence import by_class
 from shakeproof.exact import lines as of_lines
-from shakeproof.methods import sweeping
-from shakeproof.verdict import Reason
+from shakeproof.proof import exact_method
+from shakeproof.proof.evidence import by_class
+from shakeproof.proof.verdict import Reason
 
 PICTURES = [str(path) for path, _ in demo.images()[:9]]
 
@@ -108,12 +108,12 @@ def test_early_answers_are_those_of_one_core(demo_network, eager, strength):
 
 
 def test_a_counterexample_between_probes_ends_the_query(demo_network, eager, monkeypatch):
-    monkeypatch.setattr("shakeproof.methods.counterexamples.PROBES", 1)
+    monkeypatch.setattr("shakeproof.proof.counterexamples.PROBES", 1)
     (whole,) = on(1, sp.profile, demo_network, PICTURES[:1], "motion-blur:size=9,angle=45")
     asked = sp.verify, demo_network, PICTURES[:1], "motion-blur:size=9,angle=45", 1.0
     if whole.profile[-1].winner == whole.profile[0].winner:
         pytest.skip("it flips, and flips back")
-    monkeypatch.setattr(sweeping, "probe", lambda context, comparisons: {})
+    monkeypatch.setattr(exact_method, "probe", lambda context, comparisons: {})
     (two,) = on(2, *asked)
     assert two.status == on(1, *asked)[0].status == "unsafe"
     assert two.critical_strength == pytest.approx(whole.critical_strength, abs=1e-8)
@@ -138,8 +138,8 @@ def test_what_was_begun_goes_on(demo_network, eager):
     (query,) = sp.perturbed(demo_network, PICTURES[:1], "motion-blur:size=9,angle=45")
     (whole,) = on(2, sp.analyse, demo_network, [query])
     with torch.inference_mode():
-        begun = sp.methods.sweep_window(demo_network, query, sp.Settings(), 0.0, 0.3)
-        (result,) = on(2, sp.methods.answer_by_sweep, demo_network, [query], sp.Settings(), lambda share: None, [begun])
+        begun = sp.proof.sweep_window(demo_network, query, sp.Settings(), 0.0, 0.3)
+        (result,) = on(2, sp.proof.answer_by_sweep, demo_network, [query], sp.Settings(), lambda share: None, [begun])
     assert_same([whole], [result])
 
 
@@ -147,7 +147,7 @@ def test_what_was_begun_goes_on(demo_network, eager):
 def test_a_curve_of_another_network_proves_nothing(demo_network, eager, monkeypatch, cores):
     """Whoever has swept a curve, it is compared with what is evaluated here."""
     one = on(1, sp.profile, demo_network, PICTURES, "box-blur:size=3")
-    swept = sweeping.swept_curves
+    swept = exact_method.swept_curves
 
     def better(graph, lines, labels, *args):
         curves = swept(graph, lines, labels, *args)
@@ -155,7 +155,7 @@ def test_a_curve_of_another_network_proves_nothing(demo_network, eager, monkeypa
             curve.scores[:, label] += 100
         return curves
 
-    monkeypatch.setattr(sweeping, "swept_curves", better)
+    monkeypatch.setattr(exact_method, "swept_curves", better)
     two = on(cores, sp.profile, demo_network, PICTURES, "box-blur:size=3")
     assert any(result.status == "safe" for result in one)
     assert not any(result.status == "safe" or result.certified_strength for result in two)
@@ -167,7 +167,7 @@ def test_a_curve_that_is_contradicted_says_nothing(demo_network, monkeypatch):
     before = on(1, sp.profile, demo_network, PICTURES, blur)
     lost = [number for number, result in enumerate(before) if result.status == "unsafe"]
     assert lost
-    monkeypatch.setattr(sweeping, "contradicted", lambda context, curves: set(range(len(curves))))
+    monkeypatch.setattr(exact_method, "contradicted", lambda context, curves: set(range(len(curves))))
     after = on(1, sp.profile, demo_network, PICTURES, blur)
     for number in lost:
         assert after[number].status == "unsafe"  # the runtime shows it
