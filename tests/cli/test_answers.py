@@ -150,3 +150,24 @@ def test_as_many_threads_as_nobody_has():
     words = ("profile", MODEL, STOP, "-p", "identity", "--threads")
     assert "123456789012" in complaint(*words, "123456789012")
     assert "range" in complaint(*words, "0")
+
+
+def test_a_certificate_that_takes_too_long_costs_no_answer(tmp_path):
+    words = (
+        "verify",
+        MODEL,
+        WARNING,
+        "-p",
+        "box-blur:size=3",
+        "--strength",
+        "0.2",
+        "--certificate",
+        "a.cert",
+        "--json",
+    )
+    late = run(*words, "--certificate-timeout", "0.001", cwd=tmp_path)
+    assert (late.returncode, json.loads(late.stdout)["status"]) == (0, "safe")
+    assert late.stderr.startswith("no certificate:")
+    assert not (tmp_path / "a.cert").exists()
+    assert run(*words, "--certificate-timeout", "60", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "a.cert").exists()
