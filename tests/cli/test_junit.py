@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -83,12 +84,13 @@ def test_any_file_name_is_valid_xml(tmp_path, name):
 
 
 def test_an_interrupted_run_says_what_is_missing(tmp_path):
-    slow = "box-blur:size=9+brightness:max=0.2"
+    slow = "box-blur:size=9+brightness:max=0.2+contrast:max=0.2"  # some seconds
     process = subprocess.Popen(
         [sys.executable, "-m", "shakeproof", "profile", MODEL, STOP, "-p", "identity", "-p", slow, "--junit", "j.xml",
          "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    process.stdout.readline()  # the first answer; the second takes some tenths of a second
+    process.stdout.readline()  # the first answer
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130
