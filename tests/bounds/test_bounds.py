@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models import network_of, random_module
 from torch import Tensor
 
-from shakeproof.bounds import Boxes, Domain, Hulls, enclose, planes_below
+from shakeproof.bounds import Boxes, Domain, Hulls, enclose, lowest_leads, planes_below
 from shakeproof.model.graph import Graph, Node
 from shakeproof.operators import (
     Combine,
@@ -164,3 +164,20 @@ def test_planes_get_tight_as_cells_shrink():
         gaps.append(float(centre[0] - centre[1] - planes.offset - planes.gradient[0] @ boxes.centre[0]))
     assert gaps[1] < gaps[0] / 20
     assert gaps[2] < gaps[1] / 50  # of second order
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_leads_do_not_depend_on_how_many_rivals_fit_the_memory(monkeypatch, seed):
+    """Where one rival is not beaten, it does not matter what is known of the others."""
+    graph, path = network_of(random_module(seed), 1, 8, 8).graph, random_path((1, 1, 8, 8), 1, seed)
+    ends = torch.linspace(0, 20, 9, dtype=torch.float64).unsqueeze(1)
+    boxes = Boxes(ends[:-1], ends[1:])
+    enclosed = enclose(graph, path.at(boxes.points), boxes, torch.zeros_like(path.base).unsqueeze(0))
+    leader = enclosed.scores.points[0].argmax(1)
+    whole, calls = lowest_leads(graph, enclosed, leader), []
+    monkeypatch.setattr("shakeproof.bounds.leads.cells_within", lambda *given: calls.append(given) or 1)
+    few = lowest_leads(graph, enclosed, leader)
+    assert calls
+    assert torch.equal(few > 0, whole > 0)
+    assert torch.allclose(few[whole > 0], whole[whole > 0], atol=1e-12)
+    assert bool((few <= whole + 1e-12).all())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof.bounds.crown import planes_below
 from shakeproof.bounds.domain import Boxes
-from shakeproof.bounds.forward import Enclosed, enclose
+from shakeproof.bounds.forward import Enclosed, cells_within, enclose
 from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.model import Graph, cached_per_graph
 
@@ -34,23 +34,38 @@ def lowest_leads(
 ) -> Tensor:
     """A lower bound (cells) of the leader's lead over its best rival, or a given one (-1: the best); -inf without any.
 
-    Forward where that suffices, backward for the rivals that are left. An error if the time is up before that.
+    Forward where that suffices, backward for the rivals that are left: all at once if they fit the memory, else the
+    closest first, and no further on a cell where one is not beaten. An error if the time is up before that.
     """
     least = leads_below(enclosed, leader)
     if rival is not None:
         others = torch.arange(graph.classes, device=rival.device) != rival.unsqueeze(1)
         least = torch.where(others & (rival >= 0).unsqueeze(1), torch.inf, least)
-    cell, other = (~(least > 0)).nonzero(as_tuple=True)
-    if len(cell):
-        coefficients = least.new_zeros(len(cell), graph.classes)
-        row = torch.arange(len(cell), device=cell.device)
-        coefficients[row, leader[cell]] = 1.0
-        coefficients[row, other] = -1.0
-        planes = planes_below(graph, enclosed, coefficients, cell, budget)
-        lowest = planes.lowest(enclosed.domain.low[cell], enclosed.domain.high[cell])
-        least[cell, other] = torch.fmax(least[cell, other], lowest)
+    cells, others = (~(least > 0)).nonzero(as_tuple=True)
+    most = len(cells) and cells_within(graph, budget, enclosed.domain.low.shape[1])
+    if len(cells) > most:
+        scores = enclosed.scores.points[0]
+        order = (scores[cells, leader[cells]] - scores[cells, others]).argsort()
+        cells, others = cells[order], others[order]
+    beaten = torch.ones(len(least), dtype=torch.bool, device=least.device)
+    for start in range(0, len(cells), max(most, 1)):
+        cell, other = cells[start : start + most], others[start : start + most]
+        cell, other = cell[beaten[cell]], other[beaten[cell]]
+        if len(cell):
+            least[cell, other] = torch.fmax(least[cell, other], _backward(graph, enclosed, leader, cell, other, budget))
+            beaten[cell[~(least[cell, other] > 0)]] = False
     found = least.amin(1)
     return torch.where(found.isnan(), -torch.inf, found)
+
+
+def _backward(graph: Graph, enclosed: Enclosed, leader: Tensor, cell: Tensor, other: Tensor, budget: Budget) -> Tensor:
+    """Lower bounds (rows) of leads over some classes, each on its own cell."""
+    coefficients = enclosed.scores.points.new_zeros(len(cell), graph.classes)
+    row = torch.arange(len(cell), device=cell.device)
+    coefficients[row, leader[cell]] = 1.0
+    coefficients[row, other] = -1.0
+    planes = planes_below(graph, enclosed, coefficients, cell, budget)
+    return planes.lowest(enclosed.domain.low[cell], enclosed.domain.high[cell])
 
 
 @cached_per_graph

@@ -148,6 +148,8 @@ def _qualified(result: Result) -> Iterator[str]:
         yield result.reason.value
     if result.rest is not None:
         yield str(result.rest)
+    if result.as_pictures is not None:
+        yield f"with --pixels 8bit: {result.as_pictures}"
     if result.status == "undecided" and not result.certified_strength and result.profile:
         first = by_class(result.profile)[0]
         if first.winner == result.query.label and first.end > 0:
