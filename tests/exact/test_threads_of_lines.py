@@ -106,13 +106,13 @@ def test_groups_hold_every_line_once(count):
 
 def test_as_many_cores_as_memory_has_room_for():
     graph, lines = graph_of(0), random_lines(1, 0)
-    assert cores_for(graph, lines, TOGETHER) == 3
+    assert cores_for(graph, TOGETHER) == 3
     needed = next(mib for mib in range(1, 4096) if _fits(graph, lines, mib)) * 2**20
-    assert cores_for(graph, lines, replace(TOGETHER, memory=2.5 * needed)) == 2
+    assert cores_for(graph, replace(TOGETHER, memory=2.5 * needed)) == 2
 
 
 def _fits(graph, lines: Lines, mib: int) -> bool:
-    return cores_for(graph, lines, Budget(memory=2 * mib * 2**20, cores=2)) == 2
+    return cores_for(graph, Budget(memory=2 * mib * 2**20, cores=2)) == 2
 
 
 def test_torchs_own_threads_are_left_as_they_were():

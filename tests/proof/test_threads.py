@@ -11,6 +11,7 @@ from models import network_of, random_module
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact import lines as of_lines
 from shakeproof.proof import exact_method
 from shakeproof.proof.evidence import by_class
@@ -174,3 +175,16 @@ def test_a_curve_that_is_contradicted_says_nothing(demo_network, monkeypatch):
         low, high = after[number].critical_strength
         assert low == 0 < before[number].critical_strength[0] < high
     assert not any(result.status == "safe" or result.certified_strength for result in after)
+
+
+def test_memory_that_is_too_little_for_two_threads_is_enough_for_one(demo_network):
+    def answered(cores: int, memory: float) -> list[str] | None:
+        try:
+            return [
+                str(own.status) for own in on(cores, sp.profile, demo_network, PICTURES[:2], "identity", memory=memory)
+            ]
+        except MemoryBudgetError:
+            return None
+
+    least = next(memory for memory in 1e-4 * 1.2 ** np.arange(80) if answered(1, memory))
+    assert answered(2, least) == answered(1, least)

@@ -2,7 +2,7 @@
 
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
-from shakeproof.exact.lines import pieces_left, swept_curves, threads_for
+from shakeproof.exact.lines import cores_for, pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
 
@@ -14,6 +14,7 @@ __all__ = [
     "Piece",
     "RationalNetwork",
     "assemble",
+    "cores_for",
     "find_bridges",
     "join",
     "longest_window",

@@ -54,7 +54,7 @@ def swept_curves(
     if not whole:
         bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
     stretches = [_stretches(lines, number, found) for number, found in enumerate(bridges)]
-    windows, cores = _between(lines, stretches), cores_for(graph, lines, budget)
+    windows, cores = _between(lines, stretches), cores_for(graph, budget)
     if (groups := groups_for(graph, windows, cores)) > 1:
         longest = float((windows.end - windows.start).sum()) / groups
         stretches = [_cut(line, longest) for line in stretches]
@@ -167,9 +167,9 @@ def threads_for(graph: Graph, cores: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def cores_for(graph: Graph, lines: Lines, budget: Budget) -> int:
+def cores_for(graph: Graph, budget: Budget) -> int:
     """How many groups of lines may be swept at once, and bounded, as far as memory goes."""
-    cores = budget.cores if lines.start.device.type == "cpu" else 1
+    cores = budget.cores if graph.device.type == "cpu" else 1
     while cores > 1:
         try:
             longest_window(graph, budget.shared(cores))

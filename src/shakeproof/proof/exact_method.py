@@ -13,7 +13,7 @@ import torch
 
 from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
-from shakeproof.exact import Curve, Lines, Piece, join, pieces_left, swept_curves, threads_for
+from shakeproof.exact import Curve, Lines, Piece, cores_for, join, pieces_left, swept_curves, threads_for
 from shakeproof.model import Comparison, Network
 from shakeproof.proof.brackets import SweptLine, find_brackets
 from shakeproof.proof.context import Floats, SweepContext
@@ -61,9 +61,10 @@ def answer_by_sweep(
     Where one was `begun` before, it goes on; all that follows from a curve is worked out from the whole of it.
     """
     parts = begun or [None] * len(queries)
-    cores, budget = torch.get_num_threads(), Budget.starting(settings.timeout, settings.memory, progress)
-    if cores == 1 or len(queries) < cores or settings.device != "cpu":
-        return _answered(network, queries, settings, replace(budget, cores=cores), parts)
+    budget = Budget.starting(settings.timeout, settings.memory, progress, torch.get_num_threads())
+    cores = cores_for(network.graph, budget) if settings.device == "cpu" else 1
+    if cores == 1 or len(queries) < cores:
+        return _answered(network, queries, settings, budget, parts)
     with threads_for(network.graph, 1), ThreadPoolExecutor(cores) as pool:
         told = _Shares(progress, cores)
         groups = [
