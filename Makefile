@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint docs bench
+.PHONY: setup demo test lint docs bench paper
 
 setup: $(VENV)/installed
 
@@ -37,6 +37,10 @@ $(VENV)/installed-for-docs: $(VENV)/installed
 docs: $(VENV)/installed-for-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
 	@echo "open docs/_build/index.html"
+
+# The paper's tables, cell by cell; make paper DATA=FOLDER looks for VNN-COMP's benchmarks there.
+paper: $(VENV)/installed
+	$(BIN)/python benchmarks/paper_tables.py $(if $(DATA),--data $(DATA))
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py $(ARGS)

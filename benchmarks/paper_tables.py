@@ -1,10 +1,12 @@
 """The evaluation of Brückner & Lomuscio (AAAI 2025) from VNN-COMP benchmark folders, beside the paper's figures.
 
-    python benchmarks/paper_tables.py mnist_fc oval21 --data DIR [--sizes 3,5,7,9] [--paper paper_tables.csv]
+    make paper                                     # mnist_fc and oval21: 240 cells
+    python benchmarks/paper_tables.py mnist_fc oval21 --data DIR [--sizes 3,5,7,9]
 
 DIR holds a folder for each benchmark: instances.csv, onnx/, vnnlib/. One exact profile of [0, 1] per instance and
 kernel answers all strengths at once; the seconds are what the cell's profiles took together. With `--method bounds`
 the same table comes from bounds and input splitting alone, which leave a critical strength within 1e-4.
+The paper's counts are in paper_tables.csv beside this file.
 
     python benchmarks/paper_tables.py mnist_fc oval21 --ablation
 
@@ -208,10 +210,8 @@ def print_ablation(console: Console, tables: Mapping[str, Mapping[int, Cell]]) -
     console.print(f"ablation: {verified} verified, {unsafe} unsafe, {undecided} undecided")
 
 
-def read_paper(path: Path | None) -> Mapping[tuple[str, CellKey], tuple[int, int, int]]:
-    """The paper's counts by benchmark and cell."""
-    if path is None:
-        return {}
+def read_paper(path: Path) -> Mapping[tuple[str, CellKey], tuple[int, int, int]]:
+    """The paper's counts by benchmark and cell, except for resnet18: its network is not public."""
     with path.open(newline="") as file:
         return {
             (row["benchmark"], (row["perturbation"], int(row["size"]), float(row["strength"]))): (
@@ -220,6 +220,7 @@ def read_paper(path: Path | None) -> Mapping[tuple[str, CellKey], tuple[int, int
                 int(row["timeout"]),
             )
             for row in csv.DictReader(file)
+            if row["benchmark"] != "resnet18"
         }
 
 
@@ -257,13 +258,40 @@ def shown_progress(name: str) -> Iterator[Callable[[float], None]]:
 
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
+PAPER = Path(__file__).with_name("paper_tables.csv")
+REPOSITORIES = {
+    "mnist_fc": "ChristopherBrix/vnncomp2022_benchmarks",
+    "oval21": "ChristopherBrix/vnncomp2022_benchmarks (or stanleybak/vnncomp2021)",
+}
+
+
+def find_benchmark(data: Path, name: str) -> Path:
+    """The folder of a benchmark below `data`, which may be a clone of a VNN-COMP repository."""
+    for folder in (data / name, data / "benchmarks" / name, *data.glob(f"*/benchmarks/{name}")):
+        if (folder / "instances.csv").exists():
+            return folder
+    source = REPOSITORIES.get(name, "a VNN-COMP repository")
+    raise click.ClickException(
+        f"no benchmark {name} below {data}; clone {source} from GitHub into that folder,"
+        " or name the folder that it is in: make paper DATA=FOLDER"
+    )
 
 
 @click.command()
-@click.argument("benchmarks", nargs=-1, required=True)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), default=DATA)
+@click.argument("benchmarks", nargs=-1)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DATA,
+    help="Folder of the benchmarks, or of clones of VNN-COMP's repositories.",
+)
 @click.option("--sizes", default="3,5,7,9", help="Kernel sizes, comma-separated.")
-@click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's table as CSV.")
+@click.option(
+    "--paper",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=PAPER,
+    help="The paper's counts, as CSV.",
+)
 @click.option("--memory", default=1.5, help="Working memory in GiB.")
 @click.option(
     "--method", type=click.Choice(["exact", "bounds"]), default="exact", help="By enumeration or by splitting."
@@ -275,32 +303,36 @@ def main(
     benchmarks: Sequence[str],
     data: Path,
     sizes: str,
-    paper: Path | None,
+    paper: Path,
     memory: float,
     method: Method,
     images: int,
     any_kernels: bool,
     timeout: float,
 ) -> None:
-    """Run the paper's evaluation on BENCHMARKS, folders below --data."""
+    """Run the paper's evaluation on BENCHMARKS, folders below --data (mnist_fc and oval21 if none is named)."""
     keep_freed_memory()
     console = Console(width=200)
     printed = read_paper(paper)
     equal = compared = 0
+    folders = {
+        name: data if name == "resnet18" else find_benchmark(data, name)
+        for name in benchmarks or ("mnist_fc", "oval21")
+    }
     if any_kernels:
         tables = {}
-        for name in benchmarks:
-            networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
+        for name, folder in folders.items():
+            networks = resnet18(folder.parent, images) if name == "resnet18" else instances(folder, name)
             with shown_progress(name) as advance:
                 settings = sp.Settings(timeout=timeout, memory=memory)
                 tables[name] = ablation(networks, [int(s) for s in sizes.split(",")], settings, advance)
         print_ablation(console, tables)
         return
-    for name in benchmarks:
+    for name, folder in folders.items():
         started = time.perf_counter()
         with shown_progress(name) as advance:
             settings = sp.Settings(memory=memory, method=method)
-            networks = resnet18(data.parent, images) if name == "resnet18" else instances(data / name, name)
+            networks = resnet18(folder.parent, images) if name == "resnet18" else instances(folder, name)
             cells, times = evaluate(networks, [int(s) for s in sizes.split(",")], settings, advance)
         seconds = time.perf_counter() - started
         same, of = print_table(console, name, cells, {k: c for (b, k), c in printed.items() if b == name})
@@ -310,7 +342,10 @@ def main(
             f"{name}: {len(times)} profiles in {seconds:.1f} s, median {median(times):.3g} s,"
             f" longest {max(times):.3g} s, peak memory {peak:.2f} GiB"
         )
-    console.print(f"cells equal: {equal} of {compared}")
+    if compared:
+        console.print(f"{equal} of {compared} cells equal")
+    if equal < compared:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
