@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
@@ -12,17 +11,6 @@ from shakeproof.testing.rules import RULES, Rule
 from shakeproof.testing.trial import Interval, Trial, draw_trial
 
 TRIALS = 20
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A rule that did not hold, and how."""
-
-    rule: Rule
-    how: str
-
-    def __str__(self) -> str:
-        return f"the rule that {self.rule.name}: {self.how}. ({self.rule.explanation})"
 
 
 def check_operator(
@@ -39,26 +27,21 @@ def check_operator(
     `shapes` are those of its inputs, without the row axis. Inputs are drawn from `within`, an interval for all or for
     each, on which the operator has to be defined. Trial k is drawn from seed + k. `only` asks for one rule by name.
     """
-    rules = [rule for rule in _rules(operator) if only in (None, rule.name)]
+    rules = [rule for rule in RULES if isinstance(operator, rule.kind) and only in (None, rule.name)]
     if not rules:
         raise ValueError(f"{type(operator).__name__} has no rule {only!r}; it has {', '.join(rules_of(operator))}")
     intervals = _one_for_each(within, len(shapes))
     with torch.no_grad():
         for number in range(seed, seed + trials):
             trial = draw_trial(operator, shapes, intervals, number)
-            broken = list(_broken(rules, trial))
+            broken = [f"\n- {violation}" for rule in rules if (violation := _violation(rule, trial))]
             if broken:
-                listed = "\n".join(f"- {each}" for each in broken)
-                raise AssertionError(f"{type(operator).__name__} breaks, with seed={number},\n{listed}")
+                raise AssertionError(f"{type(operator).__name__} breaks, with seed={number},{''.join(broken)}")
 
 
 def rules_of(operator: Operator) -> tuple[str, ...]:
     """The names of the rules that an operator has to keep."""
-    return tuple(rule.name for rule in _rules(operator))
-
-
-def _rules(operator: Operator) -> list[Rule]:
-    return [rule for rule in RULES if isinstance(operator, rule.kind)]
+    return tuple(rule.name for rule in RULES if isinstance(operator, rule.kind))
 
 
 def _one_for_each(within: Interval | Sequence[Interval], count: int) -> list[Interval]:
@@ -71,21 +54,16 @@ def _one_for_each(within: Interval | Sequence[Interval], count: int) -> list[Int
     return intervals
 
 
-def _broken(rules: Sequence[Rule], trial: Trial) -> Iterator[Broken]:
-    for rule in rules:
-        how = _violation(rule, trial)
-        if how is not None:
-            yield Broken(rule, how)
-
-
 def _violation(rule: Rule, trial: Trial) -> str | None:
-    """What is wrong, in words."""
+    """A sentence about how the operator breaks the rule; None if it keeps it."""
     try:
         worst = float(rule.check(trial).amax())
     except Exception as error:  # of the operator's own code: whatever it is, the rule's name belongs to it
-        return f"{type(error).__name__}: {error}"
-    if worst <= rule.tolerance:
-        return None
-    if worst != worst:
-        return "not a number; is the operator defined everywhere in `within`?"
-    return f"violated by {worst:.2g} of the values' size, where rounding explains {rule.tolerance:.0e}"
+        how = f"{type(error).__name__}: {error}"
+    else:
+        if worst <= rule.tolerance:
+            return None
+        how = f"violated by {worst:.2g} of the values' size, where rounding explains {rule.tolerance:.0e}"
+        if worst != worst:
+            how = "not a number; is the operator defined everywhere in `within`?"
+    return f"the rule that {rule.name}: {how}. ({rule.explanation})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 class Trial:
     """An operator, and its inputs on some cells: affine with values `points` (m + 1, cells, *shape), up to `radii`."""
 
-    operator: Operator
+    operator: Any  # an Operator; the rules of a kind of operator see only those of their kind
     points: tuple[Tensor, ...]
     radii: tuple[Tensor, ...]
     seed: int
@@ -60,7 +60,8 @@ class Trial:
 
     @cached_property
     def relaxation(self) -> Relaxation:
-        return self.operator.relaxed(*self.ranges)
+        relaxation: Relaxation = self.operator.relaxed(*self.ranges)
+        return relaxation
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -164,3 +165,17 @@ def total(coefficients: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
         require(part.shape == value.shape, f"coefficients {tuple(part.shape)} of a value {tuple(value.shape)}")
         sums.append((part * value).flatten(1).sum(1))
     return torch.stack(sums).sum(0)
+
+
+def worst_of(*parts: Tensor) -> Tensor:
+    return torch.stack([part.amax() for part in parts if part.numel()]).amax()
+
+
+def difference(one: Tensor, other: Tensor) -> Tensor:
+    """Between entries, relative to the largest."""
+    require(one.shape == other.shape, f"shape {tuple(one.shape)} instead of {tuple(other.shape)}")
+    return (one - other).abs() / (1 + other.abs().amax())
+
+
+def verdict(holds: bool) -> Tensor:
+    return torch.tensor(0.0 if holds else 1.0)
