@@ -26,7 +26,7 @@ from rational import (
 from torch import Tensor
 
 from shakeproof import rounding
-from shakeproof.bounds import Boxes, Domain, Enclosed, Hulls, Parts, ascend, enclose, enclose_box, planes_below
+from shakeproof.bounds import Boxes, Enclosed, Parts, ascend, enclose, enclose_box, planes_below
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, assemble, sweep
@@ -242,7 +242,7 @@ def path_of(graph: Graph, seed: int, parameters: int) -> Path:
     return Path(torch.from_numpy(rows[1:]), torch.from_numpy(rows[0]))
 
 
-def errors_on(path: Path, cells: Domain) -> Tensor:
+def errors_on(path: Path, cells: Boxes) -> Tensor:
     return path.error.expand(len(cells), *path.error.shape)
 
 
@@ -322,23 +322,6 @@ def test_cells_without_rounding_would_be_noticed(monkeypatch):
     assert (found.max(0) > 0).all()
     monkeypatch.setattr(rounding, "UNIT", 0.0)
     assert (np.array(strays(replace(amplifying(), unit=0.0), 0, 1)) > 0).all()
-
-
-@given(seed=seeds)
-@settings(max_examples=15, deadline=None)
-def test_hulls_contain_the_truth(seed):
-    """Polytopes given by vertices: their ranges, at the vertices and between them."""
-    graph = badly_scaled(seed)
-    path, random = path_of(graph, seed, 2), np.random.default_rng(seed)
-    size = 10.0 ** random.uniform(-14, 0)
-    vertices = torch.from_numpy(random.uniform(0, 1, (1, 1, 2)) + size * random.uniform(0, 1, (1, 4, 2)))
-    domain = Hulls(vertices)
-    low, high = enclose(graph, path.at(domain.points), domain, errors_on(path, domain)).scores.range
-    corners = [exact(vertex) for vertex in vertices[0]]
-    middle = [sum(column, start=Fraction(0)) / 4 for column in zip(*corners, strict=True)]
-    for z in [*corners, middle]:
-        for j, score in enumerate(exact_scores(graph, exact_path(path, z))):
-            assert Fraction(float(low[0, j])) <= score <= Fraction(float(high[0, j]))
 
 
 # -- boxes of many inputs ---------------------------------------------------------------------------------------------

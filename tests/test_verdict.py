@@ -115,7 +115,7 @@ def bounded_cells(draw) -> tuple[Proof, bool]:
 def bounded_tree(draw) -> tuple[Proof, bool]:
     roots = draw(st.integers(1, 3))
     tree, holds = draw(trees(roots))
-    return BoundedTree(SplitBox(roots, tree, None, None, None, None, finished=draw(st.booleans()))), holds
+    return BoundedTree(SplitBox(tree, None, None, None, finished=draw(st.booleans()))), holds
 
 
 PROOFS = st.one_of(

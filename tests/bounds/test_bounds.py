@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models import network_of, random_module
 from torch import Tensor
 
-from shakeproof.bounds import Boxes, Domain, Hulls, enclose, lowest_leads, planes_below
+from shakeproof.bounds import Boxes, enclose, lowest_leads, planes_below
 from shakeproof.model.graph import Graph, Node
 from shakeproof.operators import (
     Combine,
@@ -106,25 +106,18 @@ def module_graph(seed: int) -> Graph:
     return network_of(random_module(seed), 1, 8, 8).graph
 
 
-def domains(parameters: int, seed: int) -> list[Domain]:
-    """Boxes, simplices and other polytopes."""
+def boxes_of(parameters: int, seed: int) -> Boxes:
+    """Three boxes of sides 1, 0.1 and 0.01."""
     random = torch.Generator().manual_seed(seed)
     low = torch.rand((3, parameters), generator=random, dtype=torch.float64)
-    size = 10.0 ** -torch.arange(3, dtype=torch.float64).unsqueeze(1)
-    corners = torch.rand((3, parameters + 1, parameters), generator=random, dtype=torch.float64)
-    many = torch.rand((3, parameters + 4, parameters), generator=random, dtype=torch.float64)
-    return [Boxes(low, low + size), *(Hulls(low.unsqueeze(1) + size.unsqueeze(1) * c) for c in (corners, many))]
+    return Boxes(low, low + 10.0 ** -torch.arange(3, dtype=torch.float64).unsqueeze(1))
 
 
-def samples(domain: Domain, count: int, seed: int) -> Tensor:
+def samples(boxes: Boxes, count: int, seed: int) -> Tensor:
     """Points (count, cells, m) of each cell."""
     random = torch.Generator().manual_seed(seed)
-    if isinstance(domain, Hulls):
-        shares = torch.rand((count, *domain.vertices.shape[:2]), generator=random, dtype=torch.float64) ** 4
-        return torch.einsum("scv,cvm->scm", shares / shares.sum(2, keepdim=True), domain.vertices)
-    return domain.low + torch.rand((count, *domain.low.shape), generator=random, dtype=torch.float64) * (
-        domain.high - domain.low
-    )
+    shares = torch.rand((count, *boxes.low.shape), generator=random, dtype=torch.float64)
+    return boxes.low + shares * (boxes.high - boxes.low)
 
 
 @pytest.mark.parametrize("make", [module_graph, smooth_graph])
@@ -133,21 +126,21 @@ def samples(domain: Domain, count: int, seed: int) -> Tensor:
 def test_bounds_of_networks_contain_samples(make, seed, parameters):
     graph = make(seed)
     path = random_path(graph.input_shape, parameters, seed)
-    for domain in domains(parameters, seed):
-        enclosed = enclose(graph, path.at(domain.points), domain, path.error.expand(len(domain), *path.error.shape))
-        coefficients = torch.randn((6, graph.classes), dtype=torch.float64, generator=generator)
-        cell = torch.tensor([0, 0, 1, 1, 2, 2])
-        planes = planes_below(graph, enclosed, coefficients, cell)
-        z = samples(domain, 50, seed)
-        scores = torch.stack([graph.run(path.at(some)) for some in z])
-        low, high = enclosed.scores.range
-        size = 1 + scores.abs().max()
-        finite = low.isfinite() & high.isfinite()
-        assert finite[2].all()  # the smallest cell
-        assert ((scores >= low - 1e-9 * size) & (scores <= high + 1e-9 * size) | ~finite).all()
-        combined = torch.einsum("rk,srk->sr", coefficients, scores[:, cell])
-        below = planes.offset + torch.einsum("rm,srm->sr", planes.gradient, z[:, cell])
-        assert ((below <= combined + 1e-9 * size) | ~below.isfinite()).all()
+    domain = boxes_of(parameters, seed)
+    enclosed = enclose(graph, path.at(domain.points), domain, path.error.expand(len(domain), *path.error.shape))
+    coefficients = torch.randn((6, graph.classes), dtype=torch.float64, generator=generator)
+    cell = torch.tensor([0, 0, 1, 1, 2, 2])
+    planes = planes_below(graph, enclosed, coefficients, cell)
+    z = samples(domain, 50, seed)
+    scores = torch.stack([graph.run(path.at(some)) for some in z])
+    low, high = enclosed.scores.range
+    size = 1 + scores.abs().max()
+    finite = low.isfinite() & high.isfinite()
+    assert finite[2].all()  # the smallest cell
+    assert ((scores >= low - 1e-9 * size) & (scores <= high + 1e-9 * size) | ~finite).all()
+    combined = torch.einsum("rk,srk->sr", coefficients, scores[:, cell])
+    below = planes.offset + torch.einsum("rm,srm->sr", planes.gradient, z[:, cell])
+    assert ((below <= combined + 1e-9 * size) | ~below.isfinite()).all()
 
 
 def test_planes_get_tight_as_cells_shrink():
@@ -175,7 +168,7 @@ def test_leads_do_not_depend_on_how_many_rivals_fit_the_memory(monkeypatch, seed
     enclosed = enclose(graph, path.at(boxes.points), boxes, torch.zeros_like(path.base).unsqueeze(0))
     leader = enclosed.scores.points[0].argmax(1)
     whole, calls = lowest_leads(graph, enclosed, leader), []
-    monkeypatch.setattr("shakeproof.bounds.leads.cells_within", lambda *given: calls.append(given) or 1)
+    monkeypatch.setattr("shakeproof.bounds.crown.cells_within", lambda *given: calls.append(given) or 1)
     few = lowest_leads(graph, enclosed, leader)
     assert calls
     assert torch.equal(few > 0, whole > 0)

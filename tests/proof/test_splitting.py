@@ -434,9 +434,7 @@ def test_a_wrong_proof_would_be_noticed(monkeypatch):
     assert answer(network, case).status == "unsafe"
     monkeypatch.setattr(ActivationSplitting, "test", lambda self, x: None)
     proves = ActivationSplitting.proves
-    monkeypatch.setattr(
-        ActivationSplitting, "proves", lambda self, bound, part, parts: proves(self, bound + 2e-3, part, parts)
-    )
+    monkeypatch.setattr(ActivationSplitting, "proves", lambda self, bound, part: proves(self, bound + 2e-3, part))
     assert answer(network, case).status == "safe"
 
 

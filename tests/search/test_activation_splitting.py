@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models import NETWORKS, WIDE, box_around, dense, network_of, samples
 from torch import Tensor, nn
 
-from shakeproof.bounds import AlphaBetaCrown, Parts, ascend, enclose_box, gradients_at
+from shakeproof.bounds import AlphaBetaCrown, Parts, ascend, enclose_box
 from shakeproof.bounds.alpha_beta import WithBeta
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
@@ -22,8 +22,8 @@ from shakeproof.model import Graph, with_claims, without_max_pools
 from shakeproof.operators import MaxPool, Range
 from shakeproof.question import InputBox
 from shakeproof.search import BoxProblem, descend, split_activations, starts
-from shakeproof.search.activation_splitting import ActivationSplitting
-from shakeproof.search.leaf_program import PENALTIES, solved
+from shakeproof.search.activation_splitting import PENALTIES, ActivationSplitting, solved
+from shakeproof.search.attack import gradients_at
 
 BUDGET = Budget(memory=2**28)
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
 
-from shakeproof.bounds.forward import Enclosed
+from shakeproof.bounds.forward import Boxes, Enclosed, cells_within, enclose
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.model import Graph
-from shakeproof.operators import Cells, Range, Relaxation
+from shakeproof.model import Graph, cached_per_graph
+from shakeproof.operators import Cells, Relaxation
+
+# Networks have larger values for pictures than for uniform grey.
+THAN_GREY = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +95,73 @@ def planes_below(
     return Planes(offset + values[0] - (gradient * domain.centre[cell]).sum(1), gradient)
 
 
-def gradients_at(graph: Graph, x: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores (rows, classes) at inputs (rows, *input_shape), and the gradients of sum(coefficients * scores) there.
+def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
+    """Lower bounds (cells, classes) of each cell's leader's lead over each class; infinite over itself.
 
-    They are planes on cells next to nothing. Where a function bends within one, a line of its bounds is its derivative.
+    By the forward bounds alone. NaN where there is no bound.
     """
-    values = [x, *graph.values(x)]
-    relaxations = [node.operator.relaxed(*(_next_to(values[i]) for i in node.inputs)) for node in graph.nodes]
-    return values[-1], pulled_back(graph, relaxations, len(graph.nodes), coefficients, slice(None))[0]
+    points, radius = enclosed.scores.points, enclosed.scores.radius
+    own = leader.unsqueeze(1)
+    leads = points.gather(2, own.expand(len(points), -1, -1)) - points
+    least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
+    return least.scatter(1, own, torch.inf)
 
 
-def _next_to(value: Tensor) -> Range:
-    reach = 1e-4 * (1 + value.abs())
-    return Range(value - reach, value + reach)
+def lowest_leads(
+    graph: Graph, enclosed: Enclosed, leader: Tensor, rival: Tensor | None = None, budget: Budget = UNLIMITED
+) -> Tensor:
+    """A lower bound (cells) of the leader's lead over its best rival, or a given one (-1: the best); -inf without any.
+
+    Forward where that suffices, backward for the rivals that are left: all at once if they fit the memory, else the
+    closest first, and no further on a cell where one is not beaten. An error if the time is up before that.
+    """
+    least = leads_below(enclosed, leader)
+    if rival is not None:
+        others = torch.arange(graph.classes, device=rival.device) != rival.unsqueeze(1)
+        least = torch.where(others & (rival >= 0).unsqueeze(1), torch.inf, least)
+    cells, others = (~(least > 0)).nonzero(as_tuple=True)
+    most = len(cells) and cells_within(graph, budget, enclosed.domain.low.shape[1])
+    if len(cells) > most:
+        scores = enclosed.scores.points[0]
+        order = (scores[cells, leader[cells]] - scores[cells, others]).argsort()
+        cells, others = cells[order], others[order]
+    beaten = torch.ones(len(least), dtype=torch.bool, device=least.device)
+    for start in range(0, len(cells), max(most, 1)):
+        cell, other = cells[start : start + most], others[start : start + most]
+        cell, other = cell[beaten[cell]], other[beaten[cell]]
+        if len(cell):
+            least[cell, other] = torch.fmax(least[cell, other], _backward(graph, enclosed, leader, cell, other, budget))
+            beaten[cell[~(least[cell, other] > 0)]] = False
+    found = least.amin(1)
+    return torch.where(found.isnan(), -torch.inf, found)
+
+
+def _backward(graph: Graph, enclosed: Enclosed, leader: Tensor, cell: Tensor, other: Tensor, budget: Budget) -> Tensor:
+    """Lower bounds (rows) of leads over some classes, each on its own cell."""
+    coefficients = enclosed.scores.points.new_zeros(len(cell), graph.classes)
+    row = torch.arange(len(cell), device=cell.device)
+    coefficients[row, leader[cell]] = 1.0
+    coefficients[row, other] = -1.0
+    planes = planes_below(graph, enclosed, coefficients, cell, budget)
+    return planes.lowest(enclosed.domain.low[cell], enclosed.domain.high[cell])
+
+
+@cached_per_graph
+def usual_shortfall(graph: Graph) -> float:
+    """About how much a lower bound of a lead is below it by rounding alone; 0 if nobody knows.
+
+    It is what it falls short by, of the winner's over the second, where all inputs are a half, times a little.
+    """
+    if graph.classes < 2:
+        return 0.0
+    grey = torch.full((2, 1, *graph.input_shape), 0.5, dtype=torch.float64, device=graph.device)
+    here = grey.new_zeros(1, 1)
+    enclosed = enclose(graph, grey, Boxes(here, here), torch.zeros_like(grey[0]))
+    scores = enclosed.scores.points[0]
+    winner, second = scores.argsort(1, descending=True)[0, :2]
+    coefficients = torch.zeros_like(scores)
+    coefficients[0, winner], coefficients[0, second] = 1.0, -1.0
+    backward = planes_below(graph, enclosed, coefficients, winner.new_zeros(1)).lowest(here, here)
+    forward = leads_below(enclosed, winner.view(1))[0, second]
+    short = float(scores[0, winner] - scores[0, second] - torch.fmax(forward, backward))
+    return THAN_GREY * short if isfinite(short) else 0.0

@@ -8,6 +8,7 @@ on the Euclidean norm of all that is beside the affine functions goes along, and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
@@ -15,7 +16,6 @@ from functools import cache, cached_property, reduce
 import torch
 from torch import Tensor
 
-from shakeproof.bounds.domain import Domain
 from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import (
@@ -33,6 +33,56 @@ from shakeproof.operators import (
 from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened, work_out_norms
 
 FLOAT_BYTES = 8
+
+
+class Domain(ABC):
+    """Many cells of the parameter space, each with a bounding box: low and high (cells, m).
+
+    An affine function of m parameters is known from its values at m + 1 points of a cell: its centre, and a step from
+    there along each axis.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    @cached_property
+    def centre(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @cached_property
+    def half(self) -> Tensor:
+        """Half the sides; the rounded centre's larger distance to an end, so that nothing of the cell sticks out."""
+        return torch.maximum(self.high - self.centre, self.centre - self.low)
+
+    @cached_property
+    def points(self) -> Tensor:
+        """The centre and a step of `half` along each axis: (m + 1, cells, m)."""
+        steps = torch.eye(self.low.shape[1], dtype=self.low.dtype, device=self.low.device).unsqueeze(1) * self.half
+        return torch.cat([self.centre.unsqueeze(0), self.centre + steps])
+
+    @abstractmethod
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
+        """The least and greatest of affine functions over each cell, from their values at the points.
+
+        Values (m + 1, cells, *shape); what is known only up to `radius` (cells, *shape) may be so much farther out.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes(Domain):
+    """Boxes from low to high, both (cells, m)."""
+
+    low: Tensor
+    high: Tensor
+
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
+        reach = torch.zeros_like(values[0]) if radius is None else radius.clone()
+        for value in values[1:]:
+            reach += (value - values[0]).abs_()
+        return Range(values[0] - reach, values[0] + reach)
 
 
 @dataclass(frozen=True, eq=False)

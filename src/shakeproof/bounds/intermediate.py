@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Bend, bend_of
-from shakeproof.bounds.optimise import ascend
+from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Bend, ascend, bend_of
+from shakeproof.bounds.forward import FLOAT_BYTES
 from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
 from shakeproof.model import Graph
@@ -20,7 +20,6 @@ from shakeproof.rounding import carried, gammas, noises_of, planes_share, widene
 LAYER_STEPS, LAYER_SECONDS = 20, 8.0
 # So few neurons are bounded before it is known how long that takes.
 FIRST_ROWS = 16
-FLOAT_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)

@@ -353,7 +353,7 @@ class BoundedCells(Proof):
 
 @dataclass(frozen=True, eq=False)
 class BoundedTree(Proof):
-    """Parts of a box of inputs, told apart by neurons, with the alphas and betas that prove each."""
+    """Parts of a box of inputs, told apart by neurons, with what is proved of each."""
 
     box: SplitBox
 

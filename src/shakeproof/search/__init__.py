@@ -1,9 +1,16 @@
 """Branch and bound: split what the bounds cannot settle, until everything is, or a counterexample is found."""
 
-from shakeproof.search.activation_splitting import BoxProblem, Multipliers, SplitBox, split_activations
+from shakeproof.search.activation_splitting import BoxProblem, SplitBox, split_activations
 from shakeproof.search.attack import descend, starts
-from shakeproof.search.goal import AnyFailure, FirstFailure, Goal, Map
-from shakeproof.search.input_splitting import PathProblem, SplitCells, split_inputs
+from shakeproof.search.input_splitting import (
+    AnyFailure,
+    FirstFailure,
+    Goal,
+    Map,
+    PathProblem,
+    SplitCells,
+    split_inputs,
+)
 from shakeproof.search.tree import Tree
 
 __all__ = [
@@ -12,7 +19,6 @@ __all__ = [
     "FirstFailure",
     "Goal",
     "Map",
-    "Multipliers",
     "PathProblem",
     "SplitBox",
     "SplitCells",

@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, rows_within
+from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, pulled_back, rows_within
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.model import Graph
 from shakeproof.operators import Range
 from shakeproof.question import InputBox
 from shakeproof.search.attack import descend, starts
-from shakeproof.search.leaf_program import PENALTIES, solved
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
 
@@ -37,8 +36,9 @@ ATTACK_SECONDS, ATTACK_SHARE = 20.0, 0.3
 # While splitting, how many of the corners where claims are lowest are followed down, and how many steps.
 FOLLOWED, FOLLOWED_STEPS = 16, 10
 LARGEST_REPLAY = 16
-# Which share of the memory the multipliers of proved parts may take.
-KEPT_SHARE = 0.25
+# What a linear program's constraint may cost, in units of the claim's largest change over the box: enough to show that
+# a part is empty.
+PENALTIES = (1e2, 1e5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,69 +54,19 @@ class BoxProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class Multipliers:
-    """The alphas (parts, n) and betas of proved parts; betas are (row, column, value), the others 0.
-
-    They are rounded before the bounds are worked out from them, so that these can be worked out from them again.
-    """
-
-    part: Numbers
-    alpha: Tensor
-    beta: tuple[Tensor, Tensor, Tensor]
-
-    @staticmethod
-    def of(part: Numbers, parts: Parts) -> Multipliers:
-        rows, columns = parts.beta.nonzero(as_tuple=True)
-        return Multipliers(part, parts.alpha.half(), (rows, columns, parts.beta[rows, columns].float()))
-
-    @staticmethod
-    def joined(several: list[Multipliers]) -> Multipliers:
-        first = np.cumsum([0, *(len(m.part) for m in several)])
-        betas = [(m.beta[0] + int(start), *m.beta[1:]) for m, start in zip(several, first, strict=False)]
-        return Multipliers(
-            np.concatenate([m.part for m in several]),
-            torch.cat([m.alpha for m in several]),
-            tuple(torch.cat(column) for column in zip(*betas, strict=True)),  # type: ignore[arg-type]
-        )
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return 2 * self.alpha.numel() + 20 * len(self.beta[0])
-
-    def on(self, low: Tensor, high: Tensor) -> Parts:
-        """Parts with these ranges (parts, n), in float64."""
-        beta = torch.zeros_like(low)
-        beta[self.beta[0], self.beta[1]] = self.beta[2].to(beta)
-        return Parts(low, high, self.alpha.to(low), beta)
-
-
-@dataclass(frozen=True, eq=False)
 class SplitBox:
     """What a search by activation splitting leaves behind: how neurons were cut, and what was proved of which part.
 
     Each root of the `tree` is one claim on the whole box, its coordinates are the bending neurons of `bounds`. A
     `witness` (*input_shape) is where the runtime saw a claim fail, `unconfirmed` where only the float64 network did.
-    There are no `multipliers` where they would not have fitted into memory; no `bounds` if an attack ended the search.
+    There are no `bounds` if an attack ended the search.
     """
 
-    claims: int
     tree: Tree
     bounds: BoxBounds | None
-    multipliers: Multipliers | None
     witness: Tensor | None
     unconfirmed: Tensor | None
     finished: bool
-
-    def bounds_again(self) -> tuple[Numbers, NDArray[np.float64]]:
-        """The proved parts, and their bounds worked out anew from alphas and betas."""
-        assert self.bounds is not None
-        assert self.multipliers is not None
-        crown, part = self.bounds.proving, self.multipliers.part
-        whole = crown.start()
-        parts = self.multipliers.on(*self.tree.ranges(part, whole.low, whole.high))
-        claim = torch.from_numpy(self.tree.root[part]).to(whole.low.device)
-        return part, _lowest(crown, parts, torch.nn.functional.one_hot(claim, self.claims).double())
 
 
 def split_activations(problem: BoxProblem, budget: Budget) -> SplitBox:
@@ -166,7 +116,6 @@ class ActivationSplitting(Strategy[Stack]):
         self.bounds: BoxBounds | None = None
         self.tree = Tree.planted(self.claims)
         self.steps = ROOT_STEPS
-        self.kept: list[Multipliers] | None = []
         nothing = problem.box.low.new_empty(0, 0, dtype=torch.float32)
         self.open = Stack(np.empty(0, dtype=np.int64), nothing, nothing)
         for places, steps, optimise in EFFORTS:
@@ -186,7 +135,7 @@ class ActivationSplitting(Strategy[Stack]):
         """Bound every claim on the whole box; those that stay open."""
         box = self.problem.box
         self.bounds = enclose_box(self.problem.graph, box.low, box.high, self.budget, optimise)
-        self.tree, self.kept = Tree.planted(self.claims), []
+        self.tree = Tree.planted(self.claims)
         start = self.bounds.searching.start()
         rest = Stack(np.empty(0, dtype=np.int64), start.alpha[:0], start.beta[:0])
         self.open = rest
@@ -223,11 +172,10 @@ class ActivationSplitting(Strategy[Stack]):
         wanted = torch.zeros(len(parts), dtype=torch.float64, device=coefficients.device)
         rows = self.ranged(parts, torch.float32)
         better = ascend(self.bounds.searching, coefficients.float(), rows, self.steps, wanted, self.budget)
-        better = replace(better, alpha=better.alpha.half().float())
         exact = self.ranged(Stack(parts.part, better.alpha, better.beta), torch.float64)
         lines = self.bounds.proving.on(exact)
         found = lines.lowest(lines.relaxations(exact.alpha, exact.beta), coefficients)
-        left = ~self.proves(found.value.cpu().numpy(), parts.part, exact)
+        left = ~self.proves(found.value.cpu().numpy(), parts.part)
         still_open = torch.from_numpy(left).to(found.value.device)
         if left.any():
             self.follow(found.corner[still_open], found.value[still_open], coefficients[still_open])
@@ -252,8 +200,7 @@ class ActivationSplitting(Strategy[Stack]):
     def evidence(self, finished: bool) -> SplitBox:
         if self.unconfirmed is not None and self.tree.is_complete():
             raise ProofError("an evaluation contradicts a proof")
-        kept = Multipliers.joined(self.kept) if self.kept else None
-        return SplitBox(self.claims, self.tree, self.bounds, kept, self.witness, self.unconfirmed, finished)
+        return SplitBox(self.tree, self.bounds, self.witness, self.unconfirmed, finished)
 
     # -- looking for counterexamples --------------------------------------------------------------------------------
 
@@ -314,15 +261,11 @@ class ActivationSplitting(Strategy[Stack]):
         claim = torch.from_numpy(self.tree.root[parts]).to(self.problem.box.low.device)
         return torch.nn.functional.one_hot(claim, self.claims).double()
 
-    def proves(self, bound: NDArray[np.float64], part: Numbers, parts: Parts) -> NDArray[np.bool_]:
-        """Which bounds, in float64, prove their parts; those are noted, and what they were made of is kept."""
+    def proves(self, bound: NDArray[np.float64], part: Numbers) -> NDArray[np.bool_]:
+        """Which bounds, in float64, prove their parts; the tree notes those."""
         proved: NDArray[np.bool_] = (bound > 0) & np.isfinite(bound)
         if proved.any():
             self.tree = self.tree.proved(part[proved], bound[proved])
-            if self.kept is not None:
-                self.kept.append(Multipliers.of(part[proved], parts[torch.from_numpy(proved).to(parts.low.device)]))
-                if sum(kept.size for kept in self.kept) > KEPT_SHARE * self.budget.memory:
-                    self.kept = None
         return proved
 
     # -- splitting ----------------------------------------------------------------------------------------------------
@@ -342,8 +285,7 @@ class ActivationSplitting(Strategy[Stack]):
                 if found is None or self.budget.is_late():
                     break
                 part, x = found
-                part = replace(part, beta=part.beta.float().double())
-                if self.proves(_lowest(crown, part, coefficients[one]), stack.part[one], part)[0]:
+                if self.proves(_lowest(crown, part, coefficients[one]), stack.part[one])[0]:
                     break
                 self.test(torch.clamp(x.float(), *self.problem.box.float32))
 
@@ -385,3 +327,61 @@ class ActivationSplitting(Strategy[Stack]):
             gain = torch.minimum(one, other) + 0.1 * torch.maximum(one, other).clamp(max=0)
             worse.append(torch.where(cut.squeeze(1).isnan(), -torch.inf, gain))
         return tried.gather(1, torch.stack(worse, 1).argmax(1, keepdim=True))
+
+
+def solved(crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: float) -> tuple[Parts, Tensor] | None:
+    """A part on which every neuron is straight, with the best betas, and the input at which the claim is least; None if
+    the solver fails.
+
+    There the best betas are the duals of a linear program. Ascent comes close to them; only a solver gets there. Nobody
+    trusts its answer: the bound is computed again from the betas, and any betas are sound.
+
+    minimise claim(x) + penalty * t for x in the box, where every cut range holds up to t >= 0. The dual of a range is
+    the neuron's beta. With t, the program has a solution even if the part is empty; its bound is then as large as the
+    penalty allows.
+    """
+    from scipy.optimize import linprog  # half a second, which few queries need
+
+    root, lines = crown.start(), crown.on(part)
+    relaxations = lines.relaxations(part.alpha, torch.zeros_like(part.beta))
+    claim, _ = pulled_back(crown.graph, relaxations, crown.top, coefficients, slice(None))
+    low, high = (end.flatten().cpu().numpy() for end in crown.box)
+    objective = claim.flatten().cpu().numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        change = float(np.abs(objective) @ (high - low)) or 1.0
+    sides, limits, places = [], [], []
+    for bend, place in zip(crown.bends, crown.slices, strict=True):
+        value = crown.graph.nodes[bend.node].inputs[0]
+        for sign, cut, ends in ((1, part.low > root.low, part.low), (-1, part.high < root.high, part.high)):
+            neuron = cut[0, place].nonzero().squeeze(1)
+            if not len(neuron):
+                continue
+            units = claim.new_zeros(len(neuron), crown.graph.shape(value).numel())
+            units.scatter_(1, bend.place[neuron].unsqueeze(1), 1.0)
+            slopes, offset = pulled_back(
+                crown.graph, relaxations, value, units.view(-1, *crown.graph.shape(value)), slice(None)
+            )
+            # sign * (slopes . x + offset) + t >= sign * end, as the solver wants it
+            sides.append(np.hstack([-sign * slopes.flatten(1).cpu().numpy(), np.full((len(neuron), 1), -1.0)]))
+            limits.append(sign * (offset - ends[0, place][neuron]).cpu().numpy())
+            places.append((sign, place.start + neuron))
+    if not sides:
+        return None
+    goal, matrix, limit = np.append(objective, penalty * change), np.concatenate(sides), np.concatenate(limits)
+    if not all(np.isfinite(numbers).all() for numbers in (goal, matrix, limit)):
+        return None
+    found = linprog(
+        goal,
+        A_ub=matrix,
+        b_ub=limit,
+        bounds=[*zip(low, high, strict=True), (0, None)],
+        method="highs",
+    )
+    if found.status != 0:
+        return None
+    beta, start = torch.zeros_like(part.beta), 0
+    for sign, neuron in places:
+        dual = -found.ineqlin.marginals[start : start + len(neuron)]
+        beta[0, neuron] += sign * torch.from_numpy(np.maximum(dual, 0)).to(beta)
+        start += len(neuron)
+    return replace(part, beta=beta), torch.from_numpy(found.x[:-1]).to(claim).view(1, *crown.box.low.shape[1:])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from shakeproof.bounds import gradients_at
+from shakeproof.bounds import pulled_back
 from shakeproof.budget import Budget
 from shakeproof.model import Graph
 from shakeproof.operators import Range
@@ -28,11 +28,7 @@ def starts(box: Range, count: int, seed: int) -> Tensor:
     corners = torch.rand(count, generator=random) < 0.5
     shares = torch.where(corners.view(-1, *(1,) * box.low.dim()), shares.round(), shares)
     shares[:1] = 0.5
-    return between(box, shares.to(box.low.device))
-
-
-def between(box: Range, shares: Tensor) -> Tensor:
-    return torch.clamp(box.low + shares * (box.high - box.low), box.low, box.high)
+    return torch.clamp(box.low + shares.to(box.low.device) * (box.high - box.low), box.low, box.high)
 
 
 def descend(graph: Graph, box: Range, x: Tensor, claim: Tensor, steps: int, budget: Budget) -> Iterator[Tensor]:
@@ -51,3 +47,18 @@ def descend(graph: Graph, box: Range, x: Tensor, claim: Tensor, steps: int, budg
             return
         size = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (step / max(1, steps - 1))
         x = torch.clamp(x - size * side * gradient.sign(), box.low, box.high)
+
+
+def gradients_at(graph: Graph, x: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (rows, classes) at inputs (rows, *input_shape), and the gradients of sum(coefficients * scores) there.
+
+    They are planes on cells next to nothing. Where a function bends within one, a line of its bounds is its derivative.
+    """
+    values = [x, *graph.values(x)]
+    relaxations = [node.operator.relaxed(*(_next_to(values[i]) for i in node.inputs)) for node in graph.nodes]
+    return values[-1], pulled_back(graph, relaxations, len(graph.nodes), coefficients, slice(None))[0]
+
+
+def _next_to(value: Tensor) -> Range:
+    reach = 1e-4 * (1 + value.abs())
+    return Range(value - reach, value + reach)

@@ -21,7 +21,6 @@ from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.model import Graph
 from shakeproof.question import Path
-from shakeproof.search.goal import FirstFailure, Goal, Map
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
 
@@ -37,6 +36,28 @@ NARROWEST, SMALL = 1e-10, 1e-3
 # How many points of its first open box a search along one axis looks at, and how many are replayed at a time.
 PROBES = 8
 FLOAT_BYTES = 8
+
+
+@dataclass(frozen=True)
+class AnyFailure:
+    """Prove that nothing fails, or find one failure, wherever it is."""
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """Along one strength: pin down the smallest one at which something fails, this closely."""
+
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Map:
+    """Find out what holds and what fails everywhere, down to parts of this share of each side of the domain."""
+
+    resolution: float
+
+
+Goal = AnyFailure | FirstFailure | Map
 
 
 @dataclass(frozen=True, eq=False)
