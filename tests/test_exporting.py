@@ -14,10 +14,11 @@ import onnxruntime
 import pytest
 import torch
 from models import model
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import shakeproof as sp
 from shakeproof import demo, exporting
+from shakeproof.errors import InputError
 from shakeproof.question import as_picture, read_image, read_specification, written_perturbed
 
 SIGN = demo.images()[0][0]
@@ -140,6 +141,61 @@ def test_the_network_itself_is_untouched(tmp_path):
     (scores,) = after.graph.output
     assert scores.name == before.graph.output[0].name
     assert [d.dim_value for d in scores.type.tensor_type.shape.dim] == [1, 10]  # the batch was open
+
+
+@pytest.mark.parametrize(("perturbation", "mean"), [("box-blur:size=3", None), ("sharpen:size=3,clip=0..1", (0.1,))])
+def test_other_verifiers_need_a_flat_bias_and_an_open_batch(tmp_path, perturbation, mean):
+    written = sp.export(demo.MODEL, SIGN, perturbation, 0.5, tmp_path, mean=mean)
+    graph = onnx.load(written.augmented).graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    assert constants["R_A"].shape == (3072, 1)
+    assert constants["R_B"].shape == (3072,)
+    assert constants["shape"].tolist() == [-1, 3, 32, 32]
+
+
+def pooled(pads: int, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """A normalisation in the file, a convolution, given nodes from `h` to `r`, max pooling, and a dense layer."""
+    draw = np.random.default_rng(0)
+    side = (8 + 2 * pads - 3) // 2 + 1
+    weights = {
+        "m": np.full((1, 3, 1, 1), 0.25, np.float32),
+        "d": np.array([0.5, 0.25, 2.0], np.float32).reshape(3, 1, 1),
+        "k": draw.normal(size=(4, 3, 3, 3)).astype(np.float32),
+        "v": draw.normal(size=(4 * side**2, 3)).astype(np.float32),
+    }
+    return model(
+        [
+            helper.make_node("Sub", ["m", "x"], ["s"]),
+            helper.make_node("Div", ["s", "d"], ["n"]),
+            helper.make_node("Conv", ["n", "k"], ["h"], pads=[1, 1, 1, 1]),
+            *nodes,
+            helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[pads] * 4),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("MatMul", ["f", "v"], ["y"]),
+        ],
+        (1, 3, 8, 8),
+        weights,
+        (1, 3),
+    )
+
+
+@pytest.mark.parametrize("pads", [0, 1])
+def test_max_pooling_as_relus_and_folded_normalisation(tmp_path, pads):
+    source = save(pooled(pads, [helper.make_node("Relu", ["h"], ["r"])]), tmp_path)
+    pixels, text = picture((3, 8, 8)), "box-blur:size=3"
+    written = sp.export(source, pixels, text, 0.7, tmp_path, rewrite=True, mean=(0.1,), std=(0.5,))
+    assert_same_function(source, written, pixels, text, (1, 3, 8, 8), mean=(0.1,), std=(0.5,))
+    kinds = [node.op_type for node in onnx.load(written.augmented).graph.node]
+    assert kinds[:3] == ["Gemm", "Reshape", "Conv"]
+    assert set(kinds[3:]) == {"Relu", "Conv", "Sub", "Add", "Flatten", "MatMul"}
+    assert kinds.count("Conv") == 1 + 9
+
+
+def test_padded_max_pooling_of_signed_values_stays(tmp_path):
+    source = save(pooled(1, [helper.make_node("Identity", ["h"], ["r"])]), tmp_path)
+    with pytest.raises(InputError, match="max pooling p cannot be written as ReLUs"):
+        sp.export(source, picture((3, 8, 8)), "box-blur:size=3", 0.7, tmp_path / "new", rewrite=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_names_that_collide(tmp_path):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx
-import torch
+import onnx.shape_inference
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
 
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
@@ -67,18 +67,20 @@ def export(
     image_shape: tuple[int, int, int] | None = None,
     output_name: str | None = None,
     form: Format = "augmented",
+    rewrite: bool = False,
 ) -> Exported:
     """Write a query for other verifiers: augmented.onnx, from strengths to scores, and query.vnnlib about it.
 
     `model` is an ONNX file. Without a `label`, the image's own or else the class predicted at strength 0 is taken.
     The form `vnnlib` leaves out the network, `perturbed` writes the image and the perturbation to perturbed.vnnlib.
+    `rewrite` writes max pooling as ReLUs and folds the network's leading normalisation into the perturbation.
     """
     if not isinstance(model, (str, Path)):
         name = type(model).__name__
         raise InputError(f"{name}: export takes an ONNX file; load(module, example_input, save=...) writes one")
     network = load(model, image_shape=image_shape, mean=mean, std=std, output_name=output_name)
     (query,) = perturbed(network, [image], parse_path(perturbation), label, strength)
-    return write_query(model, network, query, folder, form)
+    return write_query(model, network, query, folder, form, rewrite)
 
 
 def write_query(
@@ -87,11 +89,12 @@ def write_query(
     query: Query,
     folder: str | Path,
     form: Format = "augmented",
+    rewrite: bool = False,
 ) -> Exported:
     """Write a query about the network that was loaded from `model`, with its normalisation if it has one.
 
     The form `vnnlib` leaves out the network: another strength or label asks about the same one. `perturbed` says in one
-    file which image is perturbed and how, for shakeproof itself.
+    file which image is perturbed and how, for shakeproof itself. `rewrite` serves verifiers that read fewer operators.
     """
     label = query.label
     assert label is not None
@@ -99,7 +102,7 @@ def write_query(
         file = Path(folder) / PERTURBED
         write_whole({file: _perturbed(network, query, label).encode(errors="backslashreplace")})
         return Exported(str(model), None, file, label)
-    augmented = _augmented(onnx.load_from_string(network.data), network, query).SerializeToString()
+    augmented = _augmented(onnx.load_from_string(network.data), network, query, rewrite).SerializeToString()
     question = _question(network, query, label).encode(errors="backslashreplace")
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY
     if form == "augmented":
@@ -114,36 +117,143 @@ def write_query(
 # -- the network ------------------------------------------------------------------------------------------------------
 
 
-def _augmented(model: onnx.ModelProto, network: Network, query: Query) -> onnx.ModelProto:
-    """The model, fed by the perturbed image instead of its input; its own nodes stay as they are."""
+def _augmented(model: onnx.ModelProto, network: Network, query: Query, rewrite: bool) -> onnx.ModelProto:
+    """The model, fed by the perturbed image instead of its input; its own nodes stay as they are unless rewritten."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
     if opset < OLDEST_OPSET:
         raise InputError(f"{network.name}: is of ONNX opset {opset}; convert it to {OLDEST_OPSET} or newer")
     front = _Front(model)
     assert query.path is not None
-    layout, path = network.picture(), query.path.path
-    slopes = path.slopes.reshape(path.parameters, -1)
-    value = front.name("z")
-    start = helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, len(slopes)])
-    base = path.base.reshape(1, -1)
-    value = front.node("Gemm", value, front.constant("R_A", slopes.t()), front.constant("R_B", base), transB=1)
-    clip = path.clip
-    if clip is not None and opset >= CLIP_TAKES_INPUTS:
-        limits = (front.constant(name, torch.tensor(v)) for name, v in zip(("low", "high"), clip, strict=True))
-        value = front.node("Clip", value, *limits)
-    elif clip is not None:
-        value = front.node("Clip", value, min=clip[0], max=clip[1])
-    if network.normalisation is not None:
-        mean, std = network.normalisation.as_inputs(layout)
-        for operator, name, entries in (("Sub", "mean", mean), ("Div", "std", std)):
-            value = front.node(operator, value, front.constant(name, entries.reshape(1, -1)))
+    layout, path, normalised = network.picture(), query.path.path, network.normalisation
+    line = _Line(path.slopes.reshape(path.parameters, -1).numpy(), path.base.reshape(-1).numpy())
     (image,) = (i for i in model.graph.input if i.name not in front.weights)
+    fed = image.name
+    if normalised is not None and path.clip is None:
+        mean, std = (entries.reshape(-1).numpy() for entries in normalised.as_inputs(layout))
+        line = line.changed("Sub", mean).changed("Div", std)
+    if rewrite:
+        pooling_as_relus(model, front, network.name)
+        if path.clip is None:
+            line, fed = _with_leading_nodes(model.graph, line, fed, layout.input_shape)
+    start = helper.make_tensor_value_info(front.name("z"), TensorProto.FLOAT, [1, len(line.slopes)])
+    # A bias of one axis and an open batch size: other verifiers read no other form.
+    parts = front.constant("R_A", line.slopes.T), front.constant("R_B", line.base)
+    value = front.node("Gemm", start.name, *parts, transB=1)
+    if path.clip is not None:
+        value = _clipped(front, value, path.clip, opset)
+        if normalised is not None:
+            for operator, name, entries in zip(
+                ("Sub", "Div"), ("mean", "std"), normalised.as_inputs(layout), strict=True
+            ):
+                value = front.node(operator, value, front.constant(name, entries.reshape(1, -1).numpy()))
     dtype = image.type.tensor_type.elem_type
     if dtype != TensorProto.FLOAT:
         value = front.node("Cast", value, to=dtype)
-    front.node("Reshape", value, front.constant("shape", torch.tensor(layout.input_shape)), output=image.name)
+    shape = front.constant("shape", np.array([-1, *layout.input_shape[1:]], np.int64))
+    front.node("Reshape", value, shape, output=fed)
     _fix_batch(model.graph, image)
     return front.attached(model, image, start)
+
+
+def _clipped(front: _Front, value: str, clip: tuple[float, float], opset: int) -> str:
+    if opset < CLIP_TAKES_INPUTS:
+        return front.node("Clip", value, min=clip[0], max=clip[1])
+    limits = (front.constant(name, np.array(end)) for name, end in zip(("low", "high"), clip, strict=True))
+    return front.node("Clip", value, *limits)
+
+
+class _Line(NamedTuple):
+    """x(z) = slopes^T z + base, for the flat input: slopes (parameters, n) and base (n)."""
+
+    slopes: NDArray[np.float64]
+    base: NDArray[np.float64]
+
+    def changed(self, operator: str, constant: NDArray[np.float64], reverse: bool = False) -> _Line:
+        """The line behind an elementwise operator with a constant; `reverse`: the constant stands first."""
+        if operator == "Add":
+            return _Line(self.slopes, self.base + constant)
+        if operator == "Sub":
+            return _Line(-self.slopes, constant - self.base) if reverse else _Line(self.slopes, self.base - constant)
+        factor = constant if operator == "Mul" else 1 / constant
+        return _Line(self.slopes * factor, self.base * factor)
+
+
+def _with_leading_nodes(graph: onnx.GraphProto, line: _Line, fed: str, shape: Sequence[int]) -> tuple[_Line, str]:
+    """Fold the leading sums and products with constants into the line; the name of the value behind them."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants |= {
+        n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and n.attribute[0].HasField("t")
+    }
+    outputs = {output.name for output in graph.output}
+    while True:
+        readers = [node for node in graph.node if fed in node.input]
+        if len(readers) != 1 or fed in outputs or readers[0].op_type not in ("Add", "Sub", "Mul", "Div"):
+            return line, fed
+        (node,) = readers
+        reverse = node.input[1] == fed
+        other = constants.get(node.input[0] if reverse else node.input[1])
+        if other is None or (reverse and node.op_type == "Div"):
+            return line, fed
+        entries = numpy_helper.to_array(other).astype(np.float64)
+        if np.broadcast_shapes(entries.shape, tuple(shape)) != tuple(shape):
+            return line, fed
+        line = line.changed(node.op_type, np.broadcast_to(entries, shape).reshape(-1), reverse)
+        graph.node.remove(node)
+        fed = node.output[0]
+
+
+def pooling_as_relus(model: onnx.ModelProto, front: _Front, name: str) -> None:
+    """Write each max pooling as convolutions that pick the entries of its windows, and max(a, b) as a + ReLU(b - a)."""
+    if not any(node.op_type == "MaxPool" for node in model.graph.node):
+        return
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in (*inferred.value_info, *inferred.input)}
+    makers = {node.output[0]: node.op_type for node in model.graph.node}
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type != "MaxPool":
+            nodes.append(node)
+            continue
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        kernel, pads = attributes["kernel_shape"], attributes.get("pads", [0, 0, 0, 0])
+        is_plain = (
+            len(kernel) == 2
+            and len(node.output) == 1
+            and not attributes.get("ceil_mode", 0)
+            and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+            and set(attributes.get("dilations", [1])) == {1}
+            and (not any(pads) or makers.get(node.input[0]) == "Relu")  # there, zeros at the border change no maximum
+        )
+        if not is_plain or node.input[0] not in shapes:
+            raise InputError(f"{name}: the max pooling {node.name or node.output[0]} cannot be written as ReLUs")
+        channels, (height, width) = shapes[node.input[0]][1].dim_value, kernel
+        taps = np.eye(height * width).reshape(-1, 1, 1, height, width).repeat(channels, 1)
+        options = {
+            "group": channels,
+            "strides": attributes.get("strides", [1, 1]),
+            "pads": pads,
+            "kernel_shape": kernel,
+        }
+        before = len(front.nodes)
+        values = [front.node("Conv", node.input[0], front.constant("tap", tap), **options) for tap in taps]
+        while len(values) > 1:
+            values = [_larger(front, pair, node.output[0] if len(values) == 2 else None) for pair in _pairs(values)]
+        nodes += front.nodes[before:]
+        del front.nodes[before:]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _pairs(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (values[start : start + 2] for start in range(0, len(values), 2))
+
+
+def _larger(front: _Front, values: Sequence[str], output: str | None) -> str:
+    """The larger of two values, entry by entry; or the only one."""
+    if len(values) == 1:
+        return values[0]
+    rest = front.node("Relu", front.node("Sub", values[1], values[0]))
+    return front.node("Add", values[0], rest, output=output)
 
 
 class _Front:
@@ -161,8 +271,7 @@ class _Front:
         self.taken.add(wanted)
         return wanted
 
-    def constant(self, name: str, values: Tensor) -> str:
-        array = values.numpy()
+    def constant(self, name: str, array: NDArray[Any]) -> str:
         if array.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 array = array.astype(np.float32)

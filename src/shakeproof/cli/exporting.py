@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     help="Both files, or only the query: another strength or label asks about the same network; or perturbed.vnnlib,"
     " which holds the image and the perturbation for shakeproof.",
 )
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="Write max pooling as ReLUs and fold the normalisation, for verifiers that read neither.",
+)
 @input_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def export(
@@ -62,6 +67,7 @@ def export(
     strength: Sequence[float],
     folder: Path,
     form: Format,
+    rewrite: bool,
     given: Given,
     as_json: bool,
 ) -> int:
@@ -81,7 +87,7 @@ def export(
 
     network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
     (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
-    written = write_query(model, readable(network), query, folder, form)
+    written = write_query(model, readable(network), query, folder, form, rewrite)
     if as_json:
         say(json.dumps(written.to_json()))
     elif form == "perturbed":
