@@ -11,7 +11,8 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.report import DemoRows, ResultRows, margin_figure, save
+from shakeproof.question import ClassNames
+from shakeproof.report import DemoRows, ResultRows, save
 
 IMAGES = {path.stem: (path, label) for path, label in demo.images()}
 LONG = "a/rather/long/way/to/a/folder/of/pictures/" + "x" * 70 + ".png"
@@ -106,7 +107,9 @@ def test_an_undecided_answer_says_how_far_it_got(folded_demo, tmp_path):
 @pytest.mark.parametrize("classes", [None, [f"a class with quite a long name {k}" for k in range(10)], ["$x^{$"] * 10])
 def test_nothing_covers_a_curve(results, classes, tmp_path):
     """Legend, title and names of classes lie beside the axes, and not on one another."""
-    figure = margin_figure(results[1], classes=classes)
+    names = results[1].query.class_names if classes is None else ClassNames(tuple((name,) for name in classes))
+    query = replace(results[1].query, class_names=names)
+    figure = replace(results[1], query=query).plot()
     save(figure, tmp_path / "p.png")
     figure.draw_without_rendering()
     (axes,), (legend,) = figure.axes, figure.legends

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shakeproof import demo
 from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image
-from shakeproof.report.plot import save, show_image, show_kernel
+from shakeproof.report.plots import save, show_image, show_kernel
 
 SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")
 STRENGTHS = (0.0, 0.5, 1.0)
@@ -52,7 +52,7 @@ def picture_of(perturbation: Perturbation | AnyKernel) -> Figure:
         for axes, shown, title in zip(others, (low, pixels, high), ("lowest", "z = 0", "highest"), strict=True):
             show_image(axes, shown, title if shown is pixels else f"{title} at z = 1")
         return figure
-    show_kernel(kernel, perturbation, 1.0)
+    show_kernel(kernel, perturbation, perturbation.strengths(1.0))
     for number in kernel.texts if max(perturbation.kernel.shape) > 5 else ():
         number.set_visible(False)  # they would overlap
     path = perturbation.apply(pixels)

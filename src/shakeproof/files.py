@@ -1,4 +1,4 @@
-"""Files that are read only if they are files, and written whole or not at all."""
+"""Files: read only if they are regular files, written whole or not at all; and their names as text."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path}: is no text in UTF-8") from error
+
+
+def readable_name(name: str) -> str:
+    """A name as text: file names may hold bytes that are not UTF-8, which are shown by their codes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def check_regular(path: Path) -> None:

@@ -25,8 +25,8 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import keep
 from shakeproof.question import read_image
+from shakeproof.report.page import confidence
 from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, is_band, main
-from shakeproof.report.reported import confidence
 from shakeproof.settings import Settings
 
 DATA = re.compile(r'(id="contents">)([^<]*)(</script>)')

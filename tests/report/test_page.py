@@ -21,8 +21,7 @@ import shakeproof.report
 from shakeproof.budget import no_progress
 from shakeproof.campaign import Ledger, Store, paper_table
 from shakeproof.report import gathered, html_page, safety_case
-from shakeproof.report.contents import blocks
-from shakeproof.report.reported import confidence
+from shakeproof.report.page import blocks, confidence
 
 STRENGTHS = [0.0, 0.1, 0.5, 1.0]
 ASSETS = Path(shakeproof.report.__file__).parent / "assets"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shakeproof.cli.options import check_writable, numbers
-from shakeproof.cli.terminal import say, terminal
+from shakeproof.cli.terminal import plain_table, say, terminal
 from shakeproof.errors import InputError
 
 
@@ -30,8 +30,6 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
     from shakeproof.question import FAMILIES, MOST_PARTS, PADDINGS, parse_path
 
     if perturbation is None:
-        from shakeproof.report import plain_table
-
         table = plain_table("family", "what it does at strength 1", "for example")
         for name, family in FAMILIES.items():
             table.add_row(name, family.summary, family.example)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import check_writable
-from shakeproof.cli.terminal import complain, many_values, say, terminal
+from shakeproof.cli.terminal import complain, many_values, plain_table, say, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
@@ -153,7 +153,6 @@ def _headings(made: PaperTable) -> list[str]:
 
 
 def _show(made: PaperTable, found: StoredCampaign) -> None:
-    from shakeproof.report import plain_table
 
     drawn = plain_table(*_headings(made))
     for row in _rows(made):

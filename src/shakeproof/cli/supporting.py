@@ -10,7 +10,7 @@ import click
 
 from shakeproof.cli.options import numbers
 from shakeproof.cli.starting import import_engines
-from shakeproof.cli.terminal import say, terminal
+from shakeproof.cli.terminal import plain_table, say, terminal
 from shakeproof.errors import NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
@@ -163,8 +163,6 @@ def _deployed(model: str, output_name: str | None, picture: tuple[int, int, int]
 
 def _show(said: dict[str, Any]) -> None:
     from rich.text import Text  # names and reasons are shown as they are: brackets in them are no markup
-
-    from shakeproof.report import plain_table
 
     failing: dict[str, list[str]] = {}
     for problem in said["problems"]:

@@ -18,6 +18,7 @@ from shakeproof.errors import Refusal, ShakeproofError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from shakeproof.comparing import Compared
     from shakeproof.proof import Expected, Result
@@ -74,6 +75,16 @@ def terminal(stderr: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
     return console
+
+
+def plain_table(*headings: str) -> Table:
+    """An empty table in the style of all tables here."""
+    from rich.table import Table
+
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 class Bar(NamedTuple):

@@ -1,4 +1,4 @@
-"""Pictures, tables and pages. Nothing here decides anything."""
+"""Plots, tables and pages. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shakeproof.report.bundle import check_new, write_bundle
-    from shakeproof.report.compared_plot import compared_figure
-    from shakeproof.report.compared_rows import ComparedRows
     from shakeproof.report.gathering import gathered
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import html_page
-    from shakeproof.report.plain import plain_table
-    from shakeproof.report.plot import counterexample_figure, kernel_figure, margin_figure, result_figure, save
+    from shakeproof.report.plots import compared_figure, counterexample_figure, kernel_figure, result_figure, save
     from shakeproof.report.safety import safety_case, written
-    from shakeproof.report.tables import DemoRows, ResultRows
+    from shakeproof.report.tables import ComparedRows, DemoRows, ResultRows
 
-# matplotlib takes half a second to import, and a table does not need it.
+# Where each name lives. It is imported on first use: matplotlib takes half a second, and a table does not need it.
 _HOMES = {
-    "compared_plot": ("compared_figure",),
-    "compared_rows": ("ComparedRows",),
-    "notebook": ("result_html",),
-    "bundle": ("check_new", "write_bundle"),
-    "gathering": ("gathered",),
-    "page": ("html_page",),
-    "safety": ("safety_case", "written"),
-    "plain": ("plain_table",),
-    "plot": ("counterexample_figure", "kernel_figure", "margin_figure", "result_figure", "save"),
-    "tables": ("DemoRows", "ResultRows"),
+    "bundle": "check_new write_bundle",
+    "gathering": "gathered",
+    "notebook": "result_html",
+    "page": "html_page",
+    "plots": "compared_figure counterexample_figure kernel_figure result_figure save",
+    "safety": "safety_case written",
+    "tables": "ComparedRows DemoRows ResultRows",
 }
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ComparedRows",
@@ -41,8 +36,6 @@ __all__ = [
     "gathered",
     "html_page",
     "kernel_figure",
-    "margin_figure",
-    "plain_table",
     "result_figure",
     "result_html",
     "safety_case",
@@ -53,7 +46,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"shakeproof.report.{module}"), name)
-    raise AttributeError(f"module 'shakeproof.report' has no attribute {name!r}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

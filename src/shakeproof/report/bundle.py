@@ -19,8 +19,7 @@ from shakeproof import checker
 from shakeproof.campaign import Store
 from shakeproof.errors import InputError
 from shakeproof.report import recheck
-from shakeproof.report.gathering import model_files
-from shakeproof.report.reported import Reported
+from shakeproof.report.gathering import Reported, model_files
 from shakeproof.report.safety import written
 
 README = """\

@@ -1,32 +1,59 @@
-"""The report as one HTML file that asks nothing of anybody: text, style, program and data."""
+"""The report as one HTML file that needs nothing else: text, style, program and data.
+
+The page gets numbers, not rules: two of them, `proved` and `lost`, say what an answer claims at every strength. What is
+only drawn (pictures and curves) is packed, and kept as far as there is room.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from math import ceil, floor, inf
 from string import Template
 from typing import Any
 
-from shakeproof import __version__
-from shakeproof.report.contents import blocks
-from shakeproof.report.names import shown
-from shakeproof.report.reported import Reported
+import numpy as np
+from numpy.typing import NDArray
 
-# One program, in the order in which its parts lean on one another.
+from shakeproof import __version__
+from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
+from shakeproof.files import readable_name
+from shakeproof.question import Matrix, Part, Perturbation, Tone
+from shakeproof.report import recheck
+from shakeproof.report.gathering import Reported, image_key
+
+# The page's program: each part uses those before it.
 SCRIPTS = (
     *("data", "picture", "marks", "kernel", "selection", "accuracy", "summary", "list", "curves", "detail", "evidence"),
     "main",
 )
+# A page takes 10 MB at most: so many characters are for its data, the rest is for its program.
+ROOM = 9_800_000
+# In a table of evidence on the page.
+MOST_ROWS = 1000
+# In a page of more answers than this, digests are cut to their first digits.
+MANY, SHORT = 20_000, 16
+# Characters of base64 for each byte, with some to spare; and what it takes to say where something is.
+GROWTH, PLACE = 1.4, 150
+# So many bytes are unpacked at once, when the first of them is needed.
+BLOCK = 2**20
+# The option of a family that says how large a perturbation is, the usual one first.
+SIZES = ("size", "radius", "max", "colour", "index")
+CONFIDENCE = 0.95
 
 
 def html_page(reported: Reported, evidence: Mapping[str, Any], title: str) -> str:
     """The whole page.
 
-    What people have named comes in as base64, or escaped, and is only ever shown as text. The browser is told to run
-    and to style by what is here alone, by its digest, and to fetch nothing: a name that broke out would do nothing.
+    Names that people chose come in as base64, or escaped, and are only ever shown as text. The policy lets the browser
+    run and use only the program and the style of this page, by their digests, and fetch nothing: a name that broke out
+    would do nothing.
     """
     parts = files("shakeproof.report") / "assets"
     style = (parts / "page.css").read_text("utf-8")
@@ -36,15 +63,317 @@ def html_page(reported: Reported, evidence: Mapping[str, Any], title: str) -> st
         f'<script type="application/octet-stream" id="{name}">{text}</script>'
         for name, text in blocks(reported, evidence).items()
     )
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     return Template((parts / "page.html").read_text("utf-8")).substitute(
-        title=escape(shown(title)),
+        title=escape(readable_name(title)),
         tool=escape(f"shakeproof {__version__}"),
-        policy=f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'",
+        policy="default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'".format(*digests),
         style=style,
         script=script,
         blobs=data,
     )
 
 
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+# -- the data ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) -> dict[str, str]:
+    """The blocks of the page by their names: `contents` is JSON, `drawings` says where the numbers of the others are.
+
+    Pictures and curves are kept as far as there is room: first those of the answers that lose their label first.
+    """
+    sections = {section["heading"]: section["rows"] for section in evidence["sections"]}
+    answers = _answers(reported, {row["item"]: row["why"] for row in sections["Undecided"]})
+    covered = {row["what"]: row["count"] for row in sections["Coverage"]}
+    keys = list(answers[0]) if answers else []
+    contents = _packed_json(
+        {
+            "lead": recheck.lead(sections["Results"], answers),
+            "notices": list(recheck.notices(covered, answers)),
+            "strengths": list(reported.strengths),
+            "models": [_model(model) for model in reported.models],
+            "images": [_image(image, _digits(reported)) for image in reported.images],
+            "perturbations": [described(kind) for kind in reported.perturbations],
+            "answers": {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]},
+            "bands": _bands(answers),
+            "evidence": {**evidence, "sections": [_shortened(section) for section in evidence["sections"]]},
+        }
+    )
+    return {"contents": contents, **_drawings(reported, [answer["image"] for answer in answers], room - len(contents))}
+
+
+def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first rows of a long table."""
+    left = len(section["rows"]) - MOST_ROWS
+    if left <= 0:
+        return section
+    more = f"{left:,} more rows are in the evidence file."
+    return {**section, "rows": section["rows"][:MOST_ROWS], "sentences": [*section["sentences"], more]}
+
+
+def _answers(reported: Reported, why: Mapping[int, str]) -> list[dict[str, Any]]:
+    """What the page says of each answer and each error."""
+    images = {image_key(image): number for number, image in enumerate(reported.images)}
+    models = {model.digest: number for number, model in enumerate(reported.models)}
+    numbers = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
+    different = {id(one.perturbation): one.perturbation for one in reported.asked}  # hashing kernels takes long
+    perturbations = {key: numbers[perturbation] for key, perturbation in different.items()}
+    digits = _digits(reported)
+    answers = [_answer(one, reported, digits) for one in reported.profiles] + [_error(one) for one in reported.errors]
+    return [
+        answer
+        | {
+            "model": models[one.model.digest],
+            "image": images[image_key(one.image)],
+            "perturbation": perturbations[id(one.perturbation)],
+            "why": why.get(one.number),
+        }
+        for one, answer in zip(reported.asked, answers, strict=True)
+    ]
+
+
+def _answer(one: StoredProfile, reported: Reported, digits: int | None) -> dict[str, Any]:
+    """What an answer claims, as numbers, and how it was found."""
+    record, claim, witness = one.said, one.claim, one.said["counterexample"]
+    return {
+        "label": record["label"],
+        "predicted": record["predicted"],
+        "strength": record["strength"],
+        "status": claim.verdict.value,
+        "proved": claim.proved,
+        "lost": claim.lost,
+        "profile": record["profile"],
+        "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
+        "min_margin": _rounded(record["min_margin"]),
+        **{key: record[key] for key in ("method", "pieces", "rounding", "arithmetic", "seconds")},
+        "label_predicted": one.label_predicted,
+        "certificate": _digest(one.certificate, digits),
+        "unproved": None if one.unproved is None else readable_name(one.unproved),
+        "checked": reported.checked(one),
+    }
+
+
+def _error(one: StoredError) -> dict[str, Any]:
+    nothing = ("predicted", "strength", "proved", "lost", "counterexample", "min_margin", "certificate", "unproved")
+    return {
+        **dict.fromkeys((*nothing, "checked")),
+        "label": one.image.label,
+        "status": "error",
+        "profile": [],
+        "method": one.kind,
+        "pieces": 0,
+        "rounding": "rigorous",
+        "arithmetic": "-",
+        "seconds": 0.0,
+        "label_predicted": False,
+    }
+
+
+def _rounded(number: float | None) -> float | None:
+    """A number that is only shown, with as many digits as are shown."""
+    return None if number is None else float(f"{number:.5g}")
+
+
+def _digits(reported: Reported) -> int | None:
+    """How many digits of a digest the page has; None: all of them."""
+    return SHORT if len(reported.asked) > MANY else None
+
+
+def _digest(digest: str | None, digits: int | None) -> str | None:
+    return digest if digest is None or digits is None else f"{digest[:digits]}…"
+
+
+def _model(model: StoredModel) -> dict[str, Any]:
+    names = [readable_name(model.class_names.shown(number)) for number in range(len(model.class_names))]
+    return {"name": readable_name(model.name), "sha256": model.identity, "classes": names}
+
+
+def _image(image: StoredImage, digits: int | None) -> dict[str, Any]:
+    return {"name": readable_name(image.name), "sha256": _digest(image.digest, digits), "shape": list(image.shape)}
+
+
+def _bands(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
+    """For each number of images that a curve is over: the confidence bounds for each count of them."""
+    sizes = {*Counter((answer["model"], answer["perturbation"]) for answer in answers).values()}
+    return {
+        str(size): [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(size)]
+        for size in sorted(sizes)
+    }
+
+
+def confidence(samples: int) -> list[tuple[float, float]]:
+    """Clopper and Pearson's bounds for a share, for 0, 1, ... hits among so many samples."""
+    from scipy.special import betaincinv
+
+    hits, tail = np.arange(samples + 1), (1 - CONFIDENCE) / 2
+    with np.errstate(invalid="ignore"):
+        low = np.nan_to_num(betaincinv(hits, samples - hits + 1, tail), nan=0.0)
+        high = np.nan_to_num(betaincinv(hits + 1, samples - hits, 1 - tail), nan=1.0)
+    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+
+# -- perturbations ----------------------------------------------------------------------------------------------------
+
+
+def described(perturbation: Perturbation) -> dict[str, Any]:
+    """A perturbation as the page applies it, and what it is called."""
+    kernel = perturbation.kernel
+    return {
+        "text": readable_name(str(perturbation)),
+        "words": perturbation_words(perturbation),
+        **_family(perturbation),
+        "parts": [_part(part) for part in perturbation.parts],
+        "clip": perturbation.clip,
+        "kernel": {"start": _floats(kernel.bias), "changes": [_floats(change) for change in kernel.coefficients]},
+    }
+
+
+def perturbation_words(perturbation: Perturbation) -> str:
+    return ", ".join([" + ".join(map(_words, perturbation.parts)), *_clipping(perturbation)])
+
+
+def _family(perturbation: Perturbation) -> dict[str, Any]:
+    """The family of several sizes that it belongs to, its size, and the direction of motion, if there is one."""
+    if len(perturbation.parts) > 1:
+        return {"family": perturbation_words(perturbation), "size": None, "sizeWords": "", "motion": None}
+    (part,) = perturbation.parts
+    options = dict(part.options)
+    key = next((key for key in SIZES if key in options and _number(options[key]) is not None), None)
+    size = "" if key is None else f"{key} {options[key]}"
+    rest = [_option(*pair) for pair in part.options if pair[0] not in (key, "angle")]
+    rest += _padding(part) + _clipping(perturbation)
+    turned = [_option("angle", options["angle"])] if "angle" in options else []
+    motion = {"angle": float(options["angle"]), "words": ", ".join([size, *rest])} if turned and key else None
+    return {
+        "family": readable_name(", ".join([" ".join([part.family.replace("-", " "), *turned]), *rest])),
+        "size": None if key is None else _number(options[key]),
+        "sizeWords": size,
+        "motion": motion,
+    }
+
+
+def _words(part: Part) -> str:
+    options = [_option(*pair) for pair in part.options]
+    return readable_name(", ".join([part.family.replace("-", " "), *options, *_padding(part)]))
+
+
+def _option(key: str, value: str) -> str:
+    return f"{value}°" if key == "angle" else f"{key} {value}"
+
+
+def _padding(part: Part) -> list[str]:
+    return [] if part.padding == "reflect" else [f"{part.padding} padding"]
+
+
+def _clipping(perturbation: Perturbation) -> list[str]:
+    return [] if perturbation.clip is None else ["clipped to {:g}..{:g}".format(*perturbation.clip)]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part.effect, Tone):
+        return {"words": _words(part), "gain": float(part.effect.gain), "offset": float(part.effect.offset)}
+    (change,) = part.effect.coefficients
+    return {"words": _words(part), "padding": part.padding, "change": _floats(change)}
+
+
+def _floats(matrix: Matrix) -> list[list[float]]:
+    return [[float(entry) for entry in row] for row in matrix]
+
+
+# -- pictures and curves ----------------------------------------------------------------------------------------------
+
+
+class Blocks:
+    """Bytes that are put into the page, deflated, in blocks of about one size."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self.parts = prefix, [bytearray()]
+
+    def add(self, numbers: NDArray[np.float64], bits: int, low: float, high: float) -> dict[str, Any]:
+        """Keep numbers between `low` and `high` as whole numbers of so many bits; returns where they are."""
+        if len(self.parts[-1]) > BLOCK:
+            self.parts.append(bytearray())
+        levels = np.rint((numbers - low) / ((high - low) or 1.0) * (2**bits - 1))
+        place = {"block": f"{self.prefix}{len(self.parts) - 1}", "at": len(self.parts[-1]), "count": numbers.size}
+        self.parts[-1] += levels.astype("<u2" if bits == 16 else "u1").tobytes()
+        return place | {"bits": bits, "low": low, "high": high}
+
+    def packed(self) -> dict[str, str]:
+        return {f"{self.prefix}{number}": _packed(part) for number, part in enumerate(self.parts)}
+
+
+def _packed(data: bytes | bytearray) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def _packed_json(value: Mapping[str, Any]) -> str:
+    return _packed(json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
+
+
+def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str, str]:
+    """What is only drawn: curves by the numbers of their answers, which have these `images`, and pictures by theirs."""
+    pictures, curves = Blocks("pictures"), Blocks("curves")
+    weakest = _weakest(reported)
+    curve_sizes = {number: len(kept) for number in weakest if (kept := reported.profiles[number].packed_curve)}
+    order = dict.fromkeys([*(images[number] for number in weakest), *range(len(reported.images))])
+    picture_sizes = {number: len(reported.images[number].packed) for number in order}
+    drawn, pictured = _fitting(curve_sizes, room / 2), _fitting(picture_sizes, room / 2)
+    contents = {
+        "margins": {number: _margins(reported.profiles[number].curve, curves) for number in drawn},
+        "pixels": {number: _pixels(reported.images[number], pictures) for number in pictured},
+        "notices": [
+            f"Left out, to keep the page small: {recheck.counted(count, what)}. The store has them."
+            for what, count in (
+                ("curve", len(curve_sizes) - len(drawn)),
+                ("picture", len(picture_sizes) - len(pictured)),
+            )
+            if count
+        ],
+    }
+    return {"drawings": _packed_json(contents), **pictures.packed(), **curves.packed()}
+
+
+def _weakest(reported: Reported) -> list[int]:
+    """The numbers of the answers, in the order in which the page lists them at first."""
+
+    def key(number: int) -> tuple[float, float]:
+        claim = reported.profiles[number].claim
+        return inf if claim.lost is None else claim.lost, claim.proved or 0.0
+
+    return sorted(range(len(reported.profiles)), key=key)
+
+
+def _fitting(sizes: Mapping[int, int], room: float) -> list[int]:
+    """The first of these that there is room for, by their sizes in the store, which are about those in the page."""
+    fitting = []
+    for number, size in sizes.items():
+        room -= GROWTH * size + PLACE
+        if room < 0:
+            break
+        fitting.append(number)
+    return sorted(fitting)
+
+
+def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
+    """Grey levels where the pixels are some; else far finer ones."""
+    pixels, whole = image.pixels, np.rint(image.pixels * 255)
+    is_grey = bool((whole == pixels * 255).all()) and whole.min() >= 0 and whole.max() <= 255
+    low, high = (0.0, 1.0) if is_grey else (float(pixels.min()), float(pixels.max()))
+    return pictures.add(pixels, 8 if is_grey else 16, low, high)
+
+
+def _margins(curve: DrawnCurve | None, curves: Blocks) -> dict[str, Any] | None:
+    if curve is None or len(curve.z) < 2:
+        return None
+    return {
+        "rivals": [{"class": int(rival)} for rival in curve.rivals],
+        "z": curves.add(curve.z, 16, 0.0, float(curve.z[-1])),
+        "leads": curves.add(curve.leads, 16, float(curve.leads.min()), float(curve.leads.max())),
+    }

@@ -1,9 +1,11 @@
-"""Tables for the terminal. Answers are drawn as they come, in columns where these fit, else one under another."""
+"""Tables for the terminal. Each answer is drawn when it comes: in columns if they fit, else one line below another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
@@ -11,23 +13,58 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shakeproof.proof import Result, by_class
+from shakeproof.comparing import Compared, Disagreement
+from shakeproof.proof import Enumerated, Reason, Result, Swept, bracketed, by_class
 from shakeproof.question import ClassNames
-from shakeproof.report.names import class_name, critical_text, margin_text
 
 SENTENCES = {
     "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
     "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
     " or TF32",
-    "?": "this class is not proved to win: float64 shows it, but rounding may explain it",
+    "?": "this class is not proved to win: float64 computes it, but rounding may explain it",
     "*": "no label came with the image; the prediction at strength 0 is taken",
 }
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
-# What follows image and perturbation, and how many characters it takes. The last column has what is left, but this.
+COLOURS |= {"agree": "green", "disagree": "red"}
+# The columns after image and perturbation, with their widths. The last column takes the rest, but at least this width.
 COLUMNS = {"label": 6, "status": 13, "critical strength": 20, "min margin": 10, "pieces": 7, "seconds": 8}
 LAST, LAST_WIDTH, GAP = "classes over strength", 21, 2
 # Longer names of classes are folded.
 LABEL_WIDTH = 24
+# Of two networks: how many stretches are listed, the longest ones (`--json` has all); and what rounding leaves open
+# beside a flip, which is only of interest if nothing else is.
+LISTED, NARROW = 6, 1e-6
+INDENT, STRENGTH = 4, 11
+COMPARED_SENTENCES = {
+    Reason.ROUNDING: "who wins there is closer than the rounding error of float64, for one network or both",
+    Reason.NOT_REPLAYED: "they differ by so little somewhere that the float32 runtimes do not show it",
+}
+
+
+def class_name(result: Result, number: int | None) -> str:
+    """A class, in tables; "-" where there is none."""
+    return "-" if number is None else result.query.class_names.shown(number)
+
+
+def margin_text(result: Result) -> str:
+    """The smallest margin. Where it is only bounded, the text says on which side, and is rounded to that side."""
+    if result.min_margin is None:
+        return "-"
+    proof = result.proof
+    swept = isinstance(proof, Swept) and proof.curve.covers(0.0, proof.end)
+    if swept or (isinstance(proof, Enumerated) and proof.all_run):
+        return f"{result.min_margin:.4g}"
+    is_proved = result.status == "safe"
+    rounded = Context(4, ROUND_FLOOR if is_proved else ROUND_CEILING).create_decimal_from_float(result.min_margin)
+    return f"{'>=' if is_proved else '<='} {float(rounded):.4g}"
+
+
+def critical_text(result: Result) -> str:
+    """The critical strength; of an undecided answer, the strength that it exceeds."""
+    if result.critical_strength is None:
+        reached = result.certified_strength
+        return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
+    return bracketed(result.critical_strength)
 
 
 class Cells(NamedTuple):
@@ -59,9 +96,9 @@ class Cells(NamedTuple):
 
 
 class ResultRows:
-    """Draws results one by one; `names` has the image and the perturbation of each, `width` is the terminal's.
+    """Draws results one by one, for a terminal of this `width`; `names` has the image and perturbation of each.
 
-    `printable` says how a name will look there.
+    `printable` gives a name as the terminal shows it.
     """
 
     def __init__(
@@ -69,14 +106,14 @@ class ResultRows:
     ) -> None:
         self.printable = printable
         image, perturbation = (
-            max((cell_len(printable(own)) for own in {name[part] for name in names}), default=0) for part in (0, 1)
+            max((cell_len(printable(name)) for name in {pair[part] for pair in names}), default=0) for part in (0, 1)
         )
         self.widths = {"image": max(image, 5), "perturbation": max(perturbation, 12), **COLUMNS}
         self.width, self.is_stacked = width, False
         self.image: str | None = None
 
     def drawn(self, result: Result) -> RenderableType:
-        """What is to be printed of a result, below those before it."""
+        """What to print of a result, below those before it."""
         before, self.image = self.image, result.query.name
         if before is None:
             self._measure(result.query.class_names)
@@ -90,30 +127,30 @@ class ResultRows:
 
     @staticmethod
     def remarks(result: Result) -> dict[str, str]:
-        """The words beside an answer that need a sentence below the table, and these."""
-        said = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
+        """The words beside an answer that need a sentence below the table, with the sentences."""
+        remarks = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
         if result.query.label_predicted:
-            said["*"] = SENTENCES["*"]
+            remarks["*"] = SENTENCES["*"]
         if any(step.endswith("?") for step in _journey(result).split()):
-            said["?"] = SENTENCES["?"]
-        return said if result.reason is None else said | {result.reason.value: result.reason.sentence}
+            remarks["?"] = SENTENCES["?"]
+        return remarks if result.reason is None else remarks | {result.reason.value: result.reason.sentence}
 
     def _measure(self, names: ClassNames) -> None:
-        """Room for the names of classes; what is left is for the last column, if that is enough."""
+        """Make room for the names of classes; the last column takes what is left, if that is enough."""
         longest = max((cell_len(self.printable(names.shown(number))) for number in range(len(names))), default=0)
         self.widths["label"] = min(max(longest + 1, COLUMNS["label"]), LABEL_WIDTH)
         self.widths[LAST] = self.width - sum(self.widths.values()) - GAP * len(self.widths)
         self.is_stacked = self.widths[LAST] < LAST_WIDTH
 
     def _stack(self, cells: Cells) -> Iterator[RenderableType]:
-        """The answer behind the perturbation, everything else below it."""
+        """The answer beside the perturbation, everything else below it."""
         head = Text.assemble(f"  {cells.perturbation:{min(self.widths['perturbation'], 45)}}  ", cells.status)
         if cells.critical != "-":
             head.append(f"  critical strength {cells.critical}")
         yield head
         details = {"label": cells.label, "min margin": cells.margin, "pieces": cells.pieces, "seconds": cells.seconds}
-        said = [cells.classes, *(f"{name} {value}" for name, value in details.items() if value != "-")]
-        yield from (Text(f"    {line}") for line in filled([part for part in said if part], self.width - 4))
+        parts = [cells.classes, *(f"{name} {value}" for name, value in details.items() if value != "-")]
+        yield from (Text(f"    {line}") for line in _filled([part for part in parts if part], self.width - 4))
 
 
 def _head(widths: Mapping[str, int]) -> Iterator[Table]:
@@ -131,7 +168,7 @@ def _row(widths: Mapping[str, int], cells: Iterable[str | Text], style: str = ""
     return row
 
 
-def filled(parts: Iterable[str], width: int) -> Iterator[str]:
+def _filled(parts: Iterable[str], width: int) -> Iterator[str]:
     """As many parts to a line as fit."""
     line = ""
     for part in parts:
@@ -143,7 +180,7 @@ def filled(parts: Iterable[str], width: int) -> Iterator[str]:
 
 
 def _qualified(result: Result) -> Iterator[str]:
-    """What must be said beside a verdict."""
+    """Remarks that belong beside a verdict."""
     if result.reason is not None:
         yield result.reason.value
     if result.rest is not None:
@@ -156,8 +193,8 @@ def _qualified(result: Result) -> Iterator[str]:
             yield f"in float64, not proved: wins up to {first.end:.2g}"
     if result.arithmetic != "real":
         yield result.arithmetic
-    found = result.counterexample
-    if result.status == "unsafe" and found is not None and not found.replayed:
+    witness = result.counterexample
+    if result.status == "unsafe" and witness is not None and not witness.replayed:
         yield "not replayed"
 
 
@@ -175,8 +212,8 @@ def _journey(result: Result) -> str:
         return f"{class_name(result, result.label)} on {floor(1000 * share) / 10:g}%"  # 100 % is all, not almost
     steps: list[str] = []
     for interval in by_class(result.profile):
-        parts = (own for own in result.profile if interval.start <= own.start < interval.end and not own.proved)
-        mark = "?" if sum(own.end - own.start for own in parts) > 5e-4 else ""
+        inside = (part for part in result.profile if interval.start <= part.start < interval.end)
+        mark = "?" if sum(part.end - part.start for part in inside if not part.proved) > 5e-4 else ""
         steps.append(f"▸{interval.start:.3f}▸ " * bool(steps) + class_name(result, interval.winner) + mark)
     return " ".join(steps if len(steps) <= 5 else [*steps[:4], f"and {len(steps) - 4} more"])
 
@@ -200,7 +237,7 @@ class DemoRows:
             left -= needed
 
     def drawn(self, row: Sequence[Result]) -> RenderableType:
-        """What is to be printed of an image under the perturbations of a table, below those before it."""
+        """What to print of an image under the perturbations of a table, below those before it."""
         name, headings = row[0].query.name, [_demo_heading(str(result.query.perturbation)) for result in row]
         widths = {"image": self.images, **{heading: _demo_width(heading) for heading in headings}}
         return Group(*(_head(widths) if name == self.first else []), _row(widths, [name, *map(_demo_cell, row)]))
@@ -217,3 +254,82 @@ def _demo_width(heading: str) -> int:
 def _demo_cell(result: Result) -> Text:
     critical = result.critical_strength
     return Text(str(result.status) if critical is None else f"{critical[0]:.4f}", style=COLOURS[result.status])
+
+
+class ComparedRows:
+    """Draws comparisons one by one, for a terminal of this `width`; `printable` is as in `ResultRows`."""
+
+    def __init__(self, width: int, printable: Callable[[str], str] = lambda name: name) -> None:
+        self.width, self.printable = width, printable
+        self.image: str | None = None
+
+    def drawn(self, compared: Compared) -> RenderableType:
+        """What to print of a comparison, below those before it."""
+        before, self.image = self.image, compared.query.name
+        heading = [Text(self.printable(self.image), style="bold")] if before != self.image else []
+        return Group(*heading, *self._lines(compared))
+
+    def remarks(self, compared: Compared) -> dict[str, str]:
+        """The word beside an answer that needs a sentence below the table, with the sentence."""
+        reason = compared.reason if _open_stretches(compared) else None
+        return {} if reason is None else {reason.value: COMPARED_SENTENCES.get(reason, reason.sentence)}
+
+    def _lines(self, compared: Compared) -> Iterator[RenderableType]:
+        head = Text(f"  {compared.query.perturbation}  ")
+        head.append(str(compared.status), style=COLOURS[compared.status])
+        if compared.disagreements:
+            count = len(compared.disagreements)
+            stretches = "one stretch" if count == 1 else f"{count} stretches"
+            head.append(f" on {100 * compared.share:.3g}% of strengths, in {stretches}")
+        yield head
+        if compared.disagreements:
+            yield self._stretches(compared)
+        yield from (Text(f"{' ' * INDENT}{line}") for line in _filled(self._details(compared), self.width - INDENT))
+
+    def _stretches(self, compared: Compared) -> Table:
+        """The longest stretches, in their order."""
+        left = self.width - INDENT - 3 * STRENGTH - 5 * GAP
+        table = Table.grid(padding=(0, GAP, 0, 0))
+        table.add_column(width=INDENT - GAP)
+        for width in (STRENGTH, STRENGTH, left // 2, left // 2, STRENGTH):
+            table.add_column(max_width=width, overflow="fold")
+        models = short_names(compared.first.model, compared.second.model)
+        heads = ("from", "to", *map(self.printable, models), "replayed at")
+        table.add_row("", *(Text(head, style="bold") for head in heads))
+        longest = sorted(compared.disagreements, key=lambda part: part.start - part.end)[:LISTED]
+        for part in sorted(longest, key=lambda part: part.start):
+            table.add_row("", *(Text(cell) for cell in self._cells(compared, part)))
+        return table
+
+    def _cells(self, compared: Compared, part: Disagreement) -> Iterator[str]:
+        yield from (f"{part.start:.6f}", f"{part.end:.6f}")
+        yield from (self.printable(compared.class_names.shown(number)) for number in (part.first, part.second))
+        yield f"{part.strength:.7f}" if part.replayed else "not shown"
+
+    def _details(self, compared: Compared) -> Iterator[str]:
+        more = len(compared.disagreements) - LISTED
+        if more > 0:
+            yield f"and {more} shorter" if more > 1 else "and a shorter one"
+        stretches = _open_stretches(compared)
+        if stretches:
+            start, end = stretches[0]
+            others = f" and {len(stretches) - 1} more" if len(stretches) > 1 else ""
+            yield f"not settled from {start:.6f} to {end:.6f}{others} ({compared.reason})"
+        elif compared.status == "undecided":
+            yield f"({compared.reason})"
+        first, second = compared.first.pieces, compared.second.pieces
+        what = "pictures" if compared.first.method == "enumeration" else "pieces"
+        yield f"{what} {first}" if first == second else f"{what} {first} and {second}"
+        yield f"seconds {compared.seconds:.3f}"
+
+
+def _open_stretches(compared: Compared) -> list[tuple[float, float]]:
+    """What is open, other than how exactly the ends of disagreements are known."""
+    wanted = NARROW if compared.status == "disagree" else 0.0
+    return [(start, end) for start, end in compared.open if end - start >= wanted]
+
+
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """Names of two files without their folders, if these names differ."""
+    names = Path(first).name, Path(second).name
+    return names if names[0] != names[1] else (first, second)
