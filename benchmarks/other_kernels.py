@@ -3,7 +3,7 @@
     python benchmarks/other_kernels.py
 
 Prints the largest difference of a pixel in [0, 1], away from the edges and at them. Libraries that work on bytes cannot
-be closer than half a level, 0.002. docs/comparison.md is about the numbers.
+be closer than half a level, 0.002. docs/other-libraries.md is about the numbers.
 """
 
 from __future__ import annotations
