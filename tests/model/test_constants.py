@@ -305,6 +305,50 @@ def test_what_moves_entries_may_not_add_them_up():
     assert "ScatterElements (culprit)" in found.refusal
 
 
+def test_what_chooses_one_of_two_values_does_not_calculate():
+    """ONNX's reference adds their difference: of 2^60 and 0.3 it makes 0."""
+    found = reading(
+        helper.make_node("OneHot", ["i", "depth", "values"], ["c"]),
+        i=np.int64(1),
+        depth=np.int64(2),
+        values=np.float32([2.0**60, 0.3]),
+    )
+    assert constant(found) == [2.0**60, float(np.float32(0.3))]
+
+
+def test_a_slice_of_nothing_backwards_is_refused():
+    """From before the first entry, onnxruntime takes that entry, and ONNX's reference none."""
+    weights = {"s": np.int64([-9]), "e": np.int64([-(2**62)]), "a": np.int64([0]), "t": np.int64([-1])}
+    entries = np.float32([3.0, 4.0])
+    nodes = [
+        helper.make_node("Slice", ["w", *weights], ["first"]),
+        helper.make_node("Concat", ["first", "w"], ["both"], axis=0),
+        helper.make_node("Gather", ["both", "two"], ["c"]),
+    ]
+    given = {"w": entries, **weights, "two": np.int64([0, 1])}
+    shown = onnxruntime.InferenceSession(used(*nodes, **given).SerializeToString())
+    assert shown.run(None, {"x": np.zeros((1, 1, 1, 2), np.float32)})[0].tolist() == [[3.0, 3.0]]
+    assert "backwards" in reading(*nodes, **given).refusal
+    of_value = [helper.make_node("Slice", ["f", *weights], ["c"])]
+    late = model([helper.make_node("Flatten", ["x"], ["f"], axis=3), *of_value, helper.make_node("Add", ["f", "c"], ["y"])],
+                 (1, 1, 1, 2), weights)  # fmt: skip
+    assert "backwards" in read(late, "net").refusal
+
+
+@pytest.mark.parametrize(("start", "end", "sizes"), [(0, -4, []), (-9, 2, [2, 3]), (1, 9, [3, 4])])
+def test_ends_beyond_the_axes_of_a_shape(start, end, sizes):
+    nodes = [
+        helper.make_node("Shape", ["w"], ["s"], start=start, end=end),
+        helper.make_node("Concat", ["s", "more"], ["joined"], axis=0),
+        helper.make_node("Gather", ["joined", "two"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["c"], to=TensorProto.FLOAT),
+    ]
+    given = {"w": np.zeros((2, 3, 4), np.float32), "more": np.int64([7, 8]), "two": np.int64([0, 1])}
+    ours = constant(reading(*nodes, opset=15, **given))
+    shown = onnxruntime.InferenceSession(used(*nodes, opset=15, **given).SerializeToString())
+    assert ours == shown.run(None, {"x": np.zeros((1, 1, 1, 2), np.float32)})[0][0].tolist() == [*sizes, 7, 8][:2]
+
+
 def test_einsum_sums_a_constant_exactly_or_not_at_all():
     flat = helper.make_node("Flatten", ["x"], ["f"])
     summed = helper.make_node("Einsum", ["f", "w"], ["y"], equation="bi,ij->bi", name="culprit")

@@ -37,6 +37,7 @@ SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FEW_ENTRIES = 64
 # Products and quotients of numbers between these neither overflow nor lose digits by underflow.
 NORMAL = 2.0**-500, 2.0**500
+NOTHING_BACKWARDS = "a slice of nothing, backwards"
 # Entries stay what they are, but for their sign.
 MOVES = frozenset(
     (
@@ -101,7 +102,7 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], given: Seque
         raise Unsupported(ROUNDED)
     if computed and kind in CHOICES:
         raise Unsupported(f"reads a rounded constant: {ROUNDED}")
-    moved = reference(node, inputs, opset)
+    moved = RULES.get(kind, reference)(node, inputs, opset)
     return Folded(moved, computed if any(array.dtype.kind == "f" for array in moved) else None)
 
 
@@ -347,6 +348,38 @@ def reference(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
             f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         ) from error
     return [np.asarray(array) for array in computed]
+
+
+def _one_hot(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
+    """One of two values in each place. The reference adds their difference to the first, which rounds."""
+    indices, depth, values = inputs
+    assert values is not None
+    (is_hot,) = reference(node, (indices, depth, np.array([0, 1])), opset)
+    return [np.where(is_hot == 1, values[1], values[0])]
+
+
+def _shape(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
+    """The reference counts an end before the first axis from the last one."""
+    x = inputs[0]
+    assert x is not None
+    return [np.array(x.shape[_attribute(node, "start", 0) : _attribute(node, "end", None)], dtype=np.int64)]
+
+
+def _slice(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
+    """Backwards from before the first entry, the reference takes nothing, and runtimes the first entry."""
+    (made,) = reference(node, inputs, opset)
+    steps = inputs[4] if len(inputs) > 4 else None
+    if not made.size and steps is not None and bool((steps < 0).any()):
+        raise Unsupported(NOTHING_BACKWARDS)
+    return [made]
+
+
+# What is not left to the reference, which does it otherwise than ONNX says.
+RULES: Mapping[str, Callable[[onnx.NodeProto, Sequence[Array | None], int], list[Array]]] = {
+    "OneHot": _one_hot,
+    "Shape": _shape,
+    "Slice": _slice,
+}
 
 
 def _check_size(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import shakeproof.model.compose as compose
 from shakeproof.model.build import Builder, Pooling, Unsupported, Value
-from shakeproof.model.onnx_constants import FLOATS, Array, Call, single, tensor
+from shakeproof.model.onnx_constants import FLOATS, NOTHING_BACKWARDS, Array, Call, single, tensor
 
 
 def conv(call: Call) -> Value:
@@ -362,7 +362,10 @@ def gather(call: Call) -> Value:
 
 
 def cut(call: Call) -> Value:
-    """Slice: with Python's rules for starts and ends beyond an axis or counted from its end."""
+    """Slice: with Python's rules for starts and ends beyond an axis or counted from its end.
+
+    Backwards from before the first entry, Python takes nothing, and runtimes the first entry.
+    """
     x = call.value()
     starts, ends = call.integers("starts", 1), call.integers("ends", 2)
     if starts is None or ends is None:
@@ -370,7 +373,10 @@ def cut(call: Call) -> Value:
     axes = call.integers("axes", 3) or range(len(starts))
     steps = call.integers("steps", 4) or [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        x = call.builder.take(x, axis, range(x.shape[x.axis(axis)])[start:end:step])
+        chosen = range(x.shape[x.axis(axis)])[start:end:step]
+        if step < 0 and not chosen:
+            raise Unsupported(NOTHING_BACKWARDS)
+        x = call.builder.take(x, axis, chosen)
     return x
 
 
