@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from fractions import Fraction
+from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from soundness_suite.truth import Curve
 from shakeproof.question import parse_path
 
 COUNT = len(FAMILIES)
+JUMPS = {"Sign": lambda v: (v > 0) - (v < 0), "Floor": floor, "Ceil": ceil, "Round": round}
 
 
 # -- brute force: one input at a time, in fractions, by rules of its own ---------------------------------------------
@@ -54,6 +56,8 @@ def applied(kind: str, inputs: list, settings: dict, given: list) -> np.ndarray:
     if kind in ("Relu", "LeakyRelu", "Abs"):
         slope = {"Relu": 0, "Abs": -1}.get(kind, Fraction(settings.get("alpha", 0)))
         return np.vectorize(lambda v: v if v > 0 else slope * v, otypes=[object])(x)
+    if kind in JUMPS:
+        return np.vectorize(lambda v: Fraction(JUMPS[kind](v)), otypes=[object])(x)
     if kind == "Clip":
         return np.minimum(np.maximum(x, inputs[1]), inputs[2])
     if kind == "Flatten":

@@ -190,17 +190,22 @@ def certified_too_far(answer: Answer, truth: Truth) -> bool:
 
 
 def profile_holds(answer: Answer, curve: Curve, slack: Fraction) -> bool:
-    """On each interval that is claimed to be proved, its class leads all others: at its ends, and at all bends inside.
+    """On each interval that is claimed to be proved, its class leads all others.
 
     Along a path with an irrational kernel the truth is known up to a share of the scores.
     """
+
+    def leads(scores: list[Fraction], winner: int, ties: bool) -> bool:
+        rival = max(score for number, score in enumerate(scores) if number != winner)
+        lead = scores[winner] - rival + slack * max(map(abs, scores))
+        return lead >= 0 if ties or slack else lead > 0
+
     for interval in answer.get("profile") or []:
-        start, end = (min(Fraction(interval[side]), curve.cuts[-1]) for side in ("from", "to"))
-        places = [start, *(cut for cut in curve.cuts if start < cut < end), end] if interval.get("proved", True) else []
-        for scores in map(curve.scores, places):
-            size, own = max(map(abs, scores)), scores.pop(interval["class"])
-            if own - max(scores) < -slack * size or (not slack and own == max(scores)):
-                return False
+        if interval.get("proved", True):
+            ends = (min(Fraction(interval[side]), curve.cuts[-1]) for side in ("from", "to"))
+            for ties, rows in enumerate(curve.between(*ends)):
+                if not all(leads(scores, interval["class"], bool(ties)) for scores in rows):
+                    return False
     return True
 
 

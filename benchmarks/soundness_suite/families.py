@@ -499,3 +499,33 @@ def random_convolutional(random: Random) -> Case:
     inputs = width * side * side
     output = builder.linear(builder.add("Flatten", x), normal(random, 3, inputs, fan=inputs), normal(random, 3, fan=50))
     return Case(builder.model(output), about, None, irrational=True)
+
+
+@family
+def random_jumping(random: Random) -> Case:
+    """Sign, Floor, Ceil and Round between layers of few different weights: ties, jumps that coincide, zeros that stay."""
+    about = scene(random, images=3, perturbations=4)
+    builder = Builder(about.shape)
+
+    def numbers(*shape: int) -> np.ndarray:
+        kind = random.integers(0, 4)
+        if kind == 3:
+            return np.float32(random.normal(size=shape)).astype(float)
+        levels = ([-2.0, -1.0, 0.0, 1.0, 2.0], [-1.0, 1.0], [0.125, 0.25, -0.375, 0.5, 0.0])[kind]
+        return random.choice(levels, shape)
+
+    x, inputs = builder.flat, int(np.prod(about.shape))
+    for layer in range(int(random.integers(1, 4))):
+        weight = numbers(6, inputs)
+        if random.random() < 0.3:
+            weight[3:] = weight[:3] * random.choice([-1.0, 1.0, 2.0], (3, 1))
+        before = builder.linear(x, weight, numbers(6) if random.random() < 0.6 else None)
+        kind = random.choice(["Sign", "Sign", "Floor", "Ceil", "Round", "Relu", "Abs"])
+        x = builder.add(str(kind), before)
+        if layer and random.random() < 0.4:
+            x = builder.add("Add", x, before)
+        if random.random() < 0.3:
+            x = builder.clip(x, -1.0, 2.0)
+        inputs = 6
+    classes = int(random.integers(2, 5))
+    return Case(builder.model(builder.linear(x, numbers(classes, 6), numbers(classes))), about, None)

@@ -2,8 +2,9 @@
 
 On each piece of z, a value of the network is a + b z. Here a and b are integers times one common unit, a fraction:
 weights, pixels and kernels are fractions, so nothing is ever rounded. Before an operator that bends, the pieces are cut
-where it does; a cut copies a and b, so numbers grow with the layers but not with the cuts. The ONNX file itself is
-read, by rules of this module alone.
+where it does; a cut copies a and b, so numbers grow with the layers but not with the cuts. Before an operator that
+jumps, every cut becomes a piece of its own, [c, c]: what holds there need not hold on either side. The ONNX file itself
+is read, by rules of this module alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from onnx import numpy_helper
 from .paths import ExactPath
 
 Integers = np.ndarray  # of Python's own, dtype object
+Thresholds = Callable[[int, int], list[Fraction]]  # those that may matter for values from one whole number to another
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,43 @@ class Sweep:
                 flat[0] = int(end / unit)
                 self.values[name] = Pieces(np.where(outside, flat, terms), unit)
         return self.values[name]
+
+    def stepped(self, name: str, thresholds: Thresholds, step: Callable[[Fraction], int]) -> Pieces:
+        """A function that is constant between thresholds."""
+        ends = [end * self.values[name].unit for end in self._extremes(name)]
+        for threshold in thresholds(*map(math.floor, ends)):
+            self.above(name, threshold)
+        self._isolate()
+        value, middles = self.values[name], [(start + end) / 2 for start, end in pairwise(self.cuts)]
+        terms = np.zeros_like(value.terms)
+        for piece, z in enumerate(middles):
+            base, slope = value.terms[:, piece].reshape(2, -1)
+            steps = [step((b + s * z) * value.unit) for b, s in zip(base, slope, strict=True)]
+            terms[0, piece] = np.array(steps, object).reshape(value.shape)
+        return Pieces(terms, Fraction(1))
+
+    def _extremes(self, name: str) -> tuple[Fraction, Fraction]:
+        """The least and the largest of a value's entries anywhere, in its unit."""
+        terms = self.values[name].terms
+        shape = (-1, *(1,) * (terms.ndim - 2))
+        starts, ends = (np.array(cuts, object).reshape(shape) for cuts in (self.cuts[:-1], self.cuts[1:]))
+        both = [terms[0] + terms[1] * z for z in (starts, ends)]
+        return Fraction(min(x.min() for x in both)), Fraction(max(x.max() for x in both))
+
+    def _isolate(self) -> None:
+        """Make each cut a piece of its own. Nothing jumps at a cut that is none yet, so either neighbour's terms do."""
+        cuts, which = [self.cuts[0]], list[int]()
+        for piece, (start, end) in enumerate(pairwise(self.cuts)):
+            if start < end and not (which and cuts[-2] == start):
+                which.append(piece)
+                cuts.append(start)
+            which.append(piece)
+            cuts.append(end)
+        if cuts[-2] < cuts[-1]:
+            which.append(which[-1])
+            cuts.append(cuts[-1])
+        self.cuts = cuts
+        self.values = {name: value.copied(np.array(which)) for name, value in self.values.items()}
 
     def largest(self, name: str, windows: np.ndarray) -> Pieces:
         """The maximum over windows of a flat value's entries, windows (outputs, size) of their places."""
@@ -339,7 +378,27 @@ def concatenated(sweep: Sweep, names: Sequence[str], settings: dict[str, Any]) -
     return Pieces(np.concatenate([p.terms * int(p.unit / unit) for p in parts], settings["axis"] + 2), unit)
 
 
+def at_zero(low: int, high: int) -> list[Fraction]:
+    return [Fraction(0)]
+
+
+def at_whole(low: int, high: int) -> list[Fraction]:
+    return [Fraction(k) for k in range(low, high + 2)]
+
+
+def at_halves(low: int, high: int) -> list[Fraction]:
+    return [k + Fraction(1, 2) for k in range(low, high + 1)]
+
+
+def stepping(thresholds: Thresholds, step: Callable[[Fraction], int]) -> Rule:
+    return lambda sweep, names, settings: sweep.stepped(names[0], thresholds, step)
+
+
 RULES: dict[str, Rule] = {
+    "Sign": stepping(at_zero, lambda v: (v > 0) - (v < 0)),
+    "Floor": stepping(at_whole, math.floor),
+    "Ceil": stepping(at_whole, math.ceil),
+    "Round": stepping(at_halves, round),  # to the even one of two
     "Gemm": gemm,
     "MatMul": gemm,
     "Conv": convolution,
@@ -392,9 +451,25 @@ class Curve:
         self.terms = sweep.scores.terms  # (2, pieces, classes)
 
     def scores(self, z: Fraction) -> list[Fraction]:
-        piece = next(i for i, end in enumerate(self.cuts[1:]) if z <= end)
+        around = [i for i, (start, end) in enumerate(pairwise(self.cuts)) if start <= z <= end]
+        return self._on(min(around, key=lambda i: self.cuts[i + 1] - self.cuts[i]), z)
+
+    def _on(self, piece: int, z: Fraction) -> list[Fraction]:
         base, slope = self.terms[:, piece].tolist()
         return [(b + s * z) * self.unit for b, s in zip(base, slope, strict=True)]
+
+    def between(self, start: Fraction, end: Fraction) -> tuple[list[list[Fraction]], list[list[Fraction]]]:
+        """Scores that decide who wins on all of [start, end]: at strengths, and next to them on either side.
+
+        A class wins on all of it if it leads at the former and nobody leads it at the latter.
+        """
+        places, limits = [self.scores(start), self.scores(end)], list[list[Fraction]]()
+        for piece, (low, high) in enumerate(pairwise(self.cuts)):
+            low, high = max(low, start), min(high, end)
+            if low <= high:
+                places.append(self._on(piece, (low + high) / 2))
+                limits += [self._on(piece, low), self._on(piece, high)]
+        return places, limits
 
     def truth(self, label: int) -> Truth:
         rivals = [j for j in range(self.terms.shape[2]) if j != label]
