@@ -503,7 +503,7 @@ def random_convolutional(random: Random) -> Case:
 
 @family
 def random_jumping(random: Random) -> Case:
-    """Sign, Floor, Ceil and Round between layers of few different weights: ties, jumps that coincide, zeros that stay."""
+    """Sign, Floor, Ceil and Round between layers of few different weights: ties, jumps that coincide."""
     about = scene(random, images=3, perturbations=4)
     builder = Builder(about.shape)
 

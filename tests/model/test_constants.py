@@ -329,9 +329,8 @@ def test_a_slice_of_nothing_backwards_is_refused():
     shown = onnxruntime.InferenceSession(used(*nodes, **given).SerializeToString())
     assert shown.run(None, {"x": np.zeros((1, 1, 1, 2), np.float32)})[0].tolist() == [[3.0, 3.0]]
     assert "backwards" in reading(*nodes, **given).refusal
-    of_value = [helper.make_node("Slice", ["f", *weights], ["c"])]
-    late = model([helper.make_node("Flatten", ["x"], ["f"], axis=3), *of_value, helper.make_node("Add", ["f", "c"], ["y"])],
-                 (1, 1, 1, 2), weights)  # fmt: skip
+    flat, cut = helper.make_node("Flatten", ["x"], ["f"], axis=3), helper.make_node("Slice", ["f", *weights], ["c"])
+    late = model([flat, cut, helper.make_node("Add", ["f", "c"], ["y"])], (1, 1, 1, 2), weights)
     assert "backwards" in read(late, "net").refusal
 
 
