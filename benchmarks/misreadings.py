@@ -91,7 +91,7 @@ def judge(name: str, number: int, folder: Path) -> Judged | None:
 def _read(path: Path, model: onnx.ModelProto) -> Network:
     data = model.SerializeToString()
     path.write_bytes(data)
-    return loading._from_onnx(path, data, None, None)
+    return loading._network(path, data, None, None)
 
 
 def _outputs(network: Network, given: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -103,7 +103,7 @@ def _inputs(network: Network, picture: NDArray[np.float64]) -> NDArray[np.float3
     """The pictures along the blur, many, and the inputs of the comparison at load, but for pixels in 0..255."""
     (query,) = sp.perturbed(network, [sp.Image("x", torch.from_numpy(picture), 0)], BLUR)
     (obligation,) = query.obligations
-    return np.concatenate([obligation.inputs.given(places(obligation, FINE)), loading._inputs(network.graph)[:3]])
+    return np.concatenate([obligation.inputs.given(places(obligation, FINE)), loading._inputs(network.input_shape)[:3]])
 
 
 def _judged(network: Network, picture: NDArray[np.float64]) -> str:

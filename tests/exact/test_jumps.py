@@ -217,7 +217,7 @@ def test_what_is_not_finished_is_not_claimed(monkeypatch):
 def test_exact_arithmetic_knows_every_jump(seed):
     """Its least lead is below the truth everywhere; on a point, it is the truth."""
     graph, path = binarised(seed)
-    network = RationalNetwork(replace(graph, is_exact=True))
+    network = RationalNetwork(graph)
     assert network.is_possible
     line, places = (exact(path.slopes[0]), exact(path.base)), exact_pieces(graph, path, Fraction(END))
     found = network.least_lead(line, (0.0, END), 0, [1, 2])

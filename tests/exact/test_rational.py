@@ -26,7 +26,7 @@ def line_of(graph: Graph, seed: int) -> Path:
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
 def test_the_least_lead_is_the_least_of_all_evaluations(seed):
-    graph = replace(badly_scaled(seed), is_exact=True)
+    graph = badly_scaled(seed)
     path = line_of(graph, seed)
     network = RationalNetwork(graph)
     assert network.is_possible
@@ -48,7 +48,7 @@ def test_a_spike_between_neighbouring_numbers():
     made.linear(np.array([[steep, -steep * third]] * 3), np.array([-1.0, -2.0, -3.0]))
     made.add(Relu())
     made.linear(np.array([[0.0, 0.0, 0.0], [3.0, -6.0, 3.0]]), np.array([1.0, 0.0]))
-    network = RationalNetwork(replace(made.graph, is_exact=True))
+    network = RationalNetwork(made.graph)
     line = [Fraction(1), Fraction(0)], [Fraction(0), Fraction(1)]  # z, and 1
     found = network.least_lead(line, (0.0, 1.0), 0, [1])
     assert found.lead == -2
@@ -57,13 +57,12 @@ def test_a_spike_between_neighbouring_numbers():
 
 def test_what_was_rounded_is_not_called_exact():
     graph = badly_scaled(0)
-    assert not RationalNetwork(graph).is_possible
     first = replace(graph.nodes[0], operator=replace(graph.nodes[0].operator, roundings=1))
-    assert not RationalNetwork(replace(graph, nodes=(first, *graph.nodes[1:]), is_exact=True)).is_possible
+    assert not RationalNetwork(replace(graph, nodes=(first, *graph.nodes[1:]))).is_possible
 
 
 def test_nothing_is_said_when_the_time_is_up():
-    graph = replace(badly_scaled(1), is_exact=True)
+    graph = badly_scaled(1)
     path = line_of(graph, 1)
     line = exact(path.slopes[0]), exact(path.base)
     assert RationalNetwork(graph).least_lead(line, (0.0, 1.0), 0, [1], lambda terms: False) is None
@@ -71,7 +70,7 @@ def test_nothing_is_said_when_the_time_is_up():
 
 @pytest.mark.parametrize("stretch", [(0.5, 0.5), (0.0, 0.0)])
 def test_a_point(stretch):
-    graph = replace(badly_scaled(2), is_exact=True)
+    graph = badly_scaled(2)
     path = line_of(graph, 2)
     found = RationalNetwork(graph).least_lead((exact(path.slopes[0]), exact(path.base)), stretch, 0, [1])
     scores = exact_scores(graph, exact_path(path, [Fraction(stretch[0])]))
@@ -85,6 +84,6 @@ def test_means_over_windows_of_many_sizes_are_exact():
     divisor = sum(view for view in window.shifted(window.padded(ones[0], 0.0), (23, 22)))[0]
     made = Stack(1, 23, 22, 1)
     made.add(AveragePool(window, divisor))
-    (rows,) = RationalNetwork(replace(made.graph, is_exact=True))._rows.values()
+    (rows,) = RationalNetwork(made.graph)._rows.values()
     for row, size in zip(rows.terms, divisor.flatten().tolist(), strict=True):
         assert {Fraction(weight, rows.scale) for _, weight in row} == {Fraction(1, int(size))}

@@ -16,8 +16,8 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import NetworkMismatchError
 from shakeproof.model import SHARE, Comparison, comparison, onnx_reader, telling
-from shakeproof.model.onnx_constants import Attributes
 from shakeproof.model.onnx_rules import OPERATORS
+from shakeproof.model.operands import Attributes
 from shakeproof.model.runtimes import evaluator
 
 random = np.random.default_rng(0)

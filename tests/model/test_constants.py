@@ -18,8 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import shakeproof as sp
 from shakeproof.errors import UnsupportedNetworkError
 from shakeproof.model import onnx_constants
-from shakeproof.model.onnx_reader import read
-from shakeproof.model.reading import FOLD, Reading
+from shakeproof.model.onnx_reader import FOLD, Reading, read
 from shakeproof.operators import Linear, Scale
 
 THIRD, TENTH = np.float64([1 / 3]), np.float64([0.1])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shakeproof.model.build import Unsupported, _check_size
+from shakeproof.model.builder import Unsupported, _check_size
 from shakeproof.operators import Conv, Linear, SlidingWindow, Unrolled
 from shakeproof.operators import active as products
 from shakeproof.operators import affine as matrices

@@ -108,7 +108,7 @@ class RationalNetwork:
     @cached_property
     def is_possible(self) -> bool:
         """Whether it is small, made of operators that are known here, and nothing in it was ever rounded."""
-        if not self.graph.is_exact or sum(self._terms) > MOST_TERMS:
+        if sum(self._terms) > MOST_TERMS:
             return False
         affine = [node for node in self.graph.nodes if isinstance(node.operator, Affine)]
         if any(self.graph.shape(i).numel() * n.shape.numel() > MOST_ENTRIES for n in affine for i in n.inputs):

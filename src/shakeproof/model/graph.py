@@ -43,9 +43,8 @@ class Graph:
     """Nodes in an order in which they can run; the last one makes the class scores, (rows, classes).
 
     In the arithmetic that is meant, any operation is off by a share `unit` of its result at most, and by `tiny`; both
-    are at least those of float64, in which it is run here. Sums of terms up to `largest` do not overflow. `is_exact`:
-    no constant was computed from others, so that all that is not noted as rounded is the file's. `computed` names what
-    has constants that a runtime computes itself: its float32 makes others of them.
+    are at least those of float64, in which it is run here. Sums of terms up to `largest` do not overflow. `computed`
+    names what has constants that a runtime computes itself: its float32 makes others of them.
     """
 
     input_shape: torch.Size
@@ -53,7 +52,6 @@ class Graph:
     unit: float = UNIT
     tiny: float = TINY
     largest: float = float("inf")
-    is_exact: bool = False
     computed: tuple[str, ...] = ()
 
     def run(self, x: Tensor) -> Tensor:

@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.errors import (
-    InputError,
-    NetworkMismatchError,
-    Refusal,
-    ShakeproofError,
-    UnsupportedNetworkError,
-    strictly,
-)
+from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.files import write_whole
 from shakeproof.model.comparison import SHARE
-from shakeproof.model.graph import Graph
-from shakeproof.model.model_file import ENDINGS, stored, unpacked
+from shakeproof.model.model_file import OpenedModel, explained, open_model, stored
 from shakeproof.model.network import Deployed, Network
-from shakeproof.model.reading import Reading
-from shakeproof.model.runtimes import NoKernelError, Reference, first_line, onnx_runtime, reference_runtime
+from shakeproof.model.onnx_model import RUNNABLE, image_input
+from shakeproof.model.onnx_reader import Reading
+from shakeproof.model.onnx_reader import read as read_graph
+from shakeproof.model.runtimes import NoKernelError, Reference, onnx_runtime, reference_runtime
 from shakeproof.model.torch_export import Export, exported
 from shakeproof.question import (
     ClassNames,
-    Image,
     Preprocessing,
-    RawImage,
-    Source,
-    Specification,
-    Subfolder,
     image_layout,
     names_in_metadata,
     read_class_names,
     read_preprocessing,
-    sources,
 )
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # Of the inputs of the comparison, these are of the size of numbers in [0, 1]; one more is of pixels in 0..255.
 NATURAL = 3
 Shape = tuple[int, int, int]
-T = TypeVar("T")
 AnyNetwork = TypeVar("AnyNetwork", bound=Deployed)
 NO_KERNELS = "onnxruntime does not run this network in float64: it is compared with ONNX's reference implementation"
 TELLS_NOTHING = (
@@ -93,24 +74,18 @@ def load(
         raise InputError(f"{source}: is a file already; save is for torch modules", option="save")
     else:
         path, on_disk = Path(source), stored(Path(source))
-    network = _from_onnx(path, on_disk, output_name, image_shape or picture)
-    flat = network.layout is None or network.layout.note is not None
-    if image_shape is None and picture is not None and flat and prod(picture) == network.graph.input_shape.numel():
+    network = _network(path, on_disk, output_name, image_shape or picture)
+    is_open = network.layout is None or network.layout.note is not None
+    if image_shape is None and picture is not None and is_open and prod(picture) == prod(network.input_shape):
         image_shape = picture
     if image_shape is not None:
         network = network.with_image_shape(image_shape)
     network = _compared(network)
     if module is not None:
-        network = _like_the_module(network, module)
+        network = _compared_with_module(network, module)
     if save is not None:
         write_whole({Path(save): on_disk})
     return _prepared(network, mean, std, preprocess, classes)
-
-
-def _class_names(given: ClassNames | Sequence[str] | str | Path) -> ClassNames:
-    if isinstance(given, (str, Path)):
-        return read_class_names(given)
-    return given if isinstance(given, ClassNames) else ClassNames.of(given)
 
 
 def load_deployed(
@@ -142,177 +117,100 @@ def _prepared(
     preprocess: Preprocessing | str | Path | None,
     classes: ClassNames | Sequence[str] | str | Path | None,
 ) -> AnyNetwork:
-    """With its normalisation, what pictures go through before it, and its classes' names, as far as they were given."""
+    """The network with its normalisation, its preprocessing and its classes' names, as far as they are known."""
     if mean is not None or std is not None:
         network = network.normalised(mean or [0.0], std or [1.0])
     if preprocess is not None:
-        said = preprocess if isinstance(preprocess, Preprocessing) else read_preprocessing(preprocess)
-        network = network.preprocessed(said)
-    return network if classes is None else network.named(_class_names(classes))
-
-
-def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, picture: Shape | None) -> Deployed:
-    from shakeproof.model import onnx_model
-
-    model = _opened(path, stored(path), output_name)
-    given = onnx_model.image_input(model.proto, str(path), image_shape or picture, onnx_model.RUNNABLE)
-    runtime = onnx_runtime(model.data, str(path))
-    inputs = torch.rand(4, *given.shape, generator=torch.Generator().manual_seed(0)).numpy()
-    mixes = runtime.in_batches and runtime.mixes(inputs)
-    scores = runtime.one_by_one(inputs[:1])
-    names = _own_names(model.proto)
-    return Deployed(
-        name=str(path),
-        runtime=replace(runtime, in_batches=runtime.in_batches and not mixes),
-        data=model.data,
-        input_shape=tuple(given.shape),
-        output_shape=scores.shape[1:],
-        layout=image_layout(given.shape, image_shape),
-        identity=model.identity,
-        mixes_batches=mixes,
-        remarks=(*model.notes, *filter(None, [given.note])),
-        output_name=output_name,
-        class_names=names if len(names) == scores.shape[1] else ClassNames(),
-    )
+        known = preprocess if isinstance(preprocess, Preprocessing) else read_preprocessing(preprocess)
+        network = network.preprocessed(known)
+    if classes is None:
+        return network
+    if isinstance(classes, (str, Path)):
+        return network.named(read_class_names(classes))
+    return network.named(classes if isinstance(classes, ClassNames) else ClassNames.of(classes))
 
 
 def read(path: Path, output_name: str | None = None, picture: Shape | None = None) -> Reading:
     """What the reader makes of a model file; nothing is compared."""
-    return _read_onnx(path, stored(path), output_name, picture)[1]
+    model = open_model(path, stored(path), output_name)
+    with explained(path):
+        reading = read_graph(model.proto, str(path), picture)
+    return replace(reading, notes=(*model.notes, *reading.notes))
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """A model and its bytes as onnxruntime takes them, the digest of what lies on disk and of which output is meant,
-    and what should be said of that.
-    """
-
-    proto: onnx.ModelProto
-    data: bytes
-    identity: str
-    notes: tuple[str, ...]
-    ranks_only: bool
-
-
-def _read_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> tuple[_Stored, Reading]:
-    from shakeproof.model import onnx_reader
-
-    model = _opened(path, on_disk, output_name)
-    reading = _understood(path, lambda: onnx_reader.read(model.proto, str(path), picture))
-    return model, replace(
-        reading, notes=(*model.notes, *reading.notes), class_names=_own_names(model.proto), ranks_only=model.ranks_only
-    )
-
-
-def onnx_operators() -> list[str]:
-    """The names of the ONNX operators that can be read."""
-    from shakeproof.model.onnx_rules import OPERATORS
-
-    return sorted(OPERATORS)
-
-
-def _own_names(model: onnx.ModelProto) -> ClassNames:
-    return names_in_metadata({entry.key: entry.value for entry in model.metadata_props})
-
-
-def _opened(path: Path, on_disk: bytes, output_name: str | None) -> _Stored:
-    """A model file of which the bytes were read: complete, with its class scores as the only output."""
-    import onnx
-
-    from shakeproof.model import onnx_model
-    from shakeproof.model.model_file import with_external_data
-
-    def opened() -> _Stored:
-        data = unpacked(on_disk)
-        model = onnx.load_from_string(data)
-        if not model.graph.node:
-            raise ValueError("it holds no operators")
-        external = with_external_data(model, path.parent)
-        parts = [on_disk, *external.values()]
-        onnx_model.check_complete(model, str(path))
-        scores = onnx_model.scores(model, str(path), output_name)
-        if scores.value != model.graph.output[0].name:
-            parts.append(scores.value.encode())
-        if [scores.value] != [output.name for output in model.graph.output]:
-            model, data = onnx_model.with_output(model, scores.value), b""
-        if external or not data:
-            data = model.SerializeToString()
-        return _Stored(model, data, _digest(parts), (scores.note,) if scores.note else (), scores.ranks_only)
-
-    return _understood(path, opened)
-
-
-def _understood(path: Path, read: Callable[[], T]) -> T:
-    """What reading a model gives; one sentence about the file where that fails."""
-    import onnx
-    from google.protobuf.message import DecodeError, EncodeError
-
-    try:
-        return read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
-    except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
-        said = ENDINGS.get(path.suffix.lower())
-        if said is not None:
-            raise InputError(f"{path}: is {said[0]}; {said[1]}") from error
-        why = "it is damaged, or something else" if isinstance(error, DecodeError) else first_line(error)
-        raise InputError(f"{path}: not a complete ONNX model ({why})") from error
-
-
-def model_files(path: Path) -> list[Path]:
-    """A model's file, and those beside it that hold some of its weights."""
-    import onnx
-
-    from shakeproof.model.model_file import external_files
-
-    model = _understood(path, lambda: onnx.load_from_string(unpacked(stored(path))))
-    return [path, *(path.parent / name for name in external_files(model))]
-
-
-def _from_onnx(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> Network:
-    stored_model, reading = _read_onnx(path, on_disk, output_name, picture)
-    graph = _analysable(reading, str(path))
+def _network(path: Path, on_disk: bytes, output_name: str | None, picture: Shape | None) -> Network:
+    """A model's graph and its runtime; they are still to be compared."""
+    model = open_model(path, on_disk, output_name)
+    with explained(path):
+        reading = read_graph(model.proto, str(path), picture)
+    graph, notes = reading.graph, (*model.notes, *reading.notes)
+    if graph is None:
+        raise UnsupportedNetworkError(
+            f"{path}: {reading.refusal}; on 8-bit pictures, any model that its runtime loads is run", option="pixels"
+        )
     runtime: Reference
-    mixes, remarks = False, reading.notes
     try:
-        runtime = onnx_runtime(stored_model.data, str(path))
-        mixes = runtime.in_batches and runtime.mixes(_inputs(graph))
-        runtime = replace(runtime, in_batches=False) if mixes else runtime
+        runtime = onnx_runtime(model.data, str(path))
+        mixes = runtime.in_batches and runtime.mixes(_inputs(graph.input_shape))
+        runtime = replace(runtime, in_batches=runtime.in_batches and not mixes)
     except NoKernelError:
         if not reading.is_double:
             raise
-        runtime, remarks = reference_runtime(stored_model.data), (*remarks, NO_KERNELS)
+        runtime, mixes, notes = reference_runtime(model.data), False, (*notes, NO_KERNELS)
     return Network(
         name=str(path),
         runtime=runtime,
-        data=stored_model.data,
+        data=model.data,
         input_shape=tuple(graph.input_shape),
         output_shape=reading.output_shape,
         layout=image_layout(graph.input_shape),
-        identity=stored_model.identity,
+        identity=model.identity,
         mixes_batches=mixes,
-        remarks=remarks,
+        remarks=notes,
         output_name=output_name,
-        class_names=reading.class_names if len(reading.class_names) == graph.classes else ClassNames(),
+        class_names=_class_names(model, graph.classes),
         graph=graph,
         operators=reading.operators,
         dropped=reading.dropped,
-        ranks_only=reading.ranks_only,
+        ranks_only=model.ranks_only,
     )
 
 
-def _analysable(reading: Reading, name: str) -> Graph:
-    """The graph that was read; an error that lists every operator that stands in the way."""
-    if reading.graph is None:
-        raise UnsupportedNetworkError(
-            f"{name}: {reading.refusal}; on 8-bit pictures, any model that its runtime loads is run", option="pixels"
-        )
-    return reading.graph
+def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, picture: Shape | None) -> Deployed:
+    """A model that is only run, with its runtime."""
+    model = open_model(path, stored(path), output_name)
+    image = image_input(model.proto, str(path), image_shape or picture, RUNNABLE)
+    runtime = onnx_runtime(model.data, str(path))
+    inputs = torch.rand(4, *image.shape, generator=torch.Generator().manual_seed(0)).numpy()
+    mixes = runtime.in_batches and runtime.mixes(inputs)
+    scores = runtime.one_by_one(inputs[:1])
+    return Deployed(
+        name=str(path),
+        runtime=replace(runtime, in_batches=runtime.in_batches and not mixes),
+        data=model.data,
+        input_shape=tuple(image.shape),
+        output_shape=scores.shape[1:],
+        layout=image_layout(image.shape, image_shape),
+        identity=model.identity,
+        mixes_batches=mixes,
+        remarks=(*model.notes, *filter(None, [image.note])),
+        output_name=output_name,
+        class_names=_class_names(model, scores.shape[1]),
+    )
+
+
+def _class_names(model: OpenedModel, classes: int) -> ClassNames:
+    """What the model's metadata call its classes, if they name each of them."""
+    names = names_in_metadata({entry.key: entry.value for entry in model.proto.metadata_props})
+    return names if len(names) == classes else ClassNames()
+
+
+# -- the comparison: a network that was misread is refused ------------------------------------------------------------
 
 
 def _compared(network: Network) -> Network:
     """The network, with a note if its comparison with the runtime could not have failed; refused where it does."""
-    inputs = _inputs(network.graph)
+    inputs = _inputs(network.input_shape)
     ours, theirs = network.scores(torch.from_numpy(inputs).double()), network.reference(inputs)
     if theirs.shape != tuple(ours.shape):
         raise NetworkMismatchError(
@@ -336,9 +234,9 @@ def _compared(network: Network) -> Network:
     return replace(network, remarks=(*network.remarks, TELLS_NOTHING.format(noise, apart)))
 
 
-def _like_the_module(network: Network, module: Export) -> Network:
+def _compared_with_module(network: Network, module: Export) -> Network:
     """The network; refused where the module that it was exported from gives something else."""
-    inputs = _inputs(network.graph)
+    inputs = _inputs(network.input_shape)
     ours, theirs = network.scores(torch.from_numpy(inputs).double()), module.scores(inputs)
     told = np.isfinite(theirs).all(1) & torch.isfinite(ours).all(1).numpy()
     shares = network.beside(ours, theirs, inputs)[0][told]
@@ -350,149 +248,13 @@ def _like_the_module(network: Network, module: Export) -> Network:
     return replace(network, remarks=(*filter(None, [module.note]), *network.remarks))
 
 
-def _inputs(graph: Graph) -> NDArray[np.float32]:
+def _inputs(input_shape: Sequence[int]) -> NDArray[np.float32]:
     """The inputs of the comparison: pixels in [0, 1], normalised ones, none, and pixels in 0..255.
 
     Many networks are for the last, and nearly constant on the others.
     """
     generator = torch.Generator().manual_seed(0)
-    shape = (1, *graph.input_shape)
+    shape = (1, *input_shape)
     rand, randn = (partial(make, generator=generator, dtype=torch.float32) for make in (torch.rand, torch.randn))
     inputs = [rand(shape), randn(shape), torch.zeros(shape, dtype=torch.float32), 255 * rand(shape)]
     return torch.cat(inputs).numpy()
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    """The SHA-256 of one part as it is; of several, that of their digests, so that their borders count."""
-    given = list(parts)
-    if len(given) == 1:
-        return hashlib.sha256(given[0]).hexdigest()
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in given)).hexdigest()
-
-
-# -- the images that a network is asked about: each explains what the other leaves open -------------------------------
-
-# So many names are listed in a note.
-LISTED = 8
-
-
-def pictures_for(
-    model: str,
-    images: Sequence[Source],
-    preprocessing: Preprocessing,
-    names: ClassNames | None = None,
-    *,
-    image_shape: tuple[int, int, int] | None = None,
-    output_name: str | None = None,
-    deployed: bool = False,
-) -> tuple[Deployed, Iterator[Image | Refusal]]:
-    """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
-    first image's, and a flat one is explained by the first image that can. `deployed`: only the runtime is wanted.
-    """
-    raw = _raw_images(images)
-    first = next(raw)
-    size = None if isinstance(first, Refusal) else first.own_shape(preprocessing)
-    loaded: Callable[..., Deployed] = load_deployed if deployed else load
-    network = loaded(model, image_shape=image_shape, output_name=output_name, picture=size, classes=names)
-    raw = chain([first], raw)
-    if image_shape is None and (network.layout is None or network.layout.note is not None):
-        network, raw = _explained(network, raw, preprocessing)
-    if not network.class_names:
-        network = network.named(subfolder_names(images, network.classes))
-    network = network.preprocessed(preprocessing)
-    network.picture()
-    return network, (_fitted(network, own, source) for own, source in zip(raw, images, strict=True))
-
-
-def _raw_images(images: Iterable[Source]) -> Iterator[RawImage | Refusal]:
-    """What sources hold, each read when its turn comes."""
-    for source in images:
-        try:
-            yield source.read()
-        except InputError as error:
-            yield Refusal(source.name, error)
-
-
-def _explained(
-    network: Deployed, raw: Iterator[RawImage | Refusal], preprocessing: Preprocessing
-) -> tuple[Deployed, Iterator[RawImage | Refusal]]:
-    """The network with its flat input read as a picture, and the images again."""
-    seen: list[RawImage | Refusal] = []
-    own = None
-    while own is None and (more := next(raw, None)) is not None:
-        seen.append(more)
-        own = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
-    if own is None and all(isinstance(image, Refusal) for image in seen):
-        list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
-    if own is not None and prod(own) == prod(network.input_shape):
-        network = network.with_image_shape(own)
-    return network, chain(seen, raw)
-
-
-def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
-    if isinstance(raw, Refusal):
-        return raw
-    said = raw.array.directives if isinstance(raw.array, Specification) else {}
-    try:
-        if network.normalisation is None and ("mean" in said or "std" in said):
-            given = " and ".join(f"{key} {said[key]}" for key in ("mean", "std") if key in said)
-            raise InputError(
-                f"{raw.name}: holds the image before it is normalised; give the network {given}", option="mean"
-            )
-        return labelled(raw, source.subfolder, network).fitted(network.picture(), network.preprocessing)
-    except InputError as error:
-        return Refusal(raw.name, error)
-
-
-def read_images(network: Deployed, *words: str, array: str | None = None, labels: str | None = None) -> Iterator[Image]:
-    """The pictures that words stand for (see `sources`), preprocessed for a network, one after another."""
-    for source in sources(words, array, labels):
-        raw = labelled(source.read(), source.subfolder, network)
-        yield raw.fitted(network.picture(), network.preprocessing)
-
-
-def labelled(raw: RawImage, place: Subfolder | None, network: Deployed) -> RawImage:
-    """An image with the label that its place says, if it has one."""
-    if place is None:
-        return raw
-    label, note = subfolder_label(place, network.class_names, network.classes)
-    return replace(raw, label=label, notes=(*raw.notes, note))
-
-
-@cache
-def subfolder_label(place: Subfolder, names: ClassNames, classes: int) -> tuple[int, str]:
-    """The class that a subfolder stands for, and what its user should know of how that was found.
-
-    By its name, if all go by names of classes; by its number, if all are numbers; else by its place in the order of the
-    alphabet, as torchvision's ImageFolder counts them.
-    """
-    found = {name: names.find(name) for name in place.siblings}
-    unknown = [name for name, number in found.items() if number is None]
-    number = found[place.name]
-    if number is not None and not unknown:
-        return number, f"{place.folder}: labels are the classes that subfolders are named after"
-    if len(unknown) < len(found):
-        raise InputError(f"{place.folder}: no class is called {', '.join(unknown[:LISTED])}, as subfolders are")
-    if all(name.isdecimal() for name in place.siblings):
-        if (last := max(map(int, place.siblings))) >= classes:  # the others may be counted from 1 as well
-            raise InputError(
-                f"{place.folder}: subfolders are numbered up to {last}, the network's classes from 0 to {classes - 1};"
-                " name them by the classes' numbers, or their names"
-            )
-        return int(place.name), f"{place.folder}: labels are the numbers that subfolders are named by"
-    if len(place.siblings) > classes:
-        raise InputError(f"{place.folder}: has {len(place.siblings)} subfolders, the network {classes} classes")
-    listed = ", ".join(f"{n} {name}" for n, name in enumerate(place.siblings[:LISTED]))
-    more = ", ..." if len(place.siblings) > LISTED else ""
-    fewer = f"; the network has {classes} classes: to mean others, name them by number" * (len(found) < classes)
-    return place.siblings.index(place.name), (
-        f"{place.folder}: labels are the places of subfolders in the alphabet ({listed}{more}){fewer}"
-    )
-
-
-def subfolder_names(images: Iterable[Source], classes: int) -> ClassNames:
-    """What classes are called if one folder has a subfolder for each, and these are no numbers."""
-    found = {source.subfolder.siblings for source in images if source.subfolder is not None}
-    if len(found) == 1 and len(names := found.pop()) == classes and not all(name.isdecimal() for name in names):
-        return ClassNames.of(names)
-    return ClassNames()

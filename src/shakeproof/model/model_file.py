@@ -1,20 +1,25 @@
-"""Model files before they are read: their bytes, and what they are if they are no model."""
+"""Model files: their bytes, the model that these hold with all its weights, and what they are if they are no model."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import onnx
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto
 
 from shakeproof.errors import InputError
+from shakeproof.model.onnx_model import check_complete, scores, with_output
+from shakeproof.model.runtimes import first_line
 
 # What a packed file may unpack to. (A protobuf message ends at 2 GiB; a few bytes can be made to unpack to any number.)
 MOST_UNPACKED = 2**30
@@ -66,6 +71,74 @@ SPECIAL = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A complete model with its class scores as the only output, and its bytes as onnxruntime takes them.
+
+    `identity` is a digest of what lies on disk, and of which output is meant if not the first. `notes` say which output
+    was chosen. `ranks_only`: the output that is meant has other values than the scores, in the same order.
+    """
+
+    proto: onnx.ModelProto
+    data: bytes
+    identity: str
+    notes: tuple[str, ...]
+    ranks_only: bool
+
+
+def open_model(path: Path, on_disk: bytes, output_name: str | None) -> OpenedModel:
+    """The model in a file of which the bytes were read; weights may lie in files beside it."""
+    with explained(path):
+        data = unpacked(on_disk)
+        model = onnx.load_from_string(data)
+        if not model.graph.node:
+            raise ValueError("it holds no operators")
+        external = with_external_data(model, path.parent)
+        check_complete(model, str(path))
+        chosen = scores(model, str(path), output_name)
+        parts = [on_disk, *external.values()]
+        if chosen.value != model.graph.output[0].name:
+            parts.append(chosen.value.encode())
+        is_changed = bool(external)
+        if [chosen.value] != [output.name for output in model.graph.output]:
+            model, is_changed = with_output(model, chosen.value), True
+        if is_changed:
+            data = model.SerializeToString()
+    return OpenedModel(model, data, _digest(parts), (chosen.note,) if chosen.note else (), chosen.ranks_only)
+
+
+def model_files(path: Path) -> list[Path]:
+    """A model's file, and those beside it that hold some of its weights."""
+    with explained(path):
+        model = onnx.load_from_string(unpacked(stored(path)))
+        return [path, *(path.parent / name for name in external_files(model))]
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what goes wrong while a model is read into one sentence about its file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the network ({error.strerror or error})") from error
+    except (DecodeError, EncodeError, ValueError, onnx.checker.ValidationError) as error:
+        known_ending = ENDINGS.get(path.suffix.lower())
+        if known_ending is not None:
+            raise InputError(f"{path}: is {known_ending[0]}; {known_ending[1]}") from error
+        why = "it is damaged, or something else" if isinstance(error, DecodeError) else first_line(error)
+        raise InputError(f"{path}: not a complete ONNX model ({why})") from error
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    """The SHA-256 of one part as it is; of several, that of their digests, so that their borders count."""
+    if len(parts) == 1:
+        return hashlib.sha256(parts[0]).hexdigest()
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
 
 
 def stored(path: Path) -> bytes:

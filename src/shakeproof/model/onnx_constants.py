@@ -13,26 +13,20 @@ The checker has the same rule, but keeps no rounded constants (checker/constants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import torch
-from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
-from torch import Tensor
 
-from shakeproof.model.build import LARGEST_VALUE, Builder, Unsupported, Value
-from shakeproof.model.compose import Operand
-from shakeproof.model.reading import ROUNDED
+from shakeproof.model.builder import LARGEST_VALUE, Array, Unsupported
+from shakeproof.model.onnx_model import FLOATS, SIXTEEN_BITS
 
-Array = NDArray[Any]
-# Types that values may be turned into: others round them.
-FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
-SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Reasons that hold this say that somebody else has to compute constants.
+ROUNDED = "float64 would have to round a constant that the file computes"
 # Constants with so few entries may be the sizes of others.
 FEW_ENTRIES = 64
 # Products and quotients of numbers between these neither overflow nor lose digits by underflow.
@@ -50,40 +44,53 @@ MOVES = frozenset(
 # The result depends on which number is larger, or on a number's whole part.
 CHOICES = frozenset(
     (
-        *(
-            "And",
-            "Ceil",
-            "Clip",
-            "Equal",
-            "Floor",
-            "Greater",
-            "GreaterOrEqual",
-            "IsInf",
-            "IsNaN",
-            "Less",
-            "LessOrEqual",
-        ),
-        *("Max", "Min", "Not", "Or", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Xor"),
+        *("And", "Ceil", "Clip", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less"),
+        *("LessOrEqual", "Max", "Min", "Not", "Or", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "Xor"),
     )
 )
 
 
-class Folded(NamedTuple):
-    """What a node makes of constants, floats in float64.
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A constant of the file, or one that the file computes; floats in float64.
 
     `roundings` counts how often a float was rounded on its way from the file, or is None if it is one of the file's.
+    `is_half`: it is stated in 16 bits.
     """
+
+    array: Array
+    roundings: int | None = None
+    is_half: bool = False
+
+
+class Folded(NamedTuple):
+    """What a node makes of constants, and their `roundings` as above."""
 
     arrays: list[Array]
     roundings: int | None
 
 
-def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], given: Sequence[int | None], opset: int) -> Folded:
-    """A node that reads constants only, each with its `roundings` as above."""
+def folded(node: onnx.NodeProto, inputs: Sequence[Constant | None], opset: int) -> list[Constant]:
+    """What a node gives that reads constants only.
+
+    Weights of 16 bits may be moved and widened, all of which is exact. Whatever is computed from them rounds.
+    """
+    is_half = node.op_type != "Cast" and any(constant is not None and constant.is_half for constant in inputs)
+    if is_half and node.op_type not in MOVES:
+        raise Unsupported("computed in 16 bits, which rounds; export the network in float32")
+    arrays = [None if constant is None else constant.array for constant in inputs]
+    result = _evaluated(node, arrays, [None if constant is None else constant.roundings for constant in inputs], opset)
+    is_half = is_half or any(array.dtype.name in ("float16", "bfloat16") for array in result.arrays)
+    return [Constant(widened(array), result.roundings, is_half) for array in result.arrays]
+
+
+def _evaluated(
+    node: onnx.NodeProto, inputs: Sequence[Array | None], roundings: Sequence[int | None], opset: int
+) -> Folded:
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         raise Unsupported("a graph within the graph")
     kind, arrays = node.op_type, [array for array in inputs if array is not None]
-    computed = max((count for count in given if count is not None), default=None)
+    computed = max((count for count in roundings if count is not None), default=None)
     _check_size(node, inputs, opset)
     if kind == "Cast":
         return _cast(arrays[0], _attribute(node, "to", TensorProto.UNDEFINED), computed)
@@ -94,8 +101,8 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], given: Seque
         return Folded(_reduced(node, inputs, opset), None)
     if is_computed(node, arrays):
         with np.errstate(all="ignore"):
-            made, is_exact = ARITHMETIC[kind](node, inputs, opset)
-        return _noted(kind, made, is_exact, [count or 0 for count in given], arrays)
+            result, is_exact = ARITHMETIC[kind](node, inputs, opset)
+        return _counted(kind, result, is_exact, [count or 0 for count in roundings], arrays)
     if kind == "Range" and is_whole:
         return Folded(reference(node, inputs, opset), None)
     if kind not in MOVES | CHOICES or _attribute(node, "reduction", b"none") != b"none":
@@ -106,21 +113,21 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], given: Seque
     return Folded(moved, computed if any(array.dtype.kind == "f" for array in moved) else None)
 
 
-def is_computed(node: onnx.NodeProto, arrays: Sequence[Array | None]) -> bool:
+def is_computed(node: onnx.NodeProto, arrays: Sequence[Array]) -> bool:
     """Whether runtimes calculate with floats here, each in its own precision."""
-    return node.op_type in ARITHMETIC and any(array is not None and array.dtype.kind == "f" for array in arrays)
+    return node.op_type in ARITHMETIC and any(array.dtype.kind == "f" for array in arrays)
 
 
-def _noted(kind: str, made: Array, is_exact: Array, given: Sequence[int], arrays: Sequence[Array]) -> Folded:
-    """The count of roundings; an error where a relative count says nothing."""
-    if bool(np.isnan(made).any()):
+def _counted(kind: str, result: Array, is_exact: Array, roundings: Sequence[int], arrays: Sequence[Array]) -> Folded:
+    """The result with its count of roundings; an error where a relative count says nothing."""
+    if bool(np.isnan(result).any()):
         raise Unsupported("makes a constant that is no number")
-    if not any(given) and bool(is_exact.all()):
-        return Folded([made], 0)
-    sizes = [np.abs(array[array != 0]) for array in (made, *arrays) if array.dtype.kind == "f"]
+    if not any(roundings) and bool(is_exact.all()):
+        return Folded([result], 0)
+    sizes = [np.abs(array[array != 0]) for array in (result, *arrays) if array.dtype.kind == "f"]
     if kind not in RELATIVE or not all(bool(((x > NORMAL[0]) & (x < NORMAL[1])).all()) for x in sizes):
         raise Unsupported(ROUNDED)
-    return Folded([made], sum(given) + 1)
+    return Folded([result], sum(roundings) + 1)
 
 
 # -- floats: the result, and where it is exact ------------------------------------------------------------------------
@@ -406,100 +413,17 @@ def widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 
 
-def is_sixteen_bits(array: Array) -> bool:
-    return array.dtype.name in ("float16", "bfloat16")
-
-
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
-# -- one node ---------------------------------------------------------------------------------------------------------
-
-
-class Attributes(Mapping[str, Any]):
-    """A node's attributes, which remember what a rule has looked at: the others it would silently ignore."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
-        self._read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        self._read.add(name)
-        return self._given[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-    @property
-    def unread(self) -> frozenset[str]:
-        return frozenset(self._given) - self._read
-
-
-@dataclass(frozen=True)
-class Call:
-    """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs.
-
-    Its constants were rounded so many times, at most, while they were computed.
-    """
-
-    builder: Builder
-    opset: int
-    inputs: tuple[Value | Array | None, ...]
-    attributes: Attributes
-    outputs: int
-    roundings: int = 0
-
-    def value(self, index: int = 0) -> Value:
-        given = self._input(index)
-        if not isinstance(given, Value):
-            raise Unsupported(f"input {index} is a constant")
-        return given
-
-    def constant(self, index: int) -> Array:
-        given = self._input(index)
-        if not isinstance(given, np.ndarray):
-            raise Unsupported(f"input {index} is computed by the network; only a constant is supported there")
-        return given
-
-    def operand(self, index: int) -> Operand:
-        """An input that may be either."""
-        given = self._input(index)
-        return given if isinstance(given, Value) else tensor(self.constant(index))
-
-    def operands(self) -> list[Operand]:
-        return [self.operand(index) for index in range(len(self.inputs))]
-
-    def optional(self, index: int) -> Array | None:
-        return self.constant(index) if len(self.inputs) > index and self.inputs[index] is not None else None
-
-    def integers(self, name: str, index: int) -> list[int] | None:
-        """A list of integers that older opsets give as an attribute and newer ones as an input."""
-        if name in self.attributes:
-            return [int(i) for i in np.atleast_1d(self.attributes[name])]
-        given = self.optional(index)
-        return None if given is None else [int(i) for i in given.reshape(-1)]
-
-    def number(self, name: str, index: int, default: float) -> float:
-        """A number that older opsets give as an attribute and newer ones as an input."""
-        given = self.attributes.get(name) if name in self.attributes else self.optional(index)
-        return default if given is None else float(np.asarray(given).reshape(()))
-
-    def _input(self, index: int) -> Value | Array:
-        given = self.inputs[index] if index < len(self.inputs) else None
-        if given is None:
-            raise Unsupported(f"input {index} is missing")
-        return given
-
-
-def tensor(array: Array) -> Tensor:
-    """A constant in float64."""
-    return torch.from_numpy(np.array(array, dtype=np.float64))
-
-
-def single(default: float) -> float:
-    """What an attribute is if it is not given: attributes are float32 numbers."""
-    return float(np.float32(default))
+def stated(tensor: TensorProto) -> Constant:
+    """A weight of the file."""
+    try:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype.name.startswith(("float8", "float4")):
+            raise ValueError(f"it has numbers of {array.dtype.name}; export the network in float32")
+        return Constant(widened(array), is_half=tensor.data_type in SIXTEEN_BITS)
+    except (KeyError, TypeError, ValueError, MemoryError) as error:
+        why = f"{tensor.data_type} is no type of ONNX's" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"the weight {tensor.name!r} cannot be read: {why}") from error

@@ -12,14 +12,20 @@ import numpy as np
 import onnx
 import torch
 
-import shakeproof.model.compose as compose
-from shakeproof.model.build import Builder, Pooling, Unsupported, Value
-from shakeproof.model.onnx_constants import FLOATS, NOTHING_BACKWARDS, Array, Call, single, tensor
+from shakeproof.model.builder import LARGEST_VALUE, Array, Pooling, Unsupported, Value
+from shakeproof.model.onnx_constants import NOTHING_BACKWARDS
+from shakeproof.model.onnx_model import FLOATS
+from shakeproof.model.operands import Call, Operand, concat, gather, reshaped
+from shakeproof.operators import CONSTANT_ROUNDINGS
+
+LARGEST_PAD = 10_000
+
+# -- windows ----------------------------------------------------------------------------------------------------------
 
 
 def conv(call: Call) -> Value:
-    x, weight = call.value(), tensor(call.constant(1))
-    bias = call.optional(2)
+    x, weight = call.value(), call.tensor(1)
+    bias = call.tensor(2) if call.has(2) else None
     kernel = list(weight.shape[2:])
     if list(call.attributes.get("kernel_shape", kernel)) != kernel:
         raise Unsupported(f"a kernel_shape other than the weights' {kernel}")
@@ -32,7 +38,7 @@ def conv(call: Call) -> Value:
         lambda picture, pooling: call.builder.conv(
             picture,
             weight if weight.dim() == 4 else weight.unsqueeze(2),
-            None if bias is None else tensor(bias),
+            bias,
             pooling,
             call.attributes.get("group", 1),
         ),
@@ -57,7 +63,7 @@ def average_pool(call: Call) -> Value:
 
 def _padding(call: Call) -> str:
     """How windows are padded: by `pads` (NOTSET), so that the size is kept (SAME_*), or not at all (VALID)."""
-    auto = str(call.attributes.get("auto_pad", b"NOTSET").decode())
+    auto = call.text("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise Unsupported(f"auto_pad={auto}")
     if auto != "NOTSET" and any(call.attributes.get("pads", ())):
@@ -126,36 +132,33 @@ def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensi
     )
 
 
+# -- other sizes ------------------------------------------------------------------------------------------------------
+
+
 def resize(call: Call) -> Value:
     """Along one axis after another; before opset 11 (and when it was called Upsample) it knew one kind of coordinates.
 
     Which entry is nearest, and the weights of those around a place, runtimes work out in float32.
     """
     x, old = call.value(), call.opset < 11
-    mode = call.attributes.get("mode", b"nearest").decode()
-    coordinates = b"asymmetric" if old else call.attributes.get("coordinate_transformation_mode", b"half_pixel")
-    rounding = b"floor" if old else call.attributes.get("nearest_mode", b"round_prefer_floor")
+    mode = call.text("mode", "nearest")
+    coordinates = "asymmetric" if old else call.text("coordinate_transformation_mode", "half_pixel")
+    rounding = "floor" if old else call.text("nearest_mode", "round_prefer_floor")
     bend = Fraction(call.attributes.get("cubic_coeff_a", -0.75))
     weights: dict[str, Weights] = {"linear": linear, "cubic": partial(cubic, bend=bend)}
     if mode not in ("nearest", *weights):
         raise Unsupported(f"mode {mode}")
-    _check_resize(call)
+    stretches = call.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if call.attributes.get("antialias") or call.attributes.get("exclude_outside") or not stretches:
+        raise Unsupported("antialias, exclude_outside or keep_aspect_ratio_policy")
     for axis, wanted, scale in _resized_axes(call):
         call.builder.note_computed()
-        number = np.float32 if mode == "nearest" else Fraction
-        where = places(x.shape[axis], wanted, scale, coordinates.decode(), number)
+        where = places(x.shape[axis], wanted, scale, coordinates, np.float32 if mode == "nearest" else Fraction)
         if mode == "nearest":
-            x = nearest(call.builder, x, axis, where, rounding.decode())
+            x = call.builder.take(x, axis, nearest(where, rounding, x.shape[axis]))
         else:
-            x = interpolated(call.builder, x, axis, where, weights[mode])
+            x = _interpolated(call, x, axis, where, weights[mode])
     return x
-
-
-def _check_resize(call: Call) -> None:
-    """Refuse what is rarely asked for: smoothing while shrinking, keeping a ratio, leaving entries outside out."""
-    policy = call.attributes.get("keep_aspect_ratio_policy", b"stretch").decode()
-    if call.attributes.get("antialias") or call.attributes.get("exclude_outside") or policy != "stretch":
-        raise Unsupported("antialias, exclude_outside or keep_aspect_ratio_policy")
 
 
 def _resized_axes(call: Call) -> Iterator[tuple[int, int, Fraction]]:
@@ -175,8 +178,6 @@ def _resized_axes(call: Call) -> Iterator[tuple[int, int, Fraction]]:
             yield axis, floor(size * scale), scale
 
 
-# -- other sizes ------------------------------------------------------------------------------------------------------
-
 HALF = Fraction(1, 2)
 # By coordinate mode, where output i of an axis lies among its inputs, given both sizes and the scale between them; in
 # steps that are as exact as the kind of number.
@@ -186,7 +187,7 @@ PLACES: dict[str, Callable[[Any, int, int, Any], Any]] = {
     "align_corners": lambda i, size, wanted, scale: i * (size - 1) / (wanted - 1) if wanted > 1 else 0 * i,
     "asymmetric": lambda i, size, wanted, scale: i / scale,
 }
-ROUNDED: dict[str, Callable[[Fraction], int]] = {
+ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
     "round_prefer_floor": lambda place: ceil(place - HALF),
     "round_prefer_ceil": lambda place: floor(place + HALF),
     "floor": floor,
@@ -208,26 +209,25 @@ def places(
     return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in found]
 
 
-def nearest(b: Builder, x: Value, axis: int, where: Sequence[Fraction], rounding: str) -> Value:
-    """Along an axis, the entry nearest to each place."""
-    if rounding not in ROUNDED:
+def nearest(where: Sequence[Fraction], rounding: str, size: int) -> list[int]:
+    """The entry nearest to each place on an axis of so many entries."""
+    if rounding not in ROUNDINGS:
         raise Unsupported(f"the nearest mode {rounding}")
-    size = x.shape[x.axis(axis)]
-    return b.take(x, axis, [min(max(ROUNDED[rounding](place), 0), size - 1) for place in where])
+    return [min(max(ROUNDINGS[rounding](place), 0), size - 1) for place in where]
 
 
-def interpolated(b: Builder, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
+def _interpolated(call: Call, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
     """Along an axis, at each place the weighted sum of the entries around it; the last ones go on beyond the ends.
 
     Weights that float64 rounds are noted as rounded.
     """
-    size = x.shape[x.axis(axis)]
+    size = x.shape[axis]
     shares = [weights(place - floor(place)) for place in where]
     taps = len(shares[0])
     sources = [[min(max(floor(place) + 1 - taps // 2 + t, 0), size - 1) for place in where] for t in range(taps)]
     rounded = any(Fraction(float(share)) != share for row in shares for share in row)
     weight = torch.tensor([[float(row[t]) for row in shares] for t in range(taps)], dtype=torch.float64)
-    return b.resample(x, axis, sources, weight, roundings=int(rounded))
+    return call.builder.resample(x, axis, sources, weight, roundings=int(rounded))
 
 
 def linear(share: Fraction) -> list[Fraction]:
@@ -250,50 +250,57 @@ def cubic(share: Fraction, bend: Fraction = Fraction(-3, 4)) -> list[Fraction]:
 
 
 def batch_norm(call: Call) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias, by channel."""
     if call.attributes.get("training_mode") or call.outputs > 1:  # before opset 14, more outputs meant training
         raise Unsupported("training mode")
     if not call.attributes.get("spatial", 1):
         raise Unsupported("a mean and variance for each pixel")
-    weight, bias, mean, variance = (tensor(call.constant(i)) for i in range(1, 5))
-    epsilon = call.attributes.get("epsilon", single(1e-5))
-    return compose.batch_norm(call.builder, call.value(), weight, bias, mean, variance, epsilon)
+    call.builder.note_computed()
+    x, (weight, bias, mean, variance) = call.value(), (call.tensor(i) for i in range(1, 5))
+    factor = weight / torch.sqrt(variance + call.single("epsilon", 1e-5))
+    moved = mean * factor
+    constants = (factor, bias - moved, bias.abs() + moved.abs())
+    factor, offset, terms = (_by_channel(constant, x) for constant in constants)
+    return call.builder.scale(x, factor, offset, CONSTANT_ROUNDINGS, terms)
 
 
 def layer_norm(call: Call) -> Value:
-    x = call.value()
+    """(x - mean) / sqrt(variance + epsilon), scaled and shifted; mean and variance are over the last axes."""
     _check_stash(call)
+    x = call.value()
     axes = range(x.axis(call.attributes.get("axis", -1)), len(x.shape))
-    bias = call.optional(2)
-    return compose.layer_norm(
-        call.builder,
-        x,
-        axes,
-        call.attributes.get("epsilon", single(1e-5)),
-        tensor(call.constant(1)),
-        0.0 if bias is None else tensor(bias),
-    )
+    even = call.builder.normalise(x, axes, call.single("epsilon", 1e-5))
+    return call.builder.scale(even, call.tensor(1), call.tensor(2) if call.has(2) else 0.0)
 
 
 def group_norm(call: Call) -> Value:
     """Before opset 21, weight and bias were by group."""
     _check_stash(call)
     x, groups = call.value(), call.attributes["num_groups"]
-    weight, bias = (tensor(call.constant(i)) for i in (1, 2))
+    weight, bias = call.tensor(1), call.tensor(2)
     if call.opset < 21:
         weight, bias = (constant.repeat_interleave(x.shape[1] // groups) for constant in (weight, bias))
-    return compose.group_norm(call.builder, x, groups, call.attributes.get("epsilon", single(1e-5)), weight, bias)
+    return _normalised_groups(call, groups, weight, bias)
 
 
 def instance_norm(call: Call) -> Value:
-    x = call.value()
-    weight, bias = (tensor(call.constant(i)) for i in (1, 2))
-    epsilon = call.attributes.get("epsilon", single(1e-5))
-    return compose.group_norm(call.builder, x, x.shape[1], epsilon, weight, bias)
+    return _normalised_groups(call, call.value().shape[1], call.tensor(1), call.tensor(2))
 
 
-def lp_norm(call: Call) -> Value:
-    axis, order = call.attributes.get("axis", -1), call.attributes.get("p", 2)
-    return compose.divided_by_norm(call.builder, call.value(), axis, float(order))
+def _normalised_groups(call: Call, groups: int, weight: torch.Tensor, bias: torch.Tensor) -> Value:
+    """Channels (axis 1) in so many groups, each normalised on its own; weight and bias are by channel."""
+    b, x = call.builder, call.value()
+    channels = x.shape[1]
+    if groups < 1 or channels % groups:
+        raise Unsupported(f"{channels} channels in {groups} groups")
+    grouped = b.reshape(x, (x.shape[0], groups, channels // groups, *x.shape[2:]))
+    normalised = b.normalise(grouped, range(2, len(grouped.shape)), call.single("epsilon", 1e-5))
+    factor, offset = (_by_channel(constant.expand(channels), x) for constant in (weight, bias))
+    return b.scale(b.reshape(normalised, x.shape), factor, offset)
+
+
+def _by_channel(constant: torch.Tensor, x: Value) -> torch.Tensor:
+    return constant.reshape((-1,) + (1,) * (len(x.shape) - 2))
 
 
 def _check_stash(call: Call) -> None:
@@ -352,13 +359,8 @@ def expand(call: Call) -> Value:
     return call.builder.expand(x, np.broadcast_shapes(x.shape, tuple(call.constant(1).tolist())))
 
 
-def concat(call: Call) -> Value:
-    return compose.concat(call.builder, call.operands(), call.attributes["axis"])
-
-
-def gather(call: Call) -> Value:
-    indices = _indices(call)
-    return compose.gather(call.builder, call.value(), call.attributes.get("axis", 0), indices)
+def joined(call: Call) -> Value:
+    return concat(call.builder, call.operands(), call.attributes["axis"])
 
 
 def cut(call: Call) -> Value:
@@ -381,79 +383,151 @@ def cut(call: Call) -> Value:
 
 
 def split(call: Call) -> tuple[Value, ...]:
+    """Parts one after another along an axis, of sizes that are stated or as even as the last one allows."""
     x, axis = call.value(), call.attributes.get("axis", 0)
-    sizes = call.integers("split", 1)
+    sizes, length = call.integers("split", 1), x.shape[x.axis(axis)]
     if call.attributes.get("num_outputs", call.outputs) != call.outputs:
         raise Unsupported("num_outputs other than the number of outputs")
     if sizes is None:
-        length = x.shape[x.axis(axis)]
-        sizes = compose.sections(length, -(-length // call.outputs))
+        size = -(-length // call.outputs)
+        sizes = [min(size, length - start) for start in range(0, length, size)]
     if len(sizes) != call.outputs:
         raise Unsupported(f"{call.outputs} outputs for {len(sizes)} parts")
-    return compose.split(call.builder, x, axis, sizes)
+    if sum(sizes) != length or min(sizes, default=0) < 1:
+        raise Unsupported(f"parts of sizes {sizes} of an axis of length {length}")
+    ends = np.cumsum(sizes).tolist()
+    return tuple(call.builder.take(x, axis, range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
 
 
 def pad(call: Call) -> Value:
     x = call.value()
     rank = len(x.shape)
-    pads, mode = call.integers("pads", 1), call.attributes.get("mode", b"constant").decode()
-    axes = call.optional(3)
+    pads, mode, axes = call.integers("pads", 1), call.text("mode", "constant"), call.optional(3)
     if pads is None:
         raise Unsupported("without pads")
     chosen = range(rank) if axes is None else [int(a) % rank for a in axes.reshape(-1)]
     sources = [list(range(size)) for size in x.shape]
     for place, axis in enumerate(chosen):
-        sources[axis] = compose.pad_sources(x.shape[axis], pads[place], pads[place + len(chosen)], mode)
+        sources[axis] = _pad_sources(x.shape[axis], pads[place], pads[place + len(chosen)], mode)
     return call.builder.pad(x, sources, call.number("value", 2, 0.0))
 
 
+def _pad_sources(size: int, before: int, after: int, mode: str) -> list[int]:
+    """Which index each index of the padded axis copies; -1 for the constant. Negative padding crops."""
+    if max(before, after) > LARGEST_PAD:
+        raise Unsupported(f"padding by {max(before, after)} entries")
+    inner = np.arange(size)[max(0, -before) : size - max(0, -after)]
+    widths = (max(0, before), max(0, after))
+    if mode == "constant":
+        return [int(i) for i in np.pad(inner, widths, constant_values=-1)]
+    # By mode, how far a picture reaches when it is continued once; beyond, and for crops, runtimes differ.
+    reach = {"reflect": size - 1, "edge": LARGEST_PAD, "wrap": size}
+    if mode not in reach:
+        raise Unsupported(f"mode {mode}")
+    if min(before, after) < 0 or max(before, after) > reach[mode]:
+        raise Unsupported(f"mode {mode}, by {before} and {after} entries on an axis of {size}")
+    return [int(i) for i in np.pad(inner, widths, mode=mode)]  # type: ignore[call-overload]
+
+
 def depth_to_space(call: Call) -> Value:
-    mode = call.attributes.get("mode", b"DCR").decode()
+    """Channels to pixels: a pixel becomes a block; channels are numbered block by block (DCR), or by channel first."""
+    b, x, block, mode = call.builder, call.value(), call.attributes["blocksize"], call.text("mode", "DCR")
     if mode not in ("DCR", "CRD"):
         raise Unsupported(f"mode {mode}")
-    return compose.depth_to_space(call.builder, call.value(), call.attributes["blocksize"], mode == "DCR")
+    n, channels, height, width = _picture(x)
+    if block < 1 or channels % block**2:
+        raise Unsupported(f"{channels} channels as blocks of {block} x {block} pixels")
+    depth = channels // block**2
+    if mode == "DCR":
+        blocks = b.transpose(b.reshape(x, (n, block, block, depth, height, width)), (0, 3, 4, 1, 5, 2))
+    else:
+        blocks = b.transpose(b.reshape(x, (n, depth, block, block, height, width)), (0, 1, 4, 2, 5, 3))
+    return b.reshape(blocks, (n, depth, height * block, width * block))
 
 
 def space_to_depth(call: Call) -> Value:
-    return compose.space_to_depth(call.builder, call.value(), call.attributes["blocksize"], blocks_first=True)
+    """Pixels to channels, the other way round; channels are numbered block by block."""
+    b, x, block = call.builder, call.value(), call.attributes["blocksize"]
+    n, channels, height, width = _picture(x)
+    if block < 1 or height % block or width % block:
+        raise Unsupported(f"a picture of {height} x {width} in blocks of {block} x {block} pixels")
+    blocks = b.reshape(x, (n, channels, height // block, block, width // block, block))
+    shape = (n, channels * block**2, height // block, width // block)
+    return b.reshape(b.transpose(blocks, (0, 3, 5, 1, 2, 4)), shape)
+
+
+def _picture(x: Value) -> tuple[int, int, int, int]:
+    if len(x.shape) != 4:
+        raise Unsupported(f"a value of shape {list(x.shape)}, which is no picture")
+    return x.shape[0], x.shape[1], x.shape[2], x.shape[3]
 
 
 def tile(call: Call) -> Value:
-    return compose.tile(call.builder, call.value(), [int(count) for count in call.constant(1).reshape(-1)])
+    """The value one after another, so many times along each axis; further axes are new ones in front."""
+    x, repeats = call.value(), [int(count) for count in call.constant(1).reshape(-1)]
+    x = call.builder.reshape(x, (1,) * (len(repeats) - len(x.shape)) + x.shape)
+    if len(repeats) != len(x.shape) or prod(x.shape) * prod(repeats) > LARGEST_VALUE:
+        raise Unsupported(f"repeating a value of shape {list(x.shape)} by {repeats}")
+    for axis, (size, count) in enumerate(zip(x.shape, repeats, strict=True)):
+        x = call.builder.take(x, axis, [*range(size)] * count)
+    return x
+
+
+# -- entries by tables of indices -------------------------------------------------------------------------------------
+
+
+def gathered(call: Call) -> Value:
+    return gather(call.builder, call.value(), call.attributes.get("axis", 0), call.indices())
 
 
 def gather_elements(call: Call) -> Value:
     x = call.value()
-    axis = x.axis(call.attributes.get("axis", 0))
-    flat = call.builder.reshape(x, (prod(x.shape),))
-    return compose.gather(call.builder, flat, 0, compose.along(x.shape, axis, _indices(call)))
+    places = _along(x.shape, x.axis(call.attributes.get("axis", 0)), call.indices())
+    return gather(call.builder, call.builder.reshape(x, (prod(x.shape),)), 0, places)
 
 
 def gather_nd(call: Call) -> Value:
+    """Entries by a table of indices for each of the first axes."""
     if call.attributes.get("batch_dims", 0):
         raise Unsupported("batch_dims")
-    x, indices = call.value(), _indices(call)
-    return compose.picked(call.builder, x, 0, indices.unbind(-1))
+    x, tables = call.value(), call.indices().unbind(-1)
+    sizes, rest = x.shape[: len(tables)], x.shape[len(tables) :]
+    if any(bool(((t < -size) | (t >= size)).any()) for t, size in zip(tables, sizes, strict=True)):
+        raise Unsupported(f"indices beyond axes of lengths {list(sizes)}")
+    return gather(call.builder, call.builder.reshape(x, (prod(sizes), *rest)), 0, _numbered(sizes)[tables])
 
 
 def scatter_elements(call: Call) -> Value:
-    _check_reduction(call)
     x = call.operand(0)
-    axis = call.attributes.get("axis", 0) % len(x.shape)
-    return compose.replaced(call.builder, x, compose.along(x.shape, axis, _indices(call)), call.operand(2))
+    return _replaced(call, x, _along(x.shape, call.attributes.get("axis", 0) % len(x.shape), call.indices()))
 
 
 def scatter_nd(call: Call) -> Value:
-    _check_reduction(call)
-    x, indices = call.operand(0), _indices(call)
-    places = compose.numbered(x.shape)[tuple(indices.unbind(-1))]
-    return compose.replaced(call.builder, x, places, call.operand(2))
+    x = call.operand(0)
+    return _replaced(call, x, _numbered(x.shape)[call.indices().unbind(-1)])
 
 
-def _check_reduction(call: Call) -> None:
+def _replaced(call: Call, x: Operand, places: torch.Tensor) -> Value:
+    """The third input's entries put in the place of others, which are numbered as in a flat value."""
     if call.attributes.get("reduction", b"none") != b"none":
         raise Unsupported("a reduction")
+    updates = call.operand(2)
+    if places.unique().numel() < places.numel() or places.shape != updates.shape:
+        raise Unsupported("several entries for one place, or a place for several")
+    count = prod(x.shape)
+    flat = torch.arange(count)
+    flat[places.reshape(-1)] = count + torch.arange(places.numel())
+    both = concat(call.builder, [reshaped(call.builder, part, (prod(part.shape),)) for part in (x, updates)], 0)
+    return call.builder.reshape(call.builder.take(both, 0, flat.tolist()), x.shape)
 
 
-def _indices(call: Call) -> torch.Tensor:
-    return torch.from_numpy(call.constant(1).astype(np.int64))
+def _numbered(shape: Sequence[int]) -> torch.Tensor:
+    """The places of a value's entries as in a flat one."""
+    return torch.from_numpy(np.arange(prod(shape)).reshape(shape))
+
+
+def _along(shape: Sequence[int], axis: int, indices: torch.Tensor) -> torch.Tensor:
+    """The places, as in a flat value, of the entries that indices along one axis mean."""
+    if not bool(((indices >= -shape[axis]) & (indices < shape[axis])).all()):
+        raise Unsupported(f"indices beyond an axis of length {shape[axis]}")
+    return _numbered(shape).gather(axis, indices % shape[axis])

@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper
 
 from shakeproof.errors import InputError, UnsupportedNetworkError, by
-from shakeproof.model.onnx_constants import FLOATS
-from shakeproof.model.reading import chosen_output
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+# Types that values may be turned into: others round them.
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
+SIXTEEN_BITS = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 RUNNABLE = (*FLOATS, TensorProto.FLOAT16, TensorProto.UINT8)
 # What comes between an ArgMax and a label: a change of type or shape, a look-up in the list of labels.
 LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatureExtractor": 1, "Gather": 1}
 # Functions are written out where they are called; those that call each other can make a short file endless.
 MOST_NODES, DEEPEST_CALLS = 200_000, 50
+# What outputs with class scores are called; the first of these that is there is meant.
+USUAL_NAMES = ("logits", "scores", "probabilities", "output_probability", "output")
 Shape = tuple[int, ...]
 
 
@@ -90,6 +93,22 @@ def scores(model: onnx.ModelProto, name: str, output_name: str | None) -> Scores
     by = "" if value == chosen else f" by the scores that it is made from ({value})"
     note = f"{which} is analysed{by}" if by or len(shapes) > 1 else None
     return Scores(value, note, ranks_only=value != _unchanged(chosen, makers, _is_copy))
+
+
+def chosen_output(shapes: Mapping[str, Sequence[int | str]], wanted: str | None, name: str) -> str:
+    """The output that was asked for, or that alone can hold class scores, by its name or by its shape."""
+    listed = ", ".join(f"{output} [{', '.join(map(str, s))}]" if s else output for output, s in shapes.items())
+    if wanted is not None:
+        if wanted not in shapes:
+            raise InputError(f"{name}: has no output {wanted!r}; its outputs are {listed}", option="output_name")
+        return wanted
+    rows = [output for output, shape in shapes.items() if len(shape) == 2 and shape[1] not in (1, "1")]
+    for choice in (list(shapes), [output for output in USUAL_NAMES if output in shapes][:1], rows):
+        if len(choice) == 1:
+            return choice[0]
+    raise InputError(
+        f"{name}: has {len(shapes)} outputs, {listed}; say which one holds the class scores", option="output_name"
+    )
 
 
 def _held_by(output: onnx.ValueInfoProto, makers: Mapping[str, onnx.NodeProto]) -> str | None:
@@ -253,8 +272,6 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
     if size(model.graph.node, 0) > MOST_NODES:
         raise InputError(f"{name}: its functions, written out, are more than {MOST_NODES} operators")
-    from onnx import inliner
-
     return inliner.inline_local_functions(model)
 
 

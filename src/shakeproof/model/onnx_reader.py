@@ -3,30 +3,75 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 import onnx
-from onnx import TensorProto, numpy_helper
 
 from shakeproof.errors import InputError, UnsupportedNetworkError
-from shakeproof.model.build import LARGEST_VALUE, Builder, Unsupported, Value
-from shakeproof.model.onnx_constants import (
-    KNOWN_OF_CONSTANTS,
-    MOVES,
-    SIXTEEN_BITS,
-    Array,
-    Attributes,
-    Call,
-    evaluated,
-    is_computed,
-    is_sixteen_bits,
-    widened,
-)
+from shakeproof.model.builder import LARGEST_VALUE, Builder, Unsupported, Value
+from shakeproof.model.graph import Graph
+from shakeproof.model.onnx_constants import KNOWN_OF_CONSTANTS, ROUNDED, Constant, folded, is_computed, stated
 from shakeproof.model.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, plain, text_of, word_of
 from shakeproof.model.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
-from shakeproof.model.reading import ROUNDED, Reading, UnsupportedNode
+from shakeproof.model.operands import Attributes, Call
 
 MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)
+# What networks are that have operators of certain kinds, and what to do.
+QUANTISED = "is quantised, and quantised networks are not analysed; export the float network that it was made from"
+OPTIMISED = "was optimised by onnxruntime, into operators of its own; use the original file"
+# What to do where a constant would have to be rounded.
+FOLD = (
+    "let onnxruntime write a file that states its weights: o = SessionOptions(); o.graph_optimization_level ="
+    " GraphOptimizationLevel.ORT_ENABLE_BASIC; o.optimized_model_filepath = 'folded.onnx';"
+    " InferenceSession('model.onnx', o)"
+)
+MOST_LISTED = 8
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """A node of a model that cannot be analysed, and why; `operator` has its namespace unless it is the usual one."""
+
+    operator: str
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} ({self.node}): {self.reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What came of a model: its graph, or the problems that stand in the way.
+
+    `operators` counts the nodes that see the image, by operator. `dropped` names a final Softmax or LogSoftmax that
+    the graph leaves out: it does not change which class wins. `output_shape` is the output's before it was flattened.
+    `notes` are what the user should know. `is_double`: the input is in float64.
+    """
+
+    graph: Graph | None
+    operators: Mapping[str, int]
+    problems: tuple[UnsupportedNode, ...]
+    dropped: str | None
+    output_shape: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_double: bool = False
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no graph, in one line."""
+        words = [problem.operator for problem in self.problems]
+        listed = ", ".join(dict.fromkeys(words))
+        if any("Quantize" in word or "QLinear" in word or word.endswith("Integer") for word in words):
+            return f"{QUANTISED} ({listed})"
+        if any(word.startswith("com.microsoft") for word in words):
+            return f"{OPTIMISED} ({listed})"
+        reasons = "; ".join(map(str, self.problems[:MOST_LISTED]))
+        more = f"; and {len(words) - MOST_LISTED} more ({listed})" if len(words) > MOST_LISTED else ""
+        hint = f"; {FOLD}" if any(ROUNDED in problem.reason for problem in self.problems) else ""
+        return f"{len(words)} operators cannot be analysed: {reasons}{more}{hint}"
 
 
 def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Reading:
@@ -52,14 +97,9 @@ class _OnnxReader:
         graph = plain(inlined(model, name)).graph
         self.output, self.nodes = graph.output[0].name, needed(graph)
         self.builder = Builder(self.image.shape)
-        self.known: dict[str, Value | Array | None] = {tensor.name: _constant(tensor) for tensor in graph.initializer}
-        self.known[self.image.name] = self.builder.input
-        self.known[""] = None
-        # By name, of constants that were computed from others: how often they were rounded.
-        self.roundings: dict[str, int] = {}
-        self.halves = {tensor.name for tensor in graph.initializer if tensor.data_type in SIXTEEN_BITS}
-        self.reads = {i for node in self.nodes for i in node.input} | {self.output}
-        self.reads.discard("")
+        self.known: dict[str, Value | Constant | None] = {tensor.name: stated(tensor) for tensor in graph.initializer}
+        self.known |= {self.image.name: self.builder.input, "": None}
+        self.reads = {i for node in self.nodes for i in node.input} - {""} | {self.output}
         self.operators: Counter[str] = Counter()
         self.problems = _redefinitions(model)
         self.dropped: str | None = None
@@ -72,10 +112,10 @@ class _OnnxReader:
             if word not in OPERATORS and word not in KNOWN_OF_CONSTANTS:
                 self._refuse(node, "not supported")
             return
-        inputs = tuple(self.known[i] for i in node.input)
         self.builder.origin = f"{word} ({_name(node)})"
         try:
-            made = self._made(node, inputs) if any(isinstance(i, Value) for i in inputs) else self._folded(node, inputs)
+            sees_image = any(isinstance(self.known[i], Value) for i in node.input)
+            results = self._built(node) if sees_image else self._folded(node)
         except Unsupported as problem:
             self._refuse(node, str(problem))
         except KeyError as attribute:
@@ -83,7 +123,7 @@ class _OnnxReader:
         except MALFORMED as error:
             self._refuse(node, f"malformed ({' '.join(str(error).split())})")
         else:
-            self.known.update((name, value) for name, value in zip(node.output, made, strict=False) if name)
+            self.known.update((name, result) for name, result in zip(node.output, results, strict=False) if name)
 
     def finish(self) -> Reading:
         graph = None
@@ -103,52 +143,39 @@ class _OnnxReader:
     def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
         self.problems.append(UnsupportedNode(word_of(node), _name(node), reason))
 
-    def _folded(self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]) -> list[Array]:
+    def _folded(self, node: onnx.NodeProto) -> list[Constant]:
         """What a node gives that reads constants only."""
         if node.domain not in STANDARD_DOMAINS:
             raise Unsupported("not supported")
-        constants = [given for given in inputs if not isinstance(given, Value)]
-        self._keep_halves(node)
-        made, roundings = evaluated(node, constants, [self.roundings.get(i) for i in node.input], self.opset)
-        if is_computed(node, constants):
+        inputs = [constant for constant in map(self.known.get, node.input) if not isinstance(constant, Value)]
+        results = folded(node, inputs, self.opset)
+        if is_computed(node, [constant.array for constant in inputs if constant is not None]):
             self.builder.note_computed()
-        if roundings is not None:
-            self.roundings.update(dict.fromkeys(node.output, roundings))
-        if any(map(is_sixteen_bits, made)):
-            self.halves.update(node.output)
-        return [widened(array) for array in made]
+        return results
 
-    def _keep_halves(self, node: onnx.NodeProto) -> None:
-        """Weights of 16 bits may be moved and widened, all of which is exact; whatever is computed from them rounds."""
-        if self.halves.intersection(node.input) and node.op_type != "Cast":
-            if node.op_type not in MOVES:
-                raise Unsupported("computed in 16 bits, which rounds; export the network in float32")
-            self.halves.update(node.output)
-
-    def _made(
-        self, node: onnx.NodeProto, inputs: tuple[Value | Array | None, ...]
-    ) -> tuple[Value, ...] | tuple[Value | Array]:
+    def _built(self, node: onnx.NodeProto) -> list[Value | Constant]:
         """What a node that the image flows into gives."""
-        word = word_of(node)
+        word, inputs = word_of(node), [self.known[i] for i in node.input]
         self.operators[word] += 1
         rule = OPERATORS.get(word)
         if rule is None:
             raise Unsupported("not supported")
         attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
-        roundings = max(self.roundings.get(i, 0) for i in node.input)
+        roundings = max(i.roundings or 0 if isinstance(i, Constant) else 0 for i in inputs)
         if roundings and word not in TAKES_ROUNDED:
             raise Unsupported(f"reads a constant that was rounded: {ROUNDED}")
-        call = Call(self.builder, self.opset, inputs, attributes, len(node.output), roundings)
+        operands = tuple(i.array if isinstance(i, Constant) else i for i in inputs)
+        call = Call(self.builder, self.opset, operands, attributes, len(node.output), roundings)
         final_softmax = word in ("Softmax", "LogSoftmax") and node.output[0] == self.output and _ranks_all(call)
         result = call.value() if final_softmax else rule(call)
-        made = result if isinstance(result, tuple) else (result,)
+        results = result if isinstance(result, tuple) else (result,)
         ignored = attributes.unread - IRRELEVANT.get(word, frozenset())
         if ignored:
             raise Unsupported(f"with the attribute {', '.join(sorted(ignored))}")
-        if any(name in self.reads for name in node.output[len(made) :]):
+        if any(name in self.reads for name in node.output[len(results) :]):
             raise Unsupported("an output other than the first is used")
         self.dropped = word if final_softmax else self.dropped
-        return made
+        return [made if isinstance(made, Value) else Constant(made) for made in results]
 
 
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
@@ -163,17 +190,6 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     if len(versions) > 1:
         raise InputError(f"{name}: the network names several versions of ONNX's operators: {sorted(versions)}")
     return versions.pop()
-
-
-def _constant(tensor: TensorProto) -> Array:
-    try:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype.name.startswith(("float8", "float4")):
-            raise ValueError(f"it has numbers of {array.dtype.name}; export the network in float32")
-        return widened(array)
-    except (KeyError, TypeError, ValueError, MemoryError) as error:
-        why = f"{tensor.data_type} is no type of ONNX's" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"the weight {tensor.name!r} cannot be read: {why}") from error
 
 
 def _name(node: onnx.NodeProto) -> str:

@@ -10,15 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import shakeproof.model.compose as compose
 import shakeproof.model.onnx_layers as onnx_layers
-from shakeproof.model.build import Builder, Unsupported, Value
-from shakeproof.model.compose import Operand, matmul, multiply, reshaped, total
-from shakeproof.model.onnx_constants import FLOATS, Array, Call, single, summed, tensor
-from shakeproof.model.reading import ROUNDED
+from shakeproof.model.builder import Array, Builder, Pooling, Unsupported, Value
+from shakeproof.model.onnx_constants import ROUNDED, summed
+from shakeproof.model.onnx_model import FLOATS
+from shakeproof.model.operands import (
+    NEITHER_COMPUTED,
+    Call,
+    Operand,
+    add,
+    divide,
+    matmul,
+    maximum,
+    minimum,
+    multiply,
+    power,
+    reshaped,
+    transposed,
+)
 from shakeproof.operators import (
     Abs,
     Ceil,
+    Elu,
     Erf,
     Exp,
     Floor,
@@ -28,6 +41,7 @@ from shakeproof.operators import (
     Log,
     Mish,
     Operator,
+    Positive,
     Relu,
     Round,
     Sigmoid,
@@ -35,6 +49,11 @@ from shakeproof.operators import (
     Softplus,
     Tanh,
 )
+
+# Differences of whole numbers up to this are not rounded.
+WHOLE = 2.0**50
+
+# -- entry by entry ---------------------------------------------------------------------------------------------------
 
 
 def _same(call: Call) -> Value:
@@ -59,14 +78,14 @@ def _function(function: Operator, call: Call) -> Value:
 
 
 def _gelu(call: Call) -> Value:
-    approximate = call.attributes.get("approximate", b"none").decode()
+    approximate = call.text("approximate", "none")
     if approximate not in ("none", "tanh"):
         raise Unsupported(f"approximate={approximate}")
     return _function(GeluTanh() if approximate == "tanh" else Gelu(), call)
 
 
 def _power(exponent: float, call: Call) -> Value:
-    return compose.power(call.builder, call.value(), exponent)
+    return power(call.builder, call.value(), exponent)
 
 
 def _pow(call: Call) -> Value:
@@ -75,23 +94,45 @@ def _pow(call: Call) -> Value:
     if different.size != 1:
         raise Unsupported(f"{different.size} different exponents")
     wide = call.builder.expand(x, np.broadcast_shapes(x.shape, exponents.shape))
-    return compose.power(call.builder, wide, float(different[0]))
+    return power(call.builder, wide, float(different[0]))
 
 
-def _gemm(call: Call) -> Value:
-    b = call.builder
-    first, second = (
-        compose.transposed(b, call.operand(i)) if call.attributes.get(name) else call.operand(i)
-        for i, name in enumerate(("transA", "transB"))
-    )
-    product = b.scale(compose.matmul(b, first, second), call.attributes.get("alpha", 1.0), 0.0)
-    beta = call.attributes.get("beta", 1.0)
-    if len(call.inputs) < 3 or call.inputs[2] is None:
-        return product
-    bias = call.operand(2)
-    if isinstance(bias, Value):
-        return compose.add(b, product, b.scale(bias, beta, 0.0))
-    return b.scale(product, 1.0, beta * bias, roundings=int(beta != 1))
+def _leaky_relu(call: Call) -> Value:
+    return call.builder.leaky_relu(call.value(), call.single("alpha", 0.01))
+
+
+def _prelu(call: Call) -> Value:
+    return call.builder.leaky_relu(call.value(), call.tensor(1))
+
+
+def _clip(call: Call) -> Value:
+    low, high = call.number("min", 1, -np.inf), call.number("max", 2, np.inf)
+    return call.builder.clip(call.value(), low, high)
+
+
+def _elu(call: Call, default: float = 1.0) -> Value:
+    alpha = call.single("alpha", default)
+    return call.builder.elementwise(Elu(alpha) if alpha else Relu(), call.value())
+
+
+def _selu(call: Call) -> Value:
+    return call.builder.scale(_elu(call, 1.6732632423543772), call.single("gamma", 1.0507009873554805), 0.0)
+
+
+def _celu(call: Call) -> Value:
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+    b, alpha = call.builder, call.single("alpha", 1.0)
+    if not alpha > 0:
+        raise Unsupported(f"alpha={alpha:g}")
+    return b.scale(b.elementwise(Elu(1.0), b.scale(call.value(), 1 / alpha, 0.0, roundings=1)), alpha, 0.0)
+
+
+def _hard_sigmoid(call: Call) -> Value:
+    alpha, beta = call.single("alpha", 0.2), call.single("beta", 0.5)
+    return call.builder.clip(call.builder.scale(call.value(), alpha, beta), 0.0, 1.0)
+
+
+# -- several operands -------------------------------------------------------------------------------------------------
 
 
 def _binary(operation: Callable[..., Value], call: Call) -> Value:
@@ -103,16 +144,12 @@ def _factor(operation: Callable[..., Value], call: Call) -> Value:
     return operation(call.builder, call.operand(0), call.operand(1), call.roundings)
 
 
-def _neg(call: Call) -> Value:
-    return compose.negative(call.builder, call.value())
-
-
 def _folded(operation: Callable[..., Value], call: Call) -> Value:
     """An operation of two on all inputs, the computed ones first."""
-    found, others = _computed_first(call)
+    result, others = _computed_first(call)
     for other in others:
-        found = operation(call.builder, found, other)
-    return found
+        result = operation(call.builder, result, other)
+    return result
 
 
 def _computed_first(call: Call) -> tuple[Value, list[Operand]]:
@@ -121,8 +158,56 @@ def _computed_first(call: Call) -> tuple[Value, list[Operand]]:
     return first, others
 
 
+def _gemm(call: Call) -> Value:
+    b, beta = call.builder, call.single("beta", 1.0)
+    first, second = (
+        transposed(b, call.operand(i)) if call.attributes.get(name) else call.operand(i)
+        for i, name in enumerate(("transA", "transB"))
+    )
+    product = b.scale(matmul(b, first, second), call.single("alpha", 1.0), 0.0)
+    if not call.has(2):
+        return product
+    bias = call.operand(2)
+    if isinstance(bias, Value):
+        return add(b, product, b.scale(bias, beta, 0.0))
+    return b.scale(product, 1.0, beta * bias, roundings=int(beta != 1))
+
+
+def _larger(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
+    """1 where the first is larger than the second (or equal to it), 0 elsewhere."""
+    return b.elementwise(Positive(or_equal), add(b, first, second, -1))
+
+
+def _smaller(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
+    return _larger(b, second, first, or_equal)
+
+
 def _where(call: Call) -> Value:
-    return compose.where(call.builder, *call.operands())
+    """The first where a condition holds, the second elsewhere: both constant, or the condition is."""
+    b, (condition, first, second) = call.builder, call.operands()
+    if isinstance(condition, Value):
+        return _chosen(b, condition, first, second)
+    condition = condition.bool()
+    match first, second:
+        case Value() as x, Tensor() as constant:
+            return b.where(x, condition, constant)
+        case Tensor() as constant, Value() as x:
+            return b.where(x, ~condition, constant)
+        case Value() as x, Value() as y:
+            zero = torch.zeros((), dtype=torch.float64)
+            return b.combine(b.where(x, condition, zero), b.where(y, ~condition, zero))
+    raise NEITHER_COMPUTED
+
+
+def _chosen(b: Builder, condition: Value, first: Operand, second: Operand) -> Value:
+    """One of two constants where a computed condition is 1, the other where it is 0."""
+    if isinstance(first, Value) or isinstance(second, Value):
+        raise Unsupported("a computed choice between computed values")
+    if not bool((first.isfinite() & second.isfinite()).all()):
+        raise Unsupported("a computed choice of infinite values")
+    whole = all(bool(((c == c.round()) & (c.abs() < WHOLE)).all()) for c in (first, second))
+    terms = None if whole else first.abs() + second.abs()
+    return b.scale(condition, first - second, second, int(not whole), terms)
 
 
 def _not(call: Call) -> Value:
@@ -142,8 +227,68 @@ def _equal(call: Call) -> Array:
     return np.asarray(call.builder.no_numbers(x) == other)
 
 
-def _einsum(call: Call) -> Value:
-    return einsum(call.builder, call.attributes["equation"].decode(), call.operands())
+# -- over axes --------------------------------------------------------------------------------------------------------
+
+
+def _negative(b: Builder, x: Value) -> Value:
+    return b.scale(x, -1.0, 0.0)
+
+
+def _total(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    """The sum over some axes."""
+    return b.scale(b.mean(x, axes, keep), float(prod(x.shape[axis] for axis in axes)), 0.0)
+
+
+def _largest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    """The maximum over some axes: max pooling of a picture that has them as its height, and all others as channels."""
+    reduced = [x.axis(axis) for axis in axes]
+    others = [axis for axis in range(len(x.shape)) if axis not in reduced]
+    height, channels = prod(x.shape[axis] for axis in reduced), prod(x.shape[axis] for axis in others)
+    picture = b.transpose(b.reshape(b.transpose(x, (*reduced, *others)), (1, height, 1, channels)), (0, 3, 1, 2))
+    pooled = b.max_pool(picture, Pooling((height, 1), (1, 1)))
+    kept = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
+    return b.reshape(pooled, kept if keep else [x.shape[axis] for axis in others])
+
+
+def _smallest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return _negative(b, _largest(b, _negative(b, x), axes, keep))
+
+
+def _square_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return _total(b, power(b, x, 2.0), axes, keep)
+
+
+def _norm1(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return _total(b, b.elementwise(Abs(), x), axes, keep)
+
+
+def _norm2(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return power(b, _square_sum(b, x, axes, keep), 0.5)
+
+
+def _log_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return b.elementwise(Log(), _total(b, x, axes, keep))
+
+
+def _log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return _log_sum(b, b.elementwise(Exp(), x), axes, keep)
+
+
+def _reduce(operation: Callable[..., Value], call: Call) -> Value:
+    x = call.value()
+    axes, keep = call.integers("axes", 1), bool(call.attributes.get("keepdims", 1))
+    if call.attributes.get("noop_with_empty_axes") and not axes:
+        x, axes, keep = call.builder.reshape(x, (*x.shape, 1)), [-1], False  # of each entry on its own
+    return operation(call.builder, x, axes or range(len(x.shape)), keep)
+
+
+def _lp_norm(call: Call) -> Value:
+    """x divided by its norm along an axis."""
+    b, x, order = call.builder, call.value(), call.attributes.get("p", 2)
+    if order not in (1, 2):
+        raise Unsupported(f"a norm of order {order}")
+    norm = (_norm1 if order == 1 else _norm2)(b, x, [call.attributes.get("axis", -1)], True)
+    return b.multiply(x, power(b, norm, -1.0))
 
 
 def softmax_axes(call: Call) -> range:
@@ -164,151 +309,8 @@ def _softmax(call: Call) -> Value:
 
 
 def _log_softmax(call: Call) -> Value:
-    return compose.log_softmax(call.builder, call.value(), softmax_axes(call))
-
-
-def _leaky_relu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), call.attributes.get("alpha", single(0.01)))
-
-
-def _prelu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), tensor(call.constant(1)))
-
-
-def _clip(call: Call) -> Value:
-    low, high = call.number("min", 1, -np.inf), call.number("max", 2, np.inf)
-    return call.builder.clip(call.value(), low, high)
-
-
-def _elu(call: Call) -> Value:
-    return compose.elu(call.builder, call.value(), call.attributes.get("alpha", 1.0))
-
-
-def _selu(call: Call) -> Value:
-    alpha = call.attributes.get("alpha", single(1.6732632423543772))
-    gamma = call.attributes.get("gamma", single(1.0507009873554805))
-    return call.builder.scale(compose.elu(call.builder, call.value(), alpha), gamma, 0.0)
-
-
-def _celu(call: Call) -> Value:
-    return compose.celu(call.builder, call.value(), call.attributes.get("alpha", 1.0))
-
-
-def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = call.attributes.get("alpha", single(0.2)), call.attributes.get("beta", 0.5)
-    return call.builder.clip(call.builder.scale(call.value(), alpha, beta), 0.0, 1.0)
-
-
-def _reduce(operation: Callable[..., Value], call: Call) -> Value:
     x = call.value()
-    axes, keep = call.integers("axes", 1), bool(call.attributes.get("keepdims", 1))
-    if call.attributes.get("noop_with_empty_axes") and not axes:
-        x, axes, keep = call.builder.reshape(x, (*x.shape, 1)), [-1], False  # of each entry on its own
-    return operation(call.builder, x, axes or range(len(x.shape)), keep)
-
-
-# A rule gives a node's output, or a tuple of them; the Shape of a value is a constant.
-OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
-    "Abs": partial(_function, Abs()),
-    "Add": partial(_binary, compose.add),
-    "AveragePool": onnx_layers.average_pool,
-    "BatchNormalization": onnx_layers.batch_norm,
-    "Cast": _cast,
-    "Ceil": partial(_function, Ceil()),
-    "Celu": _celu,
-    "Clip": _clip,
-    "Concat": onnx_layers.concat,
-    "Conv": onnx_layers.conv,
-    "DepthToSpace": onnx_layers.depth_to_space,
-    "Div": partial(_factor, compose.divide),
-    "Dropout": _dropout,
-    "Einsum": _einsum,
-    "Elu": _elu,
-    "Equal": _equal,
-    "Erf": partial(_function, Erf()),
-    "Exp": partial(_function, Exp()),
-    "Expand": onnx_layers.expand,
-    "Flatten": onnx_layers.flatten,
-    "Floor": partial(_function, Floor()),
-    "Gather": onnx_layers.gather,
-    "GatherElements": onnx_layers.gather_elements,
-    "GatherND": onnx_layers.gather_nd,
-    "Gelu": _gelu,
-    "Gemm": _gemm,
-    "GlobalAveragePool": onnx_layers.global_average_pool,
-    "GlobalMaxPool": onnx_layers.global_max_pool,
-    "Greater": partial(_binary, compose.larger),
-    "GreaterOrEqual": partial(_binary, partial(compose.larger, or_equal=True)),
-    "GroupNormalization": onnx_layers.group_norm,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": partial(_function, HardSwish()),
-    "Identity": _same,
-    "InstanceNormalization": onnx_layers.instance_norm,
-    "IsNaN": _is_nan,
-    "LayerNormalization": onnx_layers.layer_norm,
-    "LeakyRelu": _leaky_relu,
-    "Less": partial(_binary, compose.smaller),
-    "LessOrEqual": partial(_binary, partial(compose.smaller, or_equal=True)),
-    "Log": partial(_function, Log()),
-    "LogSoftmax": _log_softmax,
-    "LpNormalization": onnx_layers.lp_norm,
-    "MatMul": partial(_binary, compose.matmul),
-    "Max": partial(_folded, compose.maximum),
-    "MaxPool": onnx_layers.max_pool,
-    "Min": partial(_folded, compose.minimum),
-    "Mish": partial(_function, Mish()),
-    "Mul": partial(_factor, compose.multiply),
-    "Neg": _neg,
-    "Not": _not,
-    "PRelu": _prelu,
-    "Pad": onnx_layers.pad,
-    "Pow": _pow,
-    "Reciprocal": partial(_power, -1.0),
-    "ReduceL1": partial(_reduce, partial(compose.norm, order=1.0)),
-    "ReduceL2": partial(_reduce, compose.norm),
-    "ReduceLogSum": partial(_reduce, compose.log_sum),
-    "ReduceLogSumExp": partial(_reduce, compose.log_sum_exp),
-    "ReduceMax": partial(_reduce, compose.largest),
-    "ReduceMean": partial(_reduce, Builder.mean),
-    "ReduceMin": partial(_reduce, compose.smallest),
-    "ReduceSum": partial(_reduce, compose.total),
-    "ReduceSumSquare": partial(_reduce, compose.square_sum),
-    "Relu": partial(_function, Relu()),
-    "Reshape": onnx_layers.reshape,
-    "Resize": onnx_layers.resize,
-    "Round": partial(_function, Round()),
-    "ScatterElements": onnx_layers.scatter_elements,
-    "ScatterND": onnx_layers.scatter_nd,
-    "Selu": _selu,
-    "Shape": onnx_layers.shape,
-    "Sigmoid": partial(_function, Sigmoid()),
-    "Sign": partial(_function, Sign()),
-    "Slice": onnx_layers.cut,
-    "Softmax": _softmax,
-    "Softplus": partial(_function, Softplus()),
-    "SpaceToDepth": onnx_layers.space_to_depth,
-    "Split": onnx_layers.split,
-    "Sqrt": partial(_power, 0.5),
-    "Squeeze": onnx_layers.squeeze,
-    "Sub": partial(_binary, partial(compose.add, sign=-1)),
-    "Sum": partial(_folded, compose.add),
-    "Tanh": partial(_function, Tanh()),
-    "Tile": onnx_layers.tile,
-    "Transpose": onnx_layers.transpose,
-    "Unsqueeze": onnx_layers.unsqueeze,
-    "Upsample": onnx_layers.resize,
-    "Where": _where,
-}
-# Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
-IRRELEVANT: Mapping[str, frozenset[str]] = {
-    "BatchNormalization": frozenset(("momentum",)),
-    "Cast": frozenset(("saturate", "round_mode")),
-    "Dropout": frozenset(("ratio", "seed")),
-    "MaxPool": frozenset(("storage_order",)),
-    "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
-}
-# What may read a constant that was rounded.
-TAKES_ROUNDED = frozenset(("Div", "Mul"))
+    return add(call.builder, x, _log_sum_exp(call.builder, x, softmax_axes(call), keep=True), -1)
 
 
 # -- Einstein sums ----------------------------------------------------------------------------------------------------
@@ -317,8 +319,9 @@ TAKES_ROUNDED = frozenset(("Div", "Mul"))
 REST = "0123456789"
 
 
-def einsum(b: Builder, equation: str, operands: Sequence[Operand]) -> Value:
-    """`equation` as numpy.einsum takes it, for operands none of which has an axis twice."""
+def _einsum(call: Call) -> Value:
+    """The equation as numpy.einsum takes it, for operands none of which has an axis twice."""
+    b, equation, operands = call.builder, call.attributes["equation"].decode(), call.operands()
     inputs, output = _axes(equation, [len(x.shape) for x in operands])
     if len(operands) > 2 or any(len(set(axes)) < len(axes) for axes in (*inputs, output)):
         raise Unsupported(f"the equation {equation}")
@@ -328,23 +331,23 @@ def einsum(b: Builder, equation: str, operands: Sequence[Operand]) -> Value:
         ((x, axes),) = summed
         assert isinstance(x, Value)
         return b.transpose(x, [axes.index(axis) for axis in output])
-    (first, own), (second, others) = summed
-    return _product(b, first, own, second, others, output)
+    return _product(b, summed[0], summed[1], output)
 
 
-def _product(b: Builder, first: Operand, own: str, second: Operand, others: str, output: str) -> Value:
+def _product(b: Builder, first: tuple[Operand, str], second: tuple[Operand, str], output: str) -> Value:
     """A matrix product for each entry of the axes that both have and keep; a plain one where nothing is summed."""
-    both = [axis for axis in own if axis in others]
+    (x, left), (y, right) = first, second
+    both = [axis for axis in left if axis in right]
     batch, summed = [axis for axis in both if axis in output], [axis for axis in both if axis not in output]
-    rows, columns = [axis for axis in own if axis not in both], [axis for axis in others if axis not in both]
-    sizes = _sizes((first, own), (second, others))
+    rows, columns = [axis for axis in left if axis not in both], [axis for axis in right if axis not in both]
+    sizes = _sizes(first, second)
     if not summed:
-        return multiply(b, _aligned(b, first, own, output), _aligned(b, second, others, output))
-    left = _matrices(b, _arranged(b, first, own, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
-    right = _matrices(b, _arranged(b, second, others, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
-    found = [*batch, *rows, *columns]
-    made = b.reshape(matmul(b, left, right), [sizes[axis] for axis in found])
-    return b.transpose(made, [found.index(axis) for axis in output])
+        return multiply(b, _aligned(b, x, left, output), _aligned(b, y, right, output))
+    x = _matrices(b, _arranged(b, x, left, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
+    y = _matrices(b, _arranged(b, y, right, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
+    axes = [*batch, *rows, *columns]
+    product = b.reshape(matmul(b, x, y), [sizes[axis] for axis in axes])
+    return b.transpose(product, [axes.index(axis) for axis in output])
 
 
 def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -368,7 +371,7 @@ def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand
     """An operand summed over the axes that nothing else has; of a constant, exactly."""
     alone = [place for place, axis in enumerate(axes) if axis not in kept]
     if alone:
-        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else total(b, x, alone, keep=False)
+        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else _total(b, x, alone, keep=False)
     return x, "".join(axis for axis in axes if axis in kept)
 
 
@@ -405,3 +408,109 @@ def _matrices(b: Builder, x: Operand, sizes: dict[str, int], groups: Sequence[Se
     batch, *sides = (prod(sizes[axis] for axis in group) for group in groups)
     shape = tuple(sides) if batch == 1 else (batch, *sides)
     return reshaped(b, x, shape)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+# A rule gives a node's output, or a tuple of them; the Shape of a value is a constant.
+OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
+    "Abs": partial(_function, Abs()),
+    "Add": partial(_binary, add),
+    "AveragePool": onnx_layers.average_pool,
+    "BatchNormalization": onnx_layers.batch_norm,
+    "Cast": _cast,
+    "Ceil": partial(_function, Ceil()),
+    "Celu": _celu,
+    "Clip": _clip,
+    "Concat": onnx_layers.joined,
+    "Conv": onnx_layers.conv,
+    "DepthToSpace": onnx_layers.depth_to_space,
+    "Div": partial(_factor, divide),
+    "Dropout": _dropout,
+    "Einsum": _einsum,
+    "Elu": _elu,
+    "Equal": _equal,
+    "Erf": partial(_function, Erf()),
+    "Exp": partial(_function, Exp()),
+    "Expand": onnx_layers.expand,
+    "Flatten": onnx_layers.flatten,
+    "Floor": partial(_function, Floor()),
+    "Gather": onnx_layers.gathered,
+    "GatherElements": onnx_layers.gather_elements,
+    "GatherND": onnx_layers.gather_nd,
+    "Gelu": _gelu,
+    "Gemm": _gemm,
+    "GlobalAveragePool": onnx_layers.global_average_pool,
+    "GlobalMaxPool": onnx_layers.global_max_pool,
+    "Greater": partial(_binary, _larger),
+    "GreaterOrEqual": partial(_binary, partial(_larger, or_equal=True)),
+    "GroupNormalization": onnx_layers.group_norm,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": partial(_function, HardSwish()),
+    "Identity": _same,
+    "InstanceNormalization": onnx_layers.instance_norm,
+    "IsNaN": _is_nan,
+    "LayerNormalization": onnx_layers.layer_norm,
+    "LeakyRelu": _leaky_relu,
+    "Less": partial(_binary, _smaller),
+    "LessOrEqual": partial(_binary, partial(_smaller, or_equal=True)),
+    "Log": partial(_function, Log()),
+    "LogSoftmax": _log_softmax,
+    "LpNormalization": _lp_norm,
+    "MatMul": partial(_binary, matmul),
+    "Max": partial(_folded, maximum),
+    "MaxPool": onnx_layers.max_pool,
+    "Min": partial(_folded, minimum),
+    "Mish": partial(_function, Mish()),
+    "Mul": partial(_factor, multiply),
+    "Neg": lambda call: _negative(call.builder, call.value()),
+    "Not": _not,
+    "PRelu": _prelu,
+    "Pad": onnx_layers.pad,
+    "Pow": _pow,
+    "Reciprocal": partial(_power, -1.0),
+    "ReduceL1": partial(_reduce, _norm1),
+    "ReduceL2": partial(_reduce, _norm2),
+    "ReduceLogSum": partial(_reduce, _log_sum),
+    "ReduceLogSumExp": partial(_reduce, _log_sum_exp),
+    "ReduceMax": partial(_reduce, _largest),
+    "ReduceMean": partial(_reduce, Builder.mean),
+    "ReduceMin": partial(_reduce, _smallest),
+    "ReduceSum": partial(_reduce, _total),
+    "ReduceSumSquare": partial(_reduce, _square_sum),
+    "Relu": partial(_function, Relu()),
+    "Reshape": onnx_layers.reshape,
+    "Resize": onnx_layers.resize,
+    "Round": partial(_function, Round()),
+    "ScatterElements": onnx_layers.scatter_elements,
+    "ScatterND": onnx_layers.scatter_nd,
+    "Selu": _selu,
+    "Shape": onnx_layers.shape,
+    "Sigmoid": partial(_function, Sigmoid()),
+    "Sign": partial(_function, Sign()),
+    "Slice": onnx_layers.cut,
+    "Softmax": _softmax,
+    "Softplus": partial(_function, Softplus()),
+    "SpaceToDepth": onnx_layers.space_to_depth,
+    "Split": onnx_layers.split,
+    "Sqrt": partial(_power, 0.5),
+    "Squeeze": onnx_layers.squeeze,
+    "Sub": partial(_binary, partial(add, sign=-1)),
+    "Sum": partial(_folded, add),
+    "Tanh": partial(_function, Tanh()),
+    "Tile": onnx_layers.tile,
+    "Transpose": onnx_layers.transpose,
+    "Unsqueeze": onnx_layers.unsqueeze,
+    "Upsample": onnx_layers.resize,
+    "Where": _where,
+}
+# Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
+IRRELEVANT: Mapping[str, frozenset[str]] = {
+    "BatchNormalization": frozenset(("momentum",)),
+    "Cast": frozenset(("saturate", "round_mode")),
+    "Dropout": frozenset(("ratio", "seed")),
+    "MaxPool": frozenset(("storage_order",)),
+    "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
+}
+# What may read a constant that was rounded.
+TAKES_ROUNDED = frozenset(("Div", "Mul"))

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
+from shakeproof.model.onnx_model import inlined, needed, plain
 
 # Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -178,7 +180,7 @@ def _session(data: bytes, threads: int) -> Any:
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error of somebody else's says first."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -214,24 +216,20 @@ def processor() -> str:
 
 # -- ONNX's reference implementation, where onnxruntime has no kernels ------------------------------------------------
 
-# Scores (n, classes) of inputs (n, *input_shape), whatever their type.
-Scores = Callable[[NDArray[Any]], NDArray[np.float64]]
-
 
 def reference_runtime(data: bytes) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
     """ONNX's reference implementation of a float64 network, in place of a runtime that has no kernels for it."""
-    import onnx
-
     scores = evaluator(onnx.load_from_string(data))
     return lambda x: scores(x.astype(np.float64)).astype(np.float32)
 
 
-def evaluator(model: Any) -> Scores:
-    """ONNX's reference implementation of a model with one input and one output."""
+def evaluator(model: onnx.ModelProto) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+    """ONNX's reference implementation of a model with one input and one output.
+
+    It gives scores (n, classes) of inputs (n, *input_shape), whatever their type.
+    """
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import OpRun
-
-    from shakeproof.model.onnx_model import inlined, needed, plain
 
     model = plain(inlined(model, "model"))
     nodes = needed(model.graph)

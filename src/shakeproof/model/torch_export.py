@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shakeproof.errors import InputError
-from shakeproof.model.reading import chosen_output
+from shakeproof.model.onnx_model import chosen_output
+from shakeproof.model.runtimes import first_line
 
 if TYPE_CHECKING:
     import onnx
@@ -104,7 +105,7 @@ def _outputs(module: torch.nn.Module, example: Tensor, name: str) -> dict[str, T
             made = module(example)
     except Exception as error:  # a module's code raises whatever it likes
         shape = list(example.shape)
-        raise InputError(f"{name}: does not run on the example input of shape {shape} ({_said(error)})") from error
+        raise InputError(f"{name}: does not run on the example input of shape {shape} ({first_line(error)})") from error
     outputs = _floats(made)
     if not outputs:
         raise InputError(f"{name}: gives no tensor of floating-point numbers; shakeproof needs class scores")
@@ -184,11 +185,11 @@ def _why(module: torch.nn.Module, example: Tensor, error: BaseException) -> str:
     """The first cause of the exporter's error, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if "data-dependent" in _said(error):
+    if "data-dependent" in first_line(error):
         return "its code branches on numbers that it computes"
     missing = MISSING.search(str(error))
     if missing is None:
-        return _said(error)
+        return first_line(error)
     return f"the operator {missing[1]}{_where(module, example, missing[1])} has no counterpart in ONNX"
 
 
@@ -203,10 +204,6 @@ def _where(module: torch.nn.Module, example: Tensor, operator: str) -> str:
     places = (list(node.meta.get("nn_module_stack", {}).values()) for node in found)
     place = next((stack[-1][0] for stack in places if stack), "")
     return f" (in {place})" if place else ""
-
-
-def _said(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _tidied(model: onnx.ModelProto) -> onnx.ModelProto:

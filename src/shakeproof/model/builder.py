@@ -1,11 +1,11 @@
-"""Builds a graph from the words both readers share: convolve, pool, reshape, multiply.
+"""Builds a graph node by node: convolve, pool, reshape, multiply.
 
 Exporters think of pictures with channels first, our operators store them with channels last. Each value therefore
-carries the order in which its stored axes are seen; transpositions only change that order, and entries are moved when
-an operator needs them moved. A network in either layout becomes the same graph, without transpositions in its midst.
+carries the order in which its stored axes are seen. A transposition only changes that order; entries are moved when an
+operator needs them moved. A network in either layout becomes the same graph, without transpositions in its midst.
 
-Where a value is no number by constants alone (minus infinity under a mask), what a node stores there is never used: a
-softmax leaves such entries out, and a guard puts something else in their place. Anything else that reads them is
+Where constants alone make a value no number (minus infinity under a mask), nothing uses what a node stores there: a
+softmax leaves such entries out, and a guard puts something else in their place. Everything else that reads them is
 refused.
 """
 
@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.model.graph import Graph, Node
-from shakeproof.model.simplify import NORMAL, simplify
+from shakeproof.model.rewriting import NORMAL, simplify
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
     UNIT,
@@ -48,6 +50,7 @@ from shakeproof.operators import (
     Transpose,
 )
 
+Array = NDArray[Any]
 CHANNELS_LAST = (0, 3, 1, 2)
 # Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
 LARGEST_VALUE = 10**8
@@ -105,9 +108,9 @@ class Builder:
         self._input_shape = torch.Size(input_shape)
         self._nodes: list[Node] = []
         self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._no_numbers = NoNumbers()
+        # By a stored value's number, what constants make of its entries: -inf, as low, NaN, or 0 for usual numbers.
+        self._no_numbers: dict[int, Tensor] = {}
         self.input = self._seen(0)
-        self.is_exact = True  # until a constant is computed from others, and nobody notes its roundings
         self.origin = ""  # what is being read, as the file names it
         self._computed: list[str] = []
 
@@ -120,22 +123,19 @@ class Builder:
         scores = self.reshape(output, (prod(output.shape),), keep=True)
         if scores.index in self._no_numbers:
             raise Unsupported(REFUSED)
-        graph = simplify(
-            Graph(self._input_shape, tuple(self._nodes), is_exact=self.is_exact, computed=tuple(self._computed))
-        )
+        graph = simplify(Graph(self._input_shape, tuple(self._nodes), computed=tuple(self._computed)))
         if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
             raise Unsupported("padding with an infinite value, other than for max pooling")
         return graph
 
     # -- affine ------------------------------------------------------------------------------------------------
 
-    def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
-        """x @ weight + bias along the last axis."""
+    def linear(self, x: Value, weight: Tensor) -> Value:
+        """x @ weight along the last axis."""
         if x.shape[-1] != weight.shape[0]:
             raise Unsupported(f"a product of {x.shape[-1]} values with a {list(weight.shape)} matrix")
-        zero = torch.zeros(weight.shape[1], dtype=weight.dtype)
-        offset = zero if bias is None else zero + bias.reshape(-1)
-        return self._add(Linear(weight.t().contiguous(), offset), x)
+        layer = Linear(weight.t().contiguous(), torch.zeros(weight.shape[1], dtype=weight.dtype))
+        return self._seen(self._node(layer, self._arranged(x, tuple(range(len(x.shape))))))
 
     def scale(
         self,
@@ -174,13 +174,16 @@ class Builder:
         if bool((put.isnan() | (put == torch.inf)).any()):
             raise Unsupported("a constant that is infinite or no number")
         hidden = put.masked_fill(put >= LOWEST, 0.0)
-        no_numbers = torch.where(kept, self._no_numbers.of(x.index, self._shape(x.index)), hidden)
+        no_numbers = torch.where(kept, self._no_numbers_of(x.index), hidden)
         scale = Scale(kept.double(), put.masked_fill(put < LOWEST, 0.0))
         return Value(self._node(scale, x.index, no_numbers=no_numbers), x.shape, x.order)
 
     def no_numbers(self, x: Value) -> Tensor:
         """What constants make of the value's entries: -inf, as low, NaN, or 0 for usual numbers."""
-        return self._no_numbers.of(x.index, self._shape(x.index)).permute(x.order)
+        return self._no_numbers_of(x.index).permute(x.order)
+
+    def _no_numbers_of(self, index: int) -> Tensor:
+        return self._no_numbers.get(index, torch.zeros(self._shape(index), dtype=torch.float64))
 
     def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
         """first + sign * second."""
@@ -271,7 +274,7 @@ class Builder:
         axis = x.order[x.axis(axis)]
         if x.index not in self._no_numbers:
             return self.elementwise(Softmax(axis), x)
-        entries = self._no_numbers.of(x.index, self._shape(x.index))
+        entries = self._no_numbers[x.index]
         left = after_softmax(entries, axis)
         if left is None:
             raise Unsupported("a mask of finite numbers that leaves nothing")
@@ -320,14 +323,14 @@ class Builder:
 
     def _node(self, operator: Operator, *inputs: int, no_numbers: Tensor | None = None) -> int:
         if no_numbers is None and any(i in self._no_numbers for i in inputs):
-            no_numbers = carried(operator, [self._no_numbers.of(i, self._shape(i)) for i in inputs])
+            no_numbers = carried(operator, [self._no_numbers_of(i) for i in inputs])
             if no_numbers is None:
                 raise Unsupported(REFUSED)
         _check_size(operator, [self._shape(i) for i in inputs])
         zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
         self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:], self.origin))
-        if no_numbers is not None:
-            self._no_numbers.note(len(self._nodes), no_numbers)
+        if no_numbers is not None and bool((no_numbers != 0).any()):
+            self._no_numbers[len(self._nodes)] = no_numbers
         return len(self._nodes)
 
     def _shape(self, index: int) -> torch.Size:
@@ -336,9 +339,6 @@ class Builder:
     def _seen(self, index: int) -> Value:
         shape = self._shape(index)
         return Value(index, tuple(shape), tuple(range(len(shape))))
-
-    def _add(self, operator: Operator, x: Value) -> Value:
-        return self._seen(self._node(operator, self._arranged(x, tuple(range(len(x.shape))))))
 
     def _aligned(self, operator: Operator, first: Value, second: Value) -> Value:
         """An operator that broadcasts two values against each other, stored as the larger one is."""
@@ -410,23 +410,6 @@ def _check_size(operator: Operator, shapes: Sequence[torch.Size]) -> None:
 # Numbers below this are as good as minus infinity.
 LOWEST = -1e30
 REFUSED = "minus infinity, or a number as low as a mask's, other than under a softmax"
-
-
-class NoNumbers:
-    """By the number of a stored value, what its entries (*shape) are: -inf, as low, NaN, or 0 for usual numbers."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Tensor] = {}
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._known
-
-    def note(self, index: int, entries: Tensor) -> None:
-        if bool((entries != 0).any()):
-            self._known[index] = entries
-
-    def of(self, index: int, shape: torch.Size) -> Tensor:
-        return self._known.get(index, torch.zeros(shape, dtype=torch.float64))
 
 
 def carried(operator: Operator, given: Sequence[Tensor]) -> Tensor | None:
