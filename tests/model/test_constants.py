@@ -347,6 +347,15 @@ def test_ends_beyond_the_axes_of_a_shape(start, end, sizes):
     assert ours == shown.run(None, {"x": np.zeros((1, 1, 1, 2), np.float32)})[0][0].tolist() == [*sizes, 7, 8][:2]
 
 
+def test_a_constant_has_one_value():
+    """Of two, onnxruntime takes the first, and ONNX's reference one kind before the other."""
+    node = helper.make_node("Constant", [], ["c"], value_float=1.0)
+    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.float32(0.0))))
+    shown = onnxruntime.InferenceSession(used(node).SerializeToString())
+    assert shown.run(None, {"x": np.zeros((1, 1, 1, 2), np.float32)})[0].tolist() == [[1.0, 1.0]]
+    assert "Constant (c): 2 values" in reading(node).refusal
+
+
 def test_einsum_sums_a_constant_exactly_or_not_at_all():
     flat = helper.make_node("Flatten", ["x"], ["f"])
     summed = helper.make_node("Einsum", ["f", "w"], ["y"], equation="bi,ij->bi", name="culprit")

@@ -740,6 +740,15 @@ def test_operators_that_a_model_defines_anew(tmp_path, domain):
         sp.load(save(tmp_path, proto))
 
 
+@pytest.mark.parametrize("domain", ["com.microsoft", "ai.onnx.ml"])
+def test_operators_of_the_runtime_that_a_model_defines_anew(tmp_path, domain):
+    """onnxruntime runs its own Gelu, whatever the file says that com.microsoft's is."""
+    node = helper.make_node("Gelu", ["x"], ["f"], domain=domain)
+    proto = local(classifier(node), "Gelu", domain, inside="Relu")
+    with pytest.raises(UnsupportedNetworkError, match=r"Gelu \(function\): the model defines this operator"):
+        sp.load(save(tmp_path, proto))
+
+
 @torch.library.custom_op("shakeprooftest::relu", mutates_args=())
 def bumpy(x: torch.Tensor) -> torch.Tensor:
     """A relu but for a bump around 100."""

@@ -90,6 +90,8 @@ def _evaluated(
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         raise Unsupported("a graph within the graph")
     kind, arrays = node.op_type, [array for array in inputs if array is not None]
+    if kind == "Constant" and len(node.attribute) != 1:
+        raise Unsupported(f"{len(node.attribute)} values")
     computed = max((count for count in roundings if count is not None), default=None)
     _check_size(node, inputs, opset)
     if kind == "Cast":

@@ -17,6 +17,8 @@ from shakeproof.model.onnx_model import STANDARD_DOMAINS, Shape, image_input, in
 from shakeproof.model.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
 from shakeproof.model.operands import Attributes, Call
 
+# How the names of domains begin whose operators are ONNX's or onnxruntime's.
+RUNTIME_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.")
 MALFORMED = (ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError, RuntimeError)
 # What networks are that have operators of certain kinds, and what to do.
 QUANTISED = "is quantised, and quantised networks are not analysed; export the float network that it was made from"
@@ -179,9 +181,9 @@ class _OnnxReader:
 
 
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
-    """The functions of a model that stand in for operators of ONNX itself."""
-    reason = "the model defines this operator of ONNX anew"
-    own = [f for f in model.functions if f.domain in STANDARD_DOMAINS]
+    """The functions of a model that stand in for operators that runtimes have: these run their own, or the model's."""
+    reason = "the model defines this operator of ONNX or onnxruntime anew"
+    own = [f for f in model.functions if not f.domain or text_of(f.domain).startswith(RUNTIME_DOMAINS)]
     return [UnsupportedNode(text_of(f.name), "function", reason) for f in own]
 
 
