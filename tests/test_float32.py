@@ -188,6 +188,73 @@ def test_what_overflows_on_its_way(tmp_path):
     assert result.status is not sp.Status.SAFE
 
 
+def one_after_another():
+    """A factor of 1 in all. Four parts of it make 2^-160, which is 0 in float32."""
+    nodes = [helper.make_node("Relu", ["h"], ["c0"])]
+    nodes += [helper.make_node("Mul", [f"c{i}", "down" if i < 4 else "up"], [f"c{i + 1}"]) for i in range(8)]
+    return nodes, {"down": [2.0**-40], "up": [2.0**40]}, "c8"
+
+
+def folded_into_a_convolution():
+    """2^79, a convolution by 2^-75, 2^-75 and 2^71: onnxruntime makes one weight of the middle two, which is 0."""
+    nodes = [
+        helper.make_node("MatMul", ["h", "first up"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Unsqueeze", ["b", "axes"], ["picture"]),
+        helper.make_node("Conv", ["picture", "kernel"], ["d"]),
+        helper.make_node("Mul", ["d", "down"], ["c2"]),
+        helper.make_node("Squeeze", ["c2", "axes"], ["e"]),
+        helper.make_node("Relu", ["e"], ["g"]),
+        helper.make_node("MatMul", ["g", "then up"], ["copy"]),
+    ]
+    ups = {"first up": [[2.0**79]], "then up": [[2.0**71]]}
+    return nodes, {**ups, "kernel": [[[[2.0**-75]]]], "down": [[[2.0**-75]]]}, "copy"
+
+
+VANISHING = {"one after another": one_after_another, "folded into a convolution": folded_into_a_convolution}
+
+
+def vanishing(folder, name):
+    """A hat h between the strengths that are compared, and a copy of it that vanishes in float32: 0.5 - 1000 (h - copy)."""
+    between, weights, copy = VANISHING[name]()
+    nodes = [
+        *hat(),
+        helper.make_node("MatMul", ["r", "second"], ["h"]),
+        *between,
+        helper.make_node("Concat", [copy, "h"], ["both"], axis=1),
+        helper.make_node("Gemm", ["both", "last", "lead"], ["y"]),
+    ]
+    weights |= {**HAT, "second": [[1], [-2], [1], [0]], "last": [[1000, 0], [-1000, 0]], "lead": [0.5, 0]}
+    arrays = {key: np.asarray(value, np.float32) for key, value in weights.items()} | {"axes": np.array([2, 3])}
+    onnx.save(model(nodes, [1, 1, 2, 2], arrays), folder / "m.onnx")
+    return sp.load(folder / "m.onnx")
+
+
+@pytest.mark.parametrize("name", VANISHING)
+def test_factors_that_make_nothing_of_a_value_are_refused_by_name(tmp_path, name):
+    network = vanishing(tmp_path, name)
+    (theirs,) = network.reference(np.full((1, *network.graph.input_shape), SPIKE, np.float32))
+    assert theirs[0] < theirs[1]  # the runtime itself loses there
+    image = np.full((1, 2, 2), 0.5, np.float32)
+    assert sp.verify(network, image, "brightness:max=0.5", 1.0, label=0).status is sp.Status.SAFE
+    with pytest.raises(sp.ShakeproofError, match=r"float32 is not certified .*: Mul \(c2\)"):
+        sp.verify(network, image, "brightness:max=0.5", 1.0, label=0, arithmetic="float32")
+
+
+def test_a_factor_that_makes_up_for_a_weight_that_vanished(tmp_path):
+    """We fold them together, and what is lost of the weight alone would not be seen."""
+    nodes = [
+        *hat(),
+        helper.make_node("MatMul", ["r", "second"], ["s"]),
+        helper.make_node("Mul", ["s", "large"], ["u"], name="large"),
+        helper.make_node("Mul", ["u", "large"], ["y"], name="larger"),
+    ]
+    weights = {**HAT, "second": np.full((4, 2), 2.0**-60) * [1, 0], "large": [2.0**30]}
+    with pytest.raises(sp.ShakeproofError, match=r"float32 is not certified .*: Mul \(large\), Mul \(larger\)"):
+        asked(tmp_path, nodes, weights, (1, 2, 2), arithmetic="float32")
+    assert asked(tmp_path, nodes, weights, (1, 2, 2))[1].status is sp.Status.SAFE
+
+
 def test_a_final_softmax_is_refused(tmp_path):
     """It may make two different scores one share."""
     nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Softmax", ["f"], ["y"], axis=1)]

@@ -643,6 +643,7 @@ def test_scores_that_are_not_finite_prove_nothing():
         (np.inf, "real"),
         (-np.inf, "real"),
         (1e35, "float32"),
+        (2.0**50, "float32"),  # a weight that vanishes when a factor is folded into it may have been multiplied with it
     ):
         weight = np.zeros((2, 4))
         weight[0] = value
@@ -655,3 +656,16 @@ def test_scores_that_are_not_finite_prove_nothing():
         asked = question(data, np.ones((1, 2, 2)), "identity", arithmetic=arithmetic)
         assert not asked.margins([[0.0]], [[1.0]], 0)[0] > 0
         assert not asked.margins([[0.0]], [[0.0]], 0, over=1)[0] > 0
+
+
+@pytest.mark.parametrize("factors", [[2.0**-75], [2.0**-40] * 2, [2.0**-40, 2.0**40, 2.0**-40]])
+def test_factors_by_which_float32_may_lose_a_value_are_not_covered(factors):
+    """Runtimes fold them into one another, or into weights, which may vanish."""
+    nodes = [helper.make_node("Flatten", ["x"], ["v0"])]
+    nodes += [helper.make_node("Mul", [f"v{place}", f"f{place}"], [f"v{place + 1}"]) for place in range(len(factors))]
+    nodes.append(helper.make_node("Gemm", [f"v{len(factors)}", "w"], ["y"], transB=1))
+    weights = {f"f{place}": np.float32([factor]) for place, factor in enumerate(factors)}
+    data = model(nodes, (1, 1, 2, 2), {**weights, "w": np.eye(2, 4, dtype=np.float32)})
+    bounds(question(data, np.ones((1, 2, 2)), "identity"), [0.0], [0.0])
+    with pytest.raises(checker.Unknown, match="factors so small"):
+        bounds(question(data, np.ones((1, 2, 2)), "identity", arithmetic="float32"), [0.0], [0.0])

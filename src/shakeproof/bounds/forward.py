@@ -182,7 +182,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor, budget:
             del values[dead]
     scores, noises = values[len(graph.nodes)], torch.cat([noise, noises_of(graph, torch.stack(all_terms))])
     if graph.largest < torch.inf:  # what overflows on its way is not enclosed
-        overflows = noises.isinf().any(0).unsqueeze(1)
+        overflows = (noises.isinf().any(0) | (largest[0] >= graph.largest)).unsqueeze(1)
         scores = replace(scores, radius=torch.where(overflows, torch.nan, scores.radius))
     return Enclosed(domain, inputs, relaxations, scores, noises)
 

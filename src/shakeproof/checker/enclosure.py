@@ -16,12 +16,14 @@ from typing import Any, Self
 import numpy as np
 
 from shakeproof.checker.budget import ELEMENTWISE, spend
-from shakeproof.checker.wire import Array
+from shakeproof.checker.wire import Array, Unknown, require
 
 U64, U32 = 2.0**-53, 2.0**-24
 FOLDED = 16  # roundings that runtimes may add to each weight by folding batch norms and factors into it, 4 for each
 USELESS = 4.0  # radii whose norm is this many times the known one are not worth a product
-LARGEST_FLOAT32 = 2.0**100  # with room for factors that are folded: no partial sum comes near 2^128
+# Factors may be folded into weights before or behind them. With sums up to this, and factors that all together shrink by
+# no more, no partial sum comes near 2^128 in any order; a weight that underflows then loses 2^-126 of as much at most.
+LARGEST_FLOAT32, SHRUNK = 2.0**40, 2.0**-60
 
 
 def gamma(roundings: int, unit: float) -> float:
@@ -49,6 +51,7 @@ class Tube:
     norm: Array  # (leaves,)
     float32: bool
     fused: int = 0  # roundings in the affine operators just before, with which an elementwise one may be fused
+    shrunk: float = 1.0  # by how much all factors before it shrink together
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,8 +103,10 @@ def affine(
     magnitude, unit, lines = x.magnitude, x.unit(terms, fused), linear(x.lines, False)
     lines[0] += bias
     size = norm(magnitude)
-    tiny = 2.0**-1022 + (2.0**-126 if x.float32 else 0.0)  # what a product may lose by underflow, even flushed to zero
-    lost = (terms + 2) * (len(lines) + 1) * tiny * (1 + size)
+    lost = 2.0**-1022 * (1 + size)  # by underflow of a product, or of a weight; in a runtime, even flushed to zero
+    if x.float32:
+        lost = lost + 2.0**-126 * (1 + size + LARGEST_FLOAT32)  # or of a weight with factors that are folded into it
+    lost = (terms + fused + FOLDED + 2) * (len(lines) + 1) * lost
     summed = sigma[1] * size + norm(np.broadcast_to(bias_size, (1, *lines.shape[2:])))
     bound = up(sigma[0] * x.norm + unit * summed + lost * math.sqrt(math.prod(lines.shape[2:])))
     # Where next to nothing is known entry by entry, that no entry exceeds the norm will do: a product is saved. Leaf by
@@ -118,7 +123,10 @@ def scaled(x: Tube, factor: Array, terms: int, offset: Any = 0.0, offset_size: A
     """factor * x + offset, entry by entry: a diagonal matrix's norm is its largest entry."""
     largest = float(np.abs(factor).max()) * (1 + 2.0**-45)
     linear: Linear = lambda array, absolute: array * (np.abs(factor) if absolute else factor)  # noqa: E731
-    wide = widened(x, np.broadcast_shapes(x.shape, factor.shape, np.shape(offset)))
+    sizes = np.abs(factor[factor != 0])
+    shrunk = x.shrunk * min(1.0, float(sizes.min(initial=1.0)))
+    require(not x.float32 or shrunk >= SHRUNK, "factors so small that float32 may lose what they are of", Unknown)
+    wide = widened(replace(x, shrunk=shrunk), np.broadcast_shapes(x.shape, factor.shape, np.shape(offset)))
     return affine(wide, linear, terms, (largest, largest), offset, offset_size, x.fused)
 
 
@@ -129,7 +137,8 @@ def added(x: Tube, y: Tube) -> Tube:
     local = up(x.unit(1, fused) * (x.magnitude + y.magnitude))
     rounding = norm(local)
     radius, bound = up(x.radius + y.radius + local), up(x.norm + y.norm + rounding)
-    return x.settled(x.lines + y.lines, radius, bound, rounding / x.unit(1, fused), fused + 1)
+    made = x.settled(x.lines + y.lines, radius, bound, rounding / x.unit(1, fused), fused + 1)
+    return replace(made, shrunk=min(x.shrunk, y.shrunk))
 
 
 def negated(x: Tube) -> Tube:
@@ -142,7 +151,8 @@ def joined(tubes: Sequence[Tube], axis: int) -> Tube:
     tubes[0].room(sum(math.prod(tube.shape) for tube in tubes))
     bound = up(np.sqrt(sum(tube.norm**2 for tube in tubes)) + 2.0**-500, len(tubes))
     lines, radius = (np.concatenate(side, axis) for side in zip(*((x.lines, x.radius) for x in tubes), strict=True))
-    return Tube(lines, radius, bound, tubes[0].float32, max(tube.fused for tube in tubes))
+    fused, shrunk = max(tube.fused for tube in tubes), min(tube.shrunk for tube in tubes)
+    return Tube(lines, radius, bound, tubes[0].float32, fused, shrunk)
 
 
 def placed(x: Tube, places: Array) -> Tube:

@@ -19,8 +19,12 @@ FEW_LAYERS = 10
 STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 # What underflow may do to a result, and much more.
 TINY = 2.0**-1000
-# Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
-LARGEST_FLOAT32 = 2.0**80
+# Runtimes fold factors into weights, before or behind which they stand. With sums up to this, and factors that shrink by
+# 2^-60 at most all together (`rewriting.fold`), nothing comes near 2^128 in any order.
+LARGEST_FLOAT32 = 2.0**40
+# A weight may underflow when a factor is folded into it: that loses 2^-126 of up to 2^40, in up to 2^24 terms, and a
+# factor that was folded into our own weights behind it may make 2^12 times as much of that.
+TINY_FLOAT32 = 2.0**-50
 Found = TypeVar("Found")
 More = ParamSpec("More")
 
@@ -44,7 +48,7 @@ class Graph:
 
     In the arithmetic that is meant, any operation is off by a share `unit` of its result at most, and by `tiny`; both
     are at least those of float64, in which it is run here. Sums of terms up to `largest` do not overflow. `computed`
-    names what has constants that a runtime computes itself: its float32 makes others of them.
+    names what has constants that a runtime computes itself: its float32 makes others of them, or loses them.
     """
 
     input_shape: torch.Size
@@ -193,7 +197,7 @@ class Graph:
 
     def in_float32(self) -> Graph:
         """The same network as any float32 evaluation gives it, in whatever order sums are added up."""
-        return replace(self, unit=UNIT + 2.0**-24, tiny=2.0**-100, largest=LARGEST_FLOAT32)
+        return replace(self, unit=UNIT + 2.0**-24, tiny=TINY_FLOAT32, largest=LARGEST_FLOAT32)
 
     def after(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the input's shape put in front (a clip, a normalisation)."""

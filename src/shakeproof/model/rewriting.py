@@ -38,6 +38,8 @@ from shakeproof.operators import (
 
 # Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
 FOLDED = 2.0**-40, 2.0**40
+# In float32, all factors that shrink together may not shrink by more, nor factors folded into one weight grow by more.
+SHRUNK, GROWN = 2.0**-60, 2.0**12
 # Of numbers between these, roundings are relative: none has lost digits by underflow.
 NORMAL = 2.0**-1000, 2.0**1000
 
@@ -68,23 +70,42 @@ def of_one(graph: Graph, product: Node) -> tuple[Operator, int] | None:
 
 
 def fold(graph: Graph) -> Graph:
-    """Merge a node into the node it reads from wherever that node serves it alone and a rule applies."""
+    """Merge a node into the node it reads from wherever that node serves it alone and a rule applies.
+
+    Factors by which float32 may lose what it should not are noted as computed by the runtime.
+    """
     uses = Counter(value for node in graph.nodes for value in node.inputs)
     nodes: list[Node] = []
+    grown: list[float] = []  # by how much factors that were merged into a node may make what was lost there larger
+    lost, shrunk = list[str](), 1.0
     renamed = {0: 0}
     alone = {0: False}  # by new value number: is it read once?
     for index, node in enumerate(graph.nodes):
         inputs = tuple(renamed[i] for i in node.inputs)
         previous = nodes[inputs[0] - 1] if len(inputs) == 1 and alone[inputs[0]] else None
         merged = merge(previous.operator, node.operator) if previous else None
+        least, most = _factors(node.operator)
+        shrunk *= min(least, 1.0)
+        if shrunk < SHRUNK and least < 1:
+            lost.append(node.origin)
         if previous and merged:
+            grown[inputs[0] - 1] = max(grown[inputs[0] - 1], 1.0) * most
+            if grown[inputs[0] - 1] > GROWN:
+                lost.append(node.origin)
             nodes[inputs[0] - 1] = replace(previous, operator=merged, shape=node.shape)
             renamed[index + 1] = inputs[0]
         else:
             nodes.append(replace(node, inputs=inputs))
+            grown.append(1.0)
             renamed[index + 1] = len(nodes)
         alone[renamed[index + 1]] = uses[index + 1] == 1
-    return replace(graph, nodes=tuple(nodes))
+    return replace(graph, nodes=tuple(nodes), computed=(*graph.computed, *lost))
+
+
+def _factors(operator: Operator) -> tuple[float, float]:
+    """The least and the largest factor of a scaling, but for zeros."""
+    size = operator.factor[operator.factor != 0].abs() if isinstance(operator, Scale) else torch.ones(1)
+    return (float(size.min()), float(size.max())) if size.numel() else (1.0, 1.0)
 
 
 def merge(first: Operator, second: Operator) -> Operator | None:
