@@ -56,8 +56,10 @@ def test_profiles_are_those_of_all_pictures(network, images):
         assert (result.method, result.arithmetic) == ("enumeration", "deployed")
         changes = [0, *(np.flatnonzero(np.diff(winners)) + 1).tolist()]
         assert [i.winner for i in result.profile] == winners[changes].tolist()
-        assert [i.start for i in result.profile] == [float(pictures.begins(k)) for k in changes]
+        assert [i.start for i in result.profile] == pytest.approx([float(pictures.begins(k)) for k in changes])
         assert result.profile[-1].end == 0.1
+        ends = [(z, part.winner) for part in result.profile for z in (part.start, part.end)]
+        assert [winner for _, winner in ends] == [winners[shown_at(pictures, z)] for z, _ in ends]
         lost = np.flatnonzero(winners != result.label)
         assert result.status == ("safe" if not len(lost) else "misclassified" if lost[0] == 0 else "unsafe")
         if len(lost) and lost[0]:
@@ -67,6 +69,31 @@ def test_profiles_are_those_of_all_pictures(network, images):
             assert result.certified_strength <= high
         statuses.add(result.status)
     assert "safe" in statuses
+
+
+def shown_at(pictures, z):
+    """The number of the picture at a strength."""
+    before = [k for k in range(len(pictures)) if (pictures.begins(k), not pictures.has_start(k)) <= (Fraction(z), False)]
+    return before[-1]
+
+
+@pytest.mark.parametrize(("start", "answer"), [(10, "unsafe"), (11, "safe")])
+def test_an_answer_holds_at_the_strengths_that_it_names(tmp_path, start, answer):
+    """A pixel has risen by 25.5 levels at 1/2. From 35 to 36 it goes there, as 36 is even; from 36 to 37, right behind."""
+    weights = {"w": np.float32([[-1, 0], *[[0, 0]] * 8]), "b": np.float32([(start + 25.5) / 255, 0])}
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["y"])]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(nodes, (1, 1, 3, 3), weights).SerializeToString())
+    network, image = sp.load(path), np.full((1, 3, 3), start / 255)
+    whole = sp.profile(network, image, "brightness:max=0.2", label=0, pixels="8bit")
+    half = sp.verify(network, image, "brightness:max=0.2", 0.5, label=0, pixels="8bit")
+    assert (whole.status, half.status) == ("unsafe", answer)
+    assert whole.record.status_at(0.5) == answer
+    first, then = whole.profile
+    assert (first.winner, then.winner) == (0, 1)
+    assert first.end < then.start
+    assert (first.end == 0.5) == (answer == "safe")
+    assert (then.start == 0.5) == (answer == "unsafe")
 
 
 def test_an_early_answer_stops_at_the_first_loss(network, images):

@@ -220,6 +220,13 @@ class EightBitPictures:
         at = slice(number - self._known[window], number - self._known[window] + 1)
         return pixels[at], numbers[at]
 
+    def first_of(self, number: int) -> float:
+        """The smallest float64 strength at which a picture is reached; it may be behind the next one."""
+        begins = self.begins(number)
+        nearest = float(begins)
+        reached = nearest > begins or (nearest == begins and self.has_start(number))
+        return nearest if reached else math.nextafter(nearest, 2)
+
     def last_before(self, number: int) -> float:
         """The largest float64 strength that is before a picture; 0 for those that begin there."""
         begins = self.begins(number)

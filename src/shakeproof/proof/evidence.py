@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -449,12 +449,9 @@ class Enumerated(Proof):
 
     @property
     def critical(self) -> Bracket | None:
-        """The neighbouring float64 numbers between which the first picture that is lost begins."""
-        if self.first_lost is None:
-            return None
-        begins = self.pictures.begins(self.first_lost)
-        low = high = float(begins)
-        return low if low <= begins else math.nextafter(low, 0), high if high >= begins else math.nextafter(high, 1)
+        """The last float64 before the first picture that is lost, and the first at which it is reached."""
+        lost = self.first_lost
+        return None if lost is None else (self.pictures.last_before(lost), self.pictures.first_of(lost))
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -467,22 +464,28 @@ class Enumerated(Proof):
 
     @property
     def profile(self) -> tuple[Interval, ...]:
-        return tuple(Interval(float(own.start), float(own.end), own.winner) for own in self.exact_profile())
+        """Which class wins at all float64 strengths from a start to an end, both included."""
+        ends = ((self.pictures.first_of(start), self.pictures.last_before(stop), own) for start, stop, own in self._runs())
+        return tuple(Interval(*own) for own in ends if own[0] <= own[1])
 
     def exact_profile(self, count: int | None = None) -> tuple[ExactInterval, ...]:
         """Which class wins where, without rounding: on all pictures that were looked at, or on the first of them."""
-        winners = self.winners[:count]
-        starts = np.flatnonzero(np.append(True, np.diff(winners) != 0))[: len(winners)].tolist()
         return tuple(
             ExactInterval(
                 start=self.pictures.begins(start),
                 end=self.pictures.begins(stop),
-                winner=int(winners[start]),
+                winner=winner,
                 has_start=self.pictures.has_start(start),
                 has_end=not self.pictures.has_start(stop),
             )
-            for start, stop in pairwise([*starts, len(winners)])
+            for start, stop, winner in self._runs(count)
         )
+
+    def _runs(self, count: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """From which picture up to which other one a class wins."""
+        winners = self.winners[:count]
+        starts = np.flatnonzero(np.append(True, np.diff(winners) != 0))[: len(winners)].tolist()
+        yield from ((start, stop, int(winners[start])) for start, stop in pairwise([*starts, len(winners)]))
 
 
 @dataclass(frozen=True, eq=False)
