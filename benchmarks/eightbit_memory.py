@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-KERNELS = ("box-blur:size=3", "motion-blur:size=9,angle=30", "gaussian-blur:size=5,sigma=1")
+KERNELS = ("box-blur:size=3", "motion-blur:size=9,angle=30", "gaussian-blur:size=5,sigma=1", "box-blur:size=25")
 PHOTOGRAPH = "data/imagenet/imagenet_00_243.jpg"
 GIB, MIB = 2**30, 2**20
 ALONE = """

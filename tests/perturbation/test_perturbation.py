@@ -422,3 +422,22 @@ def test_every_family_makes_its_example(tmp_path, monkeypatch):
 def test_identity_changes_nothing():
     image = torch.rand(3, 5, 5, dtype=torch.float64)
     assert torch.equal(identity().apply(image).image(0.7), image)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_a_large_picture_is_convolved_in_parts(monkeypatch, padding):
+    """However large picture and kernel are, what torch writes out to convolve them stays within a limit."""
+    picture, blur = torch.rand(3, 24, 20, dtype=torch.float64), gaussian_blur(7, 2.0, padding=padding)
+    whole, sizes, convolve = blur.apply(picture), [], torch.nn.functional.conv2d
+
+    def noted(x, weight):
+        made = convolve(x, weight)
+        sizes.append(made.numel() * weight.numel())
+        return made
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", noted)
+    monkeypatch.setattr("shakeproof.question.perturbation.MOST_READ", 5 * 3 * 20 * 49)
+    found = blur.apply(picture)
+    assert max(sizes) <= 5 * 3 * 20 * 49
+    for name in ("slopes", "base", "error"):
+        assert torch.allclose(getattr(found, name), getattr(whole, name), rtol=0, atol=1e-15)

@@ -32,6 +32,8 @@ SMALL = 2.0**-400
 LARGEST_NEIGHBOURHOOD = 999
 # So few pixels are added up one after another, faster than torch convolves float64.
 FEW_TAPS = 24
+# torch writes out what each pixel of a convolution reads: so many numbers are made at once, whatever the picture's size.
+MOST_READ = 2**25
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class Part:
         taps = [(row, column) for row, line in enumerate(entries) for column, entry in enumerate(line) if entry]
         if len(taps) > FEW_TAPS:
             weight = torch.tensor(entries, dtype=images.dtype, device=images.device)
-            return functional.conv2d(padded, weight[None, None]).reshape(images.shape)
+            rows = max(1, MOST_READ // (weight.numel() * (images.numel() // height)))
+            starts = range(0, height, rows)
+            parts = [padded[:, :, start : min(start + rows, height) + len(entries) - 1] for start in starts]
+            return torch.cat([functional.conv2d(own, weight[None, None]) for own in parts], 2).view(images.shape)
         made = images.new_zeros(images.shape).view(-1, 1, height, width)
         for row, column in taps:
             made.add_(padded[..., row : row + height, column : column + width], alpha=entries[row][column])
