@@ -39,10 +39,11 @@ def test_no_query_overruns_its_limit():
     assert [own for own in found if own[1] > MOST_SECONDS_OVER] == []
 
 
-def test_a_search_among_few_inputs_ends_in_time(shared):
-    """One that leaves many points to be held against many boxes."""
-    files = {"overrun": "overrun.onnx", "specification": "overrun.vnnlib"}
-    words = [f"{name}={shared(f'attacks/second/{file}')}" for name, file in files.items()]
+@pytest.mark.parametrize("name", ["second/overrun", "r4"])
+def test_a_search_among_few_inputs_ends_in_time(shared, name):
+    """One that leaves many points to be held against many boxes, or many boxes that must leave nothing out."""
+    files = {"overrun": f"{name}.onnx", "specification": f"{name}.vnnlib"}
+    words = [f"{key}={shared(f'attacks/{file}')}" for key, file in files.items()]
     ((_, over),) = overrun("--only", *words)
     assert over <= MOST_SECONDS_OVER
 

@@ -19,6 +19,7 @@ from shakeproof.model import SHARE, Comparison, comparison, onnx_reader, telling
 from shakeproof.model.onnx_rules import OPERATORS
 from shakeproof.model.operands import Attributes
 from shakeproof.model.runtimes import evaluator
+from shakeproof.report.tables import Cells
 
 random = np.random.default_rng(0)
 NOTE = "the runtime would agree with another network as well"
@@ -107,7 +108,9 @@ def test_the_reason_shows_both_values(tmp_path):
     result = next(result for result in results if result.reason is sp.Reason.COMPARISON)
     said = result.to_json()["comparison"]
     assert said["noise"] > SHARE * said["margin"] > 0
-    assert f"(noise {said['noise']:.2g}, margin {said['margin']:.2g})" in result.sentence
+    both = f"(noise {said['noise']:.2g}, margin {said['margin']:.2g})"
+    assert both in result.sentence
+    assert both in Cells.of(result).classes
     assert sp.Record.from_json(json.dumps(result.to_json())) == result.record
     assert "comparison" not in sp.profile(demo.MODEL, np.full((3, 32, 32), 0.5), "box-blur:size=3").to_json()
 

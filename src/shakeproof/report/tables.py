@@ -183,6 +183,8 @@ def _qualified(result: Result) -> Iterator[str]:
     """Remarks that belong beside a verdict."""
     if result.reason is not None:
         yield result.reason.value
+    if result.noise is not None:
+        yield str(result.noise)
     if result.rest is not None:
         yield str(result.rest)
     if result.as_pictures is not None:
