@@ -127,6 +127,18 @@ def cases(tmp_path_factory) -> dict[str, tuple[bytes, bytes]]:
     return found
 
 
+def test_weights_outside_the_model_are_refused(cases, tmp_path, monkeypatch):
+    """Its digest says nothing of them: one certificate would hold of whatever weights lie in the current folder."""
+    data, made = cases["one at a time"]
+    monkeypatch.chdir(tmp_path)
+    outside = onnx.load_from_string(data)
+    onnx.save(outside, "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    elsewhere = Path("outside.onnx").read_bytes()
+    header, arrays = checker.unpack(made)
+    forged = pack(header | {"model_sha256": hashlib.sha256(elsewhere).hexdigest()}, arrays)
+    assert "onnxruntime does not run the model" in checker.check(forged, elsewhere).sentence
+
+
 def test_true_certificates_hold(cases):
     claims = set()
     for name, (data, made) in cases.items():

@@ -6,12 +6,15 @@ import gzip
 import io
 import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from shakeproof.checker import Refused
+from shakeproof.checker.picture import compared
 from shakeproof.errors import InputError
 from shakeproof.question import image_layout, parse_path, read_image
 
@@ -226,15 +229,18 @@ def test_misfits_say_what_to_do(tmp_path):
         assert caught.value.option == option
 
 
-def test_an_archive_with_one_name_twice_is_refused(tmp_path):
-    """Which of both is the picture would be up to who reads it."""
+@pytest.mark.parametrize("first", ["x", "x.npy"])
+def test_an_archive_with_one_name_twice_is_refused(tmp_path, first):
+    """Which of both is the picture would be up to who reads it; numpy calls both of x and x.npy x."""
     with zipfile.ZipFile(tmp_path / "two.npz", "w") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for value in (0.0, 1.0):
+        for name, value in ((first, 0.0), ("x.npy", 1.0)):
             held = io.BytesIO()
             np.save(held, np.full((2, 1, 4, 4), value))
-            archive.writestr("x.npy", held.getvalue())
+            archive.writestr(name, held.getvalue())
     with pytest.raises(InputError, match="it holds one name twice"):
         read_image(f"{tmp_path / 'two.npz'}@0")
+    with pytest.raises(Refused, match="holds one name twice"):
+        compared(Path(f"{tmp_path / 'two.npz'}@0"), np.zeros((1, 4, 4)), {"channels_last": False}, [1, 1, 4, 4])
     with pytest.raises(InputError, match="it holds one name twice"):
         parse_path(f"custom:file={tmp_path / 'two.npz'},index=0")

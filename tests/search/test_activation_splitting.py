@@ -267,6 +267,21 @@ def test_a_linear_program_settles_leaves():
     assert empty > 0
 
 
+def test_a_linear_program_looks_at_the_clock():
+    """One with hundreds of neurons on as many inputs takes a long time."""
+    graph = network_of(dense(1, 300, 300, 2), 300).graph
+    crown = enclose_box(graph, *box_around(graph, 4, radius=2.0), BUDGET).proving
+    start, at = crown.start(), crown.split_at(crown.start())
+    assert at.isfinite().all()
+    row = Parts(at, start.high, start.alpha, start.beta)
+    claim = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    began = time.perf_counter()
+    assert solved(crown, row, claim, PENALTIES[0], Budget.starting(0.2, 1.0)) is None
+    short, began = time.perf_counter() - began, time.perf_counter()
+    assert solved(crown, row, claim, PENALTIES[0]) is not None
+    assert short < (time.perf_counter() - began) / 2
+
+
 # -- searching --------------------------------------------------------------------------------------------------------
 
 

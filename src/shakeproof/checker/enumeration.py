@@ -139,6 +139,8 @@ class Installed:
         require(type(self._batch) is int and 0 < self._batch <= 4096, "so many pictures are not run at once")
         spend(0, self._batch * math.prod(picture))
         options.intra_op_num_threads, options.log_severity_level = 1, 4
+        # else it takes weights that the model keeps elsewhere from the current folder; the digest says nothing of these
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         self._session = onnxruntime.InferenceSession(unzipped(model), options, providers=["CPUExecutionProvider"])
         (self._input, *more), (self._output, *_) = self._session.get_inputs(), self._session.get_outputs()
         self._type = TAKEN.get(self._input.type)

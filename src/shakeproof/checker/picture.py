@@ -104,6 +104,7 @@ def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape
             f"the image file has the digest that the certificate gives; its pixels, {stated}, were not read",
         )
     file = np.load(f"{name}.npz" if index else image, allow_pickle=False)
+    require(not index or len({*file.files}) == len(file.files), "the image file holds one name twice")
     picture, own, said = _read(file["x"][int(index)] if index else file, stated, shape)
     given = picture.astype(np.float64) / WHITE.get(picture.dtype.name, 1.0)
     same = any(np.array_equal(given.astype(kind), pixels) for kind in (np.float64, np.float32))

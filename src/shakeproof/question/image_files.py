@@ -348,7 +348,7 @@ def _array_names(path: Path) -> list[str]:
     check_regular(path)
     with _reading(str(path)), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        if len(set(names)) < len(names):  # readers differ in which of both they take
+        if len({name.removesuffix(".npy") for name in names}) < len(names):  # readers differ in which of both they take
             raise ValueError("it holds one name twice")
         return [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
 

@@ -104,7 +104,7 @@ def _read_npz(path: Path) -> Mapping[str, Any]:
     if isinstance(archive, np.ndarray):
         raise ValueError("an array that is named like an archive")
     with archive:
-        if len(set(archive.zip.namelist())) < len(archive.zip.namelist()):
+        if len(set(archive.files)) < len(archive.files):
             raise ValueError("it holds one name twice")
         if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES} bytes are too many")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, pulled_back, rows_within
-from shakeproof.budget import Budget
+from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.model import Graph
 from shakeproof.operators import Range
@@ -281,7 +281,7 @@ class ActivationSplitting(Strategy[Stack]):
                 return
             for penalty in PENALTIES:
                 one = slice(number, number + 1)
-                found = solved(crown, rows[one], coefficients[one], penalty)
+                found = solved(crown, rows[one], coefficients[one], penalty, self.budget)
                 if found is None or self.budget.is_late():
                     break
                 part, x = found
@@ -329,9 +329,11 @@ class ActivationSplitting(Strategy[Stack]):
         return tried.gather(1, torch.stack(worse, 1).argmax(1, keepdim=True))
 
 
-def solved(crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: float) -> tuple[Parts, Tensor] | None:
+def solved(
+    crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: float, budget: Budget = UNLIMITED
+) -> tuple[Parts, Tensor] | None:
     """A part on which every neuron is straight, with the best betas, and the input at which the claim is least; None if
-    the solver fails.
+    the solver fails, or the time is up.
 
     There the best betas are the duals of a linear program. Ascent comes close to them; only a solver gets there. Nobody
     trusts its answer: the bound is computed again from the betas, and any betas are sound.
@@ -376,6 +378,7 @@ def solved(crown: AlphaBetaCrown, part: Parts, coefficients: Tensor, penalty: fl
         b_ub=limit,
         bounds=[*zip(low, high, strict=True), (0, None)],
         method="highs",
+        options={"time_limit": max(0.0, budget.seconds_left)},
     )
     if found.status != 0:
         return None
