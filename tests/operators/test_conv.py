@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from shakeproof.linalg import convolution, windows
 from shakeproof.operators import UNIT, Conv, SlidingWindow
-from shakeproof.operators import conv as convolution
-from shakeproof.operators import window as windows
 
 pytestmark = pytest.mark.usefixtures("whoever_multiplies")
 

@@ -1,6 +1,5 @@
 """Exact analysis along lines: every breakpoint of a piecewise-linear network, none left out."""
 
-from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
 from shakeproof.exact.lines import cores_for, pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
@@ -15,7 +14,6 @@ __all__ = [
     "RationalNetwork",
     "assemble",
     "cores_for",
-    "find_bridges",
     "join",
     "longest_window",
     "pieces_left",

@@ -94,15 +94,6 @@ def apply_leaves_its_inputs_as_they_are(trial: Trial) -> Tensor:
 
 
 @rule(Operator)
-def apply_makes_a_new_value_unless_it_may_return_its_input(trial: Trial) -> Tensor:
-    """What shares its entries with an input must not be overwritten: `may_return_input` says so."""
-    inputs = trial.rows(trial.random)
-    out = trial.operator.apply(*inputs).untyped_storage().data_ptr()
-    shares = any(out == x.untyped_storage().data_ptr() for x in inputs)
-    return verdict(trial.operator.may_return_input or not shares)
-
-
-@rule(Operator)
 def workspace_is_a_number_of_bytes(trial: Trial) -> Tensor:
     """For shapes without the row axis."""
     found = trial.operator.workspace(*trial.shapes)
@@ -360,14 +351,6 @@ def differences_are_stretched_no_more_than_is_said(trial: Trial) -> Tensor:
 
 def _along(numbers: Tensor, rows: Tensor) -> Tensor:
     return numbers.view(-1, *(1,) * (rows.dim() - 1))
-
-
-@rule(PiecewiseLinear, 0.0)
-def overwrite_is_apply(trial: Trial) -> Tensor:
-    """To the bit, for an input that may be lost."""
-    (x,) = trial.rows(trial.random)
-    expected = trial.operator.apply(x)
-    return difference(trial.operator.overwrite(x.clone()), expected)
 
 
 def _bend_between(operator: Operator, start: Tensor, end: Tensor, cuts: Tensor) -> Tensor:

@@ -1,8 +1,11 @@
-"""Convolution and average pooling on pictures with channels last: (rows, batch, height, width, channels)."""
+"""Convolution of pictures with channels last, by whichever way is the fastest: the same sums in other orders.
+
+By matrix products, of columns of positions or of lines of the kernel, or by adding up shifted pictures where groups are
+too thin for that (depthwise convolutions); all in blocks that stay in the cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,15 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.operators.active import active, multiply_positions, worthwhile_share
-from shakeproof.operators.affine import Matrix
-from shakeproof.operators.base import Affine, Entries, Operator
-from shakeproof.operators.window import BLOCK_BYTES, SlidingWindow, blocks
-from shakeproof.products import add_product, empty_products, is_by_rows, multiply
+from shakeproof.linalg.products import add_product, empty_products, is_by_rows
+from shakeproof.linalg.windows import BLOCK_BYTES, SlidingWindow, blocks
 
-LARGEST_UNROLLED = 2**24
-# A kernel with more weights than this is not taken apart for what is on: picking from it takes too long.
-LARGEST_TAKEN_APART = 2**18
 # With no more channels than this in each group, a product is slower than adding up shifted pictures.
 THIN_GROUP = 4
 # A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
@@ -28,24 +25,20 @@ SHORT_LINE = 32
 FEW_OUTPUTS = 16
 # Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
 MANY_PICTURES = 48
+# Of no more weights than this a copy is kept, by rows.
+LARGEST_COPIED = 2**18
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(Affine):
-    """Cross-correlation; weight (groups, channels out, kernel height * kernel width * channels in), bias (channels).
-
-    Done by matrix products, or by adding up shifted pictures where groups are too thin for that (depthwise
-    convolutions), both in blocks that stay in the cache. `terms` holds for sums in any order.
-    """
-
-    rounds_as_ieee = True
+class Convolution:
+    """Cross-correlation; weight (groups, channels out, kernel height * kernel width * channels in), bias (channels)."""
 
     weight: Tensor
     bias: Tensor
     window: SlidingWindow
 
-    def apply(self, *inputs: Tensor) -> Tensor:
-        pictures = inputs[0].flatten(0, 1)
+    def apply(self, pictures: Tensor) -> Tensor:
+        """Pictures (n, height, width, channels) to (n, down, across, channels)."""
         size = self.window.output_size(pictures.shape[1], pictures.shape[2])
         out = pictures.new_empty(pictures.shape[0], *size, self.bias.numel())
         if self._is_thin:
@@ -54,56 +47,27 @@ class Conv(Affine):
             self._multiply_pixels(pictures, out)
         else:
             self._multiply(pictures, out)
-        return out.view(*inputs[0].shape[:2], *out.shape[1:])
+        return out
 
-    def terms(self, *inputs: torch.Size) -> int:
-        return self.weight.shape[2] + 1
-
-    def magnitude(self) -> Operator:
-        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
-
-    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        batch, height, width, channels = shapes[0]
+    def adjoint(self, coefficients: Tensor, size: torch.Size) -> Tensor:
+        """Coefficients of pictures of a size (height, width, channels) from those of the output."""
+        height, width, channels = size
         groups, outputs, depth = self.weight.shape
-        rows = coefficients.flatten(0, 1)
         if self._is_thin:
-            pictures = rows.new_empty(len(rows), height, width, channels)
-            self._scatter_shifted(rows, pictures)
-            return (pictures.view(len(coefficients), *shapes[0]),)
-        step = max(1, BLOCK_BYTES // (rows[0, ..., 0].numel() * groups * depth * rows.element_size()))
+            pictures = coefficients.new_empty(len(coefficients), height, width, channels)
+            self._scatter_shifted(coefficients, pictures)
+            return pictures
+        step = max(1, BLOCK_BYTES // (coefficients[0, ..., 0].numel() * groups * depth * coefficients.element_size()))
         parts = []
-        for part in rows.split(step):
+        for part in coefficients.split(step):
             by_group = part.flatten(0, 2).unflatten(-1, (groups, outputs)).transpose(0, 1)
             pulled = part.new_empty(groups, by_group.shape[1], depth)
-            for target, own, weight in zip(pulled, by_group, self.weight, strict=True):
-                add_product(target, own, weight, is_fresh=True)
+            for target, of_group, weight in zip(pulled, by_group, self.weight, strict=True):
+                add_product(target, of_group, weight, is_fresh=True)
             by_entry = pulled.view(groups, *part.shape[:3], -1, channels // groups).unbind(-2)
             entries = (entry.movedim(0, -2).flatten(-2) for entry in by_entry)
             parts.append(self.window.scattered(entries, height, width))
-        return (torch.cat(parts).view(len(coefficients), batch, height, width, channels),)
-
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        if given.at is None or given.at.shape[1] != 1 or self.window.dilations != (1, 1):
-            return None
-        (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
-        down, across = self.window.output_size(height, width)
-        pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
-        line, down_entry, is_down = self.window.seeing(pixel // width % height, 0, down)
-        column, across_entry, is_across = self.window.seeing(pixel % width, 1, across)
-        line = line + (pixel // (width * height)).unsqueeze(1) * down
-        position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
-        entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
-        seen = (is_down.unsqueeze(2) & is_across.unsqueeze(1)).flatten(1)
-        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (given.value * seen).unsqueeze(2)
-        group = (channel // (channels // groups)).view(-1, 1, 1)
-        index = (position * seen).unsqueeze(2) * (groups * outputs) + group * outputs
-        return Entries((index + torch.arange(outputs, device=index.device)).flatten(1), weights.flatten(1))
-
-    @cached_property
-    def _weights_of_entries(self) -> Tensor:
-        """By channel and kernel entry, the weight in each output of its group: (channels, kernel entries, outputs)."""
-        by_entry: Tensor = self.weight.unflatten(2, (prod(self.window.kernel), -1))
-        return by_entry.permute(0, 3, 2, 1).flatten(0, 1).contiguous()
+        return torch.cat(parts)
 
     @property
     def _is_thin(self) -> bool:
@@ -118,13 +82,13 @@ class Conv(Affine):
         return groups == 1 and outputs < FEW_OUTPUTS and line >= SHORT_LINE and steps == (1, 1)
 
     @cached_property
-    def _doubled(self) -> Conv:
+    def _doubled(self) -> Convolution:
         """The same for two neighbouring positions at once: a kernel one step wider, with twice as many outputs."""
         (tall, wide), (down, step) = self.window.kernel, self.window.strides
         by_entry = self.weight.unflatten(2, (tall, wide, -1))
         both = [functional.pad(by_entry, (0, 0, place * step, (1 - place) * step)).flatten(2) for place in (0, 1)]
         window = replace(self.window, kernel=(tall, wide + step), strides=(down, 2 * step))
-        return Conv(torch.cat(both, 1), self.bias.repeat(2), window)
+        return Convolution(torch.cat(both, 1), self.bias.repeat(2), window)
 
     def _entry_weights(self) -> Tensor:
         """By channel of a group and kernel entry, the weight in each output: (channels, kernel entries, outputs)."""
@@ -159,17 +123,13 @@ class Conv(Affine):
                 target[..., channel :: len(weights)] = total.unflatten(3, (-1, repeats)).sum(4)
 
     def _multiply(self, pictures: Tensor, out: Tensor) -> None:
-        """By products: of positions, columns of them, or lines, whichever is the fastest."""
+        """By products of columns of positions, or of lines of the kernel, whichever is faster."""
         has_columns = self._has_long_columns(pictures, out)
-        on = self._active(pictures) if has_columns else None
-        if on is not None:
-            multiply_positions(self.window, self._copied_by_entry[0], self.bias, pictures, out, on)
-            return
         few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
         is_doubled = few and out.shape[2] % 2 == 0
-        conv = self._doubled if is_doubled else self
-        convolve = conv._multiply_columns if has_columns else conv._multiply_lines
-        convolve(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), conv.bias.numel()))
+        convolution = self._doubled if is_doubled else self
+        multiply = convolution._multiply_columns if has_columns else convolution._multiply_lines
+        multiply(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), convolution.bias.numel()))
 
     def _multiply_pixels(self, pictures: Tensor, out: Tensor) -> None:
         down, across = self.window.strides
@@ -183,24 +143,10 @@ class Conv(Affine):
         is_whole = len(self.weight) == 1 and self.window.dilations[1] == 1
         return is_whole and min(len(pictures), fitting) >= MANY_PICTURES
 
-    def _active(self, pictures: Tensor) -> Tensor | None:
-        """Which entries of the pictures are not always 0, if the others may be left out, and it pays to do so."""
-        share = worthwhile_share(len(pictures), min(self.weight.shape[1], pictures.shape[3]))
-        return active(pictures.flatten(1), share) if self._is_taken_apart else None
-
-    @cached_property
-    def _is_taken_apart(self) -> bool:
-        """Whether its weights are few enough to be picked from, and none makes something of 0."""
-        return self.weight.numel() <= LARGEST_TAKEN_APART and bool(self.weight.isfinite().all())
-
-    def laid_out(self) -> Conv:
-        """The same, with weights that need no copy to be multiplied, nor do those that are computed from them."""
-        return replace(self, weight=self._by_entry.transpose(1, 2))
-
     @property
     def _by_entry(self) -> Tensor:
         """The weights (groups, entries, outputs), as they are multiplied fastest."""
-        is_copied = is_by_rows() and self.weight.numel() <= LARGEST_TAKEN_APART
+        is_copied = is_by_rows() and self.weight.numel() <= LARGEST_COPIED
         return self._copied_by_entry if is_copied else self.weight.transpose(1, 2)
 
     @cached_property
@@ -290,77 +236,3 @@ class Conv(Affine):
         size = (len(self.weight), phases, needed, strip.shape[1], across, together, wide, channels)
         strides = (channels * channel, line, down_step * line, picture, step * column, down_gap * line, gap * column)
         return strip.as_strided(size, (*strides, channel)).flatten(5).contiguous()
-
-
-@dataclass(frozen=True, eq=False)
-class Unrolled(Matrix):
-    """A convolution on a picture so small that most of its patches are border, as one matrix; its output's shape."""
-
-    rounds_as_ieee = True
-
-    shape: tuple[int, ...]
-
-    def apply(self, *inputs: Tensor) -> Tensor:
-        return self.product(inputs[0].flatten(1)).view(-1, *self.shape)
-
-    def magnitude(self) -> Operator:
-        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
-
-    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        return (multiply(coefficients.flatten(1), self.weight).view(-1, *shapes[0]),)
-
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return self.columns(given)
-
-
-def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
-    """The convolution as a matrix, if that takes fewer multiplications; `shape` (batch, height, width, channels)."""
-    down, across = conv.window.output_size(shape[1], shape[2])
-    outputs = shape[0] * down * across * conv.bias.numel()
-    if shape.numel() >= conv.weight.shape[2] or shape.numel() * outputs > LARGEST_UNROLLED:
-        return None
-    units = torch.eye(shape.numel(), dtype=conv.weight.dtype, device=conv.weight.device).view(-1, *shape)
-    columns = replace(conv, bias=torch.zeros_like(conv.bias)).apply(units).reshape(-1, outputs)
-    positions = outputs // conv.bias.numel()
-    return Unrolled(
-        columns.t().contiguous(),
-        conv.bias.repeat(positions),
-        (shape[0], down, across, conv.bias.numel()),
-        roundings=conv.roundings,
-        off=conv.off,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class AveragePool(Affine):
-    """The mean under a window; `divisor` (down, across, 1) is how many entries count at each position."""
-
-    rounds_as_ieee = True
-
-    window: SlidingWindow
-    divisor: Tensor
-
-    def apply(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        flat = x.flatten(0, 1)
-        size = (self.divisor.shape[0], self.divisor.shape[1])
-        first, *others = self.window.shifted(self.window.padded(flat, 0.0), size)
-        total = first.clone(memory_format=torch.contiguous_format)
-        for view in others:
-            total.add_(view)
-        return total.div_(self.divisor).view(*x.shape[:2], *total.shape[1:])
-
-    def terms(self, *inputs: torch.Size) -> int:
-        return self.window.kernel[0] * self.window.kernel[1] + 1
-
-    def magnitude(self) -> Operator:
-        return self
-
-    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        batch, height, width, channels = shapes[0]
-        share = coefficients.flatten(0, 1) / self.divisor
-        picture = self.window.scattered([share] * (self.window.kernel[0] * self.window.kernel[1]), height, width)
-        return (picture.reshape(len(coefficients), batch, height, width, channels),)
-
-    def workspace(self, *inputs: torch.Size) -> int:
-        return 8 * self.window.padded_entries(inputs[0])
