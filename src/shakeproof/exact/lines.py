@@ -18,9 +18,9 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
-from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
+from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
+from shakeproof.exact.sweep import Lines, count_breaks, longest_window, sweep
 from shakeproof.linalg import wants_one_thread
 from shakeproof.model import Graph, bending_values
 from shakeproof.rounding import RunningError

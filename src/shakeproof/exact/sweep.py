@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
+from shakeproof.exact.curve import Piece
 from shakeproof.exact.rows import Plan, affine_runs, carry, defer_rows, insert, make_rows
 from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
@@ -51,18 +52,6 @@ class Lines:
     def at(self, line: Tensor, z: Tensor) -> Tensor:
         """The inputs (rows, *input_shape) on given lines at given z."""
         return self.paths.rows(self.path[line], z)
-
-
-class Piece(NamedTuple):
-    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows).
-
-    `error` (rows) bounds the norm of what is between the scores and the chord from a row to the next.
-    """
-
-    line: Tensor
-    z: Tensor
-    scores: Tensor
-    error: Tensor
 
 
 class Window(NamedTuple):

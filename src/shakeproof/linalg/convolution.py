@@ -19,8 +19,6 @@ from shakeproof.linalg.windows import BLOCK_BYTES, SlidingWindow, blocks
 
 # With no more channels than this in each group, a product is slower than adding up shifted pictures.
 THIN_GROUP = 4
-# A line of the kernel with fewer entries than this, times channels, is too little for a product of its own.
-SHORT_LINE = 32
 # With fewer outputs than this, a kernel is better applied in two neighbouring positions at once.
 FEW_OUTPUTS = 16
 # Of so many pictures at least, which fit into a block, columns of positions are worth products of their own.
@@ -45,8 +43,12 @@ class Convolution:
             self._add_shifted(pictures, out)
         elif self.window.is_pointwise and len(self.weight) == 1:
             self._multiply_pixels(pictures, out)
+        elif not self._has_long_columns(pictures, out):
+            self._multiply_lines(pictures, out)
+        elif self.weight.shape[1] < FEW_OUTPUTS and out.shape[2] % 2 == 0:
+            self._doubled._multiply_columns(pictures, out.view(*out.shape[:2], out.shape[2] // 2, 2 * self.bias.numel()))
         else:
-            self._multiply(pictures, out)
+            self._multiply_columns(pictures, out)
         return out
 
     def adjoint(self, coefficients: Tensor, size: torch.Size) -> Tensor:
@@ -72,14 +74,6 @@ class Convolution:
     @property
     def _is_thin(self) -> bool:
         return len(self.weight) > 1 and self.weight.shape[2] <= THIN_GROUP * prod(self.window.kernel)
-
-    @property
-    def _has_few_outputs(self) -> bool:
-        """And is worth a wider line: one that is not short, and not in steps of two, which have little in common."""
-        (groups, outputs, depth), (tall, wide) = self.weight.shape, self.window.kernel
-        line = depth // (tall * wide) * (wide + 1)
-        steps = self.window.strides[1], self.window.dilations[1]
-        return groups == 1 and outputs < FEW_OUTPUTS and line >= SHORT_LINE and steps == (1, 1)
 
     @cached_property
     def _doubled(self) -> Convolution:
@@ -121,15 +115,6 @@ class Convolution:
                 for (at, on), weight in zip(places, entries, strict=True):
                     on.addcmul_(at, weight)
                 target[..., channel :: len(weights)] = total.unflatten(3, (-1, repeats)).sum(4)
-
-    def _multiply(self, pictures: Tensor, out: Tensor) -> None:
-        """By products of columns of positions, or of lines of the kernel, whichever is faster."""
-        has_columns = self._has_long_columns(pictures, out)
-        few = self.weight.shape[1] < FEW_OUTPUTS if has_columns else self._has_few_outputs
-        is_doubled = few and out.shape[2] % 2 == 0
-        convolution = self._doubled if is_doubled else self
-        multiply = convolution._multiply_columns if has_columns else convolution._multiply_lines
-        multiply(pictures, out.view(*out.shape[:2], out.shape[2] // (1 + is_doubled), convolution.bias.numel()))
 
     def _multiply_pixels(self, pictures: Tensor, out: Tensor) -> None:
         down, across = self.window.strides
@@ -191,28 +176,19 @@ class Convolution:
         steps of two, it is every other line.)
         """
         tall, stride, dilation = self.window.kernel[0], self.window.strides[0], self.window.dilations[0]
-        together = tall if self.weight.shape[2] < SHORT_LINE * tall else 1
-        parts = self._by_entry.unflatten(1, (tall // together, -1)).unbind(1)
+        parts = self._by_entry.unflatten(1, (tall, -1)).unbind(1)
         across, groups, outputs = out.shape[2], *self.weight.shape[:2]
         line_bytes = stride * across * parts[0].shape[1] * groups * out.element_size()
         for rows, lines in blocks(len(out), out.shape[1], line_bytes):
             count = lines.stop - lines.start
-            needed = count + (len(parts) - 1) * dilation // stride
-            strip = self._padded_strip(pictures[rows], lines, needed * stride + (together - 1) * dilation)
-            seen = self._line_patches(strip, needed, across, together)
-            width = seen.shape[3] * across
-            product = empty_products(pictures, groups, count * width, outputs)
-            on_picture = self.window.lines_on_picture(lines, pictures.shape[1], len(parts))
-            widest = max(range(len(parts)), key=lambda number: on_picture[number].stop - on_picture[number].start)
-            if on_picture[widest] != slice(0, count):
-                product.zero_()
-            for number in sorted(range(len(parts)), key=lambda number: number != widest):
-                some, (first, phase) = on_picture[number], divmod(number * dilation, stride)
-                matrices = seen[:, phase, first + some.start : first + some.stop].flatten(1, 3)
-                made = product[:, some.start * width : some.stop * width]
-                is_fresh = number == widest and some == slice(0, count)
-                for target, matrix, weight in zip(made, matrices, parts[number], strict=True):
-                    add_product(target, matrix, weight, is_fresh)
+            needed = count + (tall - 1) * dilation // stride
+            seen = self._line_patches(self._padded_strip(pictures[rows], lines, needed * stride), needed, across)
+            product = empty_products(pictures, groups, count * seen.shape[3] * across, outputs)
+            for number, weights in enumerate(parts):
+                first, phase = divmod(number * dilation, stride)
+                matrices = seen[:, phase, first : first + count].flatten(1, 3)
+                for target, matrix, weight in zip(product, matrices, weights, strict=True):
+                    add_product(target, matrix, weight, is_fresh=number == 0)
             by_position = product.unflatten(1, (count, -1, across)).permute(2, 1, 3, 0, 4)
             by_group = out[rows, lines].unflatten(3, (groups, outputs))
             torch.add(by_position, self.bias.view(groups, outputs), out=by_group)
@@ -224,15 +200,14 @@ class Convolution:
         below = count - above - (seen.stop - seen.start)
         return functional.pad(pictures[:, seen].transpose(0, 1), (0, 0, left, right, 0, 0, above, below))
 
-    def _line_patches(self, strip: Tensor, needed: int, across: int, together: int) -> Tensor:
-        """What some lines of the kernel see of a strip (lines, n, width, channels).
+    def _line_patches(self, strip: Tensor, needed: int, across: int) -> Tensor:
+        """What a line of the kernel sees of a strip (lines, n, width, channels).
 
-        (groups, line % stride, line // stride, n, across, entries of the kernel's lines and channels of a group)
+        (groups, line % stride, line // stride, n, across, entries of a line and channels of a group)
         """
-        (_, wide), (down_step, step), (down_gap, gap) = self.window.kernel, self.window.strides, self.window.dilations
+        wide, (down_step, step), gap = self.window.kernel[1], self.window.strides, self.window.dilations[1]
         line, picture, column, channel = strip.stride()
         channels = strip.shape[3] // len(self.weight)
-        phases = down_step if together < self.window.kernel[0] else 1
-        size = (len(self.weight), phases, needed, strip.shape[1], across, together, wide, channels)
-        strides = (channels * channel, line, down_step * line, picture, step * column, down_gap * line, gap * column)
+        size = (len(self.weight), down_step, needed, strip.shape[1], across, wide, channels)
+        strides = (channels * channel, line, down_step * line, picture, step * column, gap * column)
         return strip.as_strided(size, (*strides, channel)).flatten(5).contiguous()
