@@ -273,7 +273,7 @@ METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
     (rules.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _across_lines),
     (rules.breaks_are_complete, PiecewiseLinear, "breaks", _first_lost),
     (rules.breaks_bend_no_more_than_they_say, PiecewiseLinear, "breaks", _flat),
-    (rules.differences_are_stretched_no_more_than_is_said, PiecewiseLinear, "stretch", _shorter),
+    (rules.differences_are_stretched_no_more_than_is_said, PiecewiseLinear, "lipschitz", _shorter),
     (rules.apply_treats_each_entry_alone, Elementwise, "apply", _mixing_entries),
     (rules.strays_contains_the_distance_from_lines, Elementwise, "strays", _lower_part_lost(0.1)),
     (rules.image_contains_the_function, Elementwise, "image", _lower_part_lost(0.01)),

@@ -11,7 +11,7 @@ error. Beyond some ten layers that says little. There the Euclidean norm of all 
 
     |e'| <= |W|_2 |e| + gamma (||W||_2 |x| + |b|)
 
-with norms of the layers that are proved (`stretches`).
+with norms of the layers that are proved (`operator_norms`).
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _coefficients_of(graph: Graph, index: int) -> Coefficients:
         return Coefficients(operator_norms(operator, shapes), gammas(graph)[index], constant, off)
     assert isinstance(operator, PiecewiseLinear)
     bends = len(operator.thresholds) if isinstance(operator, Bending) else 2
-    return Coefficients(((operator.stretch, operator.stretch),), OF_BENDS * bends * UNIT, constant, tiny)
+    return Coefficients(((operator.lipschitz, operator.lipschitz),), OF_BENDS * bends * UNIT, constant, tiny)
 
 
 def _of_segments(rows: Tensor) -> Tensor:

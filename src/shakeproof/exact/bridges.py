@@ -21,7 +21,7 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import CertifiedCell
-from shakeproof.exact.sweep import Lines, count_breaks
+from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks
 from shakeproof.model import Graph, bending_values
 from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
@@ -36,8 +36,6 @@ STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
 GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
-# Before anything is known of a line: breaks for each value that may make a neuron bend.
-USUAL_BREAKS = 0.1
 
 
 class Cell(NamedTuple):

@@ -20,7 +20,7 @@ from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sweep import Lines, count_breaks, longest_window, sweep
+from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks, longest_window, sweep
 from shakeproof.linalg import wants_one_thread
 from shakeproof.model import Graph, bending_values
 from shakeproof.rounding import RunningError
@@ -137,8 +137,8 @@ def _pieces(
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
 # with many more, what there is time for would not be from the left. In between, so many groups for each core.
 LEAST_WORK, MOST_WORK, GROUPS_A_CORE = 2e7, 1e9, 4
-# Breaks are counted on so many of the lines, and not at all where the usual number for each value would be little work.
-COUNTED, USUAL_BREAKS = 8, 0.1
+# Breaks are counted on so many of the lines, and not at all where the usual number would be little work.
+COUNTED = 8
 # Rows with fewer values than this are too small for torch's own threads: one is faster than two, the more so if one
 # thread has a library that is faster than torch's.
 SMALL_ROW, SMALL_BESIDE_FASTER = 10**5, 4 * 10**6

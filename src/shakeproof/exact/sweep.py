@@ -35,6 +35,8 @@ SHORTEST_WINDOW = 4
 # Longer windows than this gain nothing from larger products; but each repeats a row of its neighbour.
 WINDOW_BYTES = 128 * 2**20
 WINDOW_ROWS = 16
+# Before anything is known of a line: breaks for each value that may make a neuron bend.
+USUAL_BREAKS = 0.1
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,8 @@ class Convolution:
         elif not self._has_long_columns(pictures, out):
             self._multiply_lines(pictures, out)
         elif self.weight.shape[1] < FEW_OUTPUTS and out.shape[2] % 2 == 0:
-            self._doubled._multiply_columns(pictures, out.view(*out.shape[:2], out.shape[2] // 2, 2 * self.bias.numel()))
+            by_pairs = out.view(*out.shape[:2], out.shape[2] // 2, 2 * self.bias.numel())
+            self._doubled._multiply_columns(pictures, by_pairs)
         else:
             self._multiply_columns(pictures, out)
         return out

@@ -261,11 +261,11 @@ class PiecewiseLinear(Operator):
 
     @property
     def steepest(self) -> float:
-        """How much farther apart two outputs may be than their inputs, entry by entry."""
+        """Its Lipschitz constant entry by entry: how much farther apart two outputs may be than their inputs."""
         return 1.0
 
     @property
-    def stretch(self) -> float:
+    def lipschitz(self) -> float:
         """The same of the Euclidean norm of all entries."""
         return self.steepest
 

@@ -244,7 +244,7 @@ class MaxPool(PiecewiseLinear):
         return found._replace(segment=segment[found.segment])
 
     @property
-    def stretch(self) -> float:
+    def lipschitz(self) -> float:
         """An entry may be the largest in every window that it is in."""
         return float((self.window.kernel[0] * self.window.kernel[1]) ** 0.5)
 

@@ -341,12 +341,12 @@ def breaks_bend_no_more_than_they_say(trial: Trial) -> Tensor:
 
 @rule(PiecewiseLinear)
 def differences_are_stretched_no_more_than_is_said(trial: Trial) -> Tensor:
-    """Entry by entry by `steepest`, and all together by `stretch`."""
+    """Entry by entry by `steepest`, and all together by `lipschitz`."""
     bending, random = trial.operator, trial.random
     (one,), (other,) = trial.rows(random), trial.rows(random)
     moved, given = (bending.apply(one) - bending.apply(other)).flatten(1), (one - other).flatten(1)
     entries = moved.abs().amax(1) <= (1 + 1e-9) * bending.steepest * given.abs().amax(1)
-    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.stretch * given.norm(dim=1))).all()))
+    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.lipschitz * given.norm(dim=1))).all()))
 
 
 def _along(numbers: Tensor, rows: Tensor) -> Tensor:
