@@ -99,7 +99,7 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     def merged(of_rows: Tensor, of_breaks: Tensor) -> Tensor:
         return torch.cat([of_rows, of_breaks]).index_select(0, order)
 
-    made = Plan(
+    rows = Plan(
         line=plan.line.index_select(0, source),
         z=at,
         source=source,
@@ -110,23 +110,23 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     )
     falls = (at[1:] == at[:-1]) & (order[1:] >= z.shape[0])  # not a row: a line may have no length
     if several:
-        falls &= made.line[1:] == made.line[:-1]
+        falls &= rows.line[1:] == rows.line[:-1]
     if not bool(falls.any()):
-        return made
+        return rows
     falls = functional.pad(falls, (1, 0))
-    return _with_gaps(made, falls, Breaks(*(column[order[falls] - z.shape[0]] for column in breaks[:3])))
+    return _with_gaps(rows, falls, Breaks(*(column[order[falls] - z.shape[0]] for column in breaks[:3])))
 
 
 def _with_gaps(plan: Plan, falls: Tensor, fallen: Breaks) -> Plan:
     """The same without the breaks that fall on the row before them, which are gaps of the segments beside it."""
     row = (~falls).cumsum(0)[falls] - 1
     segment, fraction, height = fallen[:3]
-    made = plan.only(~falls)
-    gap = (made.source[row] - segment + made.fraction[row] - fraction).abs() * height
+    rows = plan.only(~falls)
+    gap = (rows.source[row] - segment + rows.fraction[row] - fraction).abs() * height
     for side in (row, (row - 1).clamp(min=0)):
-        made.gap.index_add_(0, side, gap)
-    made.neuron[row] = -1
-    return made
+        rows.gap.index_add_(0, side, gap)
+    rows.neuron[row] = -1
+    return rows
 
 
 def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -206,10 +206,10 @@ def carry(graph: Graph, index: int, entries: dict[int, Entries]) -> bool:
         return True
     shapes = [graph.shape(value) for value in node.inputs]
     (place, *others) = places
-    made = None if others else node.operator.of_entries(entries[node.inputs[place]], place, shapes)
-    if made is None:
+    output = None if others else node.operator.of_entries(entries[node.inputs[place]], place, shapes)
+    if output is None:
         return False
-    entries[index + 1] = made
+    entries[index + 1] = output
     return True
 
 
@@ -251,10 +251,10 @@ class DeferredRows:
 
     def completed(self, values: Mapping[int, Tensor], entries: Mapping[int, Entries]) -> dict[int, Tensor]:
         """All rows of values (by number), from their early ones, with kinks along entries."""
-        made = make_rows(self.rest, values)
-        for number in made.keys() & entries.keys():
-            self._add_kinks(made[number].view(len(self.rest.z), -1), entries[number])
-        return made
+        rows = make_rows(self.rest, values)
+        for number in rows.keys() & entries.keys():
+            self._add_kinks(rows[number].view(len(self.rest.z), -1), entries[number])
+        return rows
 
     def _add_kinks(self, flat: Tensor, entries: Entries) -> None:
         kinks, at, amounts = self._pairs
@@ -275,11 +275,11 @@ class DeferredRows:
         running_error: RunningError | None,
     ) -> tuple[dict[int, Tensor], Tensor]:
         """The same of the sizes of values, and of how far scores may be from their chords: by deferred rows as well."""
-        made = {number: self._size(size, entries.get(number)) for number, size in sizes.items()}
+        larger = {number: self._size(size, entries.get(number)) for number, size in sizes.items()}
         error = error[self.rest.source]
         if running_error is not None:
-            error = torch.where(self.rest.cut, error + running_error.between(made, OF_DEFERRED), error)
-        return made, error
+            error = torch.where(self.rest.cut, error + running_error.between(larger, OF_DEFERRED), error)
+        return larger, error
 
     def _size(self, early: Tensor, entries: Entries | None) -> Tensor:
         """No less than the norm of any row, nor than that of all that is added up for a deferred one."""
