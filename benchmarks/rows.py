@@ -112,10 +112,10 @@ def sweeping(network, memory: float, seconds: float) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     picture = torch.rand(network.picture().image_shape, generator=generator, dtype=torch.float64)
     lines = lines_of(network, [Image("random", picture)], "box-blur:size=5")
-    chords, budget = RunningError(network.graph), Budget(memory=memory * GIB)
-    assert chords.coefficients
+    running_error, budget = RunningError(network.graph), Budget(memory=memory * GIB)
+    assert running_error.coefficients
     began, pieces = time.process_time(), 0
-    for piece in sweep(network.graph, lines, budget, chords=chords):
+    for piece in sweep(network.graph, lines, budget, running_error=running_error):
         pieces += len(piece.z) - 1
         if time.process_time() - began > seconds:
             break

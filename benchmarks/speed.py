@@ -106,10 +106,12 @@ def measure(name: str, data: Path, memory: float, threads: int) -> list[Row]:
             f64 = seconds_per_row(network.graph.run, inputs)
             f32 = seconds_per_row(float32_forward(network.graph), inputs.float())
             forget_peak()
-            chords, started = RunningError(network.graph), time.perf_counter()
-            assert chords.coefficients  # the norms of the layers, once for a network
+            running_error, started = RunningError(network.graph), time.perf_counter()
+            assert running_error.coefficients  # the norms of the layers, once for a network
             norms = time.perf_counter() - started
-            (pieces, seconds), (_, bare) = timed_sweeps(network.graph, lines, Budget(memory=memory * GIB), chords)
+            (pieces, seconds), (_, bare) = timed_sweeps(
+                network.graph, lines, Budget(memory=memory * GIB), running_error
+            )
             ratios = (seconds / (pieces * f64), seconds / (pieces * f32), seconds / bare - 1)
             rows.append(Row(name, text, len(pictures), pieces, seconds, peak_mib(), *ratios, norms))
     return rows
@@ -123,14 +125,14 @@ def lines_of(network: sp.Network, pictures: Sequence[Image], text: str) -> Lines
     return Lines(InputPath.stacked([query.path.path for query in queries]), *ends, torch.arange(count))
 
 
-def timed_sweeps(graph: Graph, lines: Lines, budget: Budget, chords: RunningError) -> list[tuple[int, float]]:
+def timed_sweeps(graph: Graph, lines: Lines, budget: Budget, running_error: RunningError) -> list[tuple[int, float]]:
     """Pieces and seconds, with errors and without, in turn; short sweeps are repeated and the best taken."""
     found: list[tuple[int, float]] = [(0, float("inf"))] * 2
     spent, tries = 0.0, 0
     while not tries or (spent < 4 and tries < 7):
-        for number, errors in enumerate((chords, None)):
+        for number, errors in enumerate((running_error, None)):
             started = time.perf_counter()
-            pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, budget, chords=errors))
+            pieces = sum(count_segments(piece.line) for piece in sweep(graph, lines, budget, running_error=errors))
             seconds = time.perf_counter() - started
             found[number] = min(found[number], (pieces, seconds), key=lambda run: run[1])
             spent += seconds

@@ -9,7 +9,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from shakeproof import demo, products
+from shakeproof import demo
+from shakeproof.linalg import products
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

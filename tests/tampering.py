@@ -182,10 +182,6 @@ def _spoiling(out: Tensor, *inputs: Tensor) -> Tensor:
     return out
 
 
-def _in_place(out: Tensor, x: Tensor) -> Tensor:
-    return x.copy_(out)
-
-
 def _lower_part_lost(share: float) -> Alteration:
     return lambda found, *given: without_lower_part(found, share)
 
@@ -265,7 +261,6 @@ ENCLOSURES: tuple[tuple[Check, type[Wrapped]], ...] = (
 METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
     (rules.apply_treats_each_row_alone, Operator, "apply", _mixing_rows),
     (rules.apply_leaves_its_inputs_as_they_are, Operator, "apply", _spoiling),
-    (rules.apply_makes_a_new_value_unless_it_may_return_its_input, Elementwise, "apply", _in_place),
     (rules.workspace_is_a_number_of_bytes, Operator, "workspace", lambda found, *shapes: -1),
     (rules.one_cell_serves_all_rows, Operator, "relaxed", _other_alone),
     (rules.to_float32_keeps_the_operator, Operator, "to", _scaled_apply),
@@ -278,8 +273,7 @@ METHODS: tuple[tuple[Check, type[object], str, Alteration], ...] = (
     (rules.breaks_are_inside_joined_segments, PiecewiseLinear, "breaks", _across_lines),
     (rules.breaks_are_complete, PiecewiseLinear, "breaks", _first_lost),
     (rules.breaks_bend_no_more_than_they_say, PiecewiseLinear, "breaks", _flat),
-    (rules.differences_are_stretched_no_more_than_is_said, PiecewiseLinear, "stretch", _shorter),
-    (rules.overwrite_is_apply, PiecewiseLinear, "overwrite", _scaled),
+    (rules.differences_are_stretched_no_more_than_is_said, PiecewiseLinear, "lipschitz", _shorter),
     (rules.apply_treats_each_entry_alone, Elementwise, "apply", _mixing_entries),
     (rules.strays_contains_the_distance_from_lines, Elementwise, "strays", _lower_part_lost(0.1)),
     (rules.image_contains_the_function, Elementwise, "image", _lower_part_lost(0.01)),

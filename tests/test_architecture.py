@@ -21,7 +21,7 @@ LAYERS = {
         "files",
         "memory",
         "budget",
-        "products",
+        "linalg",
         "question",
     },
     "networks": {"operators", "model", "demo"},

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from shakeproof import products
 from shakeproof.bounds import Boxes, enclose, enclose_box, planes_below
 from shakeproof.budget import Budget
 from shakeproof.exact import Lines, sweep, swept_curves
+from shakeproof.linalg import products
 from shakeproof.model import Graph, with_claims, without_max_pools
 from shakeproof.question import InputBox, Path
 from shakeproof.search import AnyFailure, BoxProblem, FirstFailure, Map, PathProblem, split_activations, split_inputs

@@ -127,7 +127,7 @@ def apart(graph: Graph, path: Path) -> float:
     """How far the truth is from the chords of a sweep, at most, as a share of what they claim to be off by."""
     ends = (torch.tensor([end], dtype=torch.float64) for end in (0.0, 1.0))
     lines = Lines(Path.stacked([path]), *ends, path=torch.tensor([0]))
-    (curve,) = assemble(sweep(graph, lines, Budget(), chords=RunningError(graph)), 1, graph.classes)
+    (curve,) = assemble(sweep(graph, lines, Budget(), running_error=RunningError(graph)), 1, graph.classes)
     z, rows = [Fraction(float(at)) for at in curve.z], [exact(row) for row in torch.from_numpy(curve.scores)]
     worst = 0.0
     pieces = range(len(curve.error)) if len(curve.error) < 40 else range(0, len(curve.error), len(curve.error) // 20)
@@ -153,10 +153,10 @@ def test_chords_contain_the_truth(seed):
 
 @given(seed=seeds)
 @settings(max_examples=20, deadline=None)
-def test_chords_of_late_rows_contain_the_truth(seed):
+def test_chords_of_deferred_rows_contain_the_truth(seed):
     graph = bending_often(seed)
     path = path_of(graph, seed, 1)
-    with patch("shakeproof.exact.late.LEAST_SPARED", 0.0):
+    with patch("shakeproof.exact.rows.LEAST_SPARED", 0.0):
         assert apart(graph, path) <= 1
 
 

@@ -52,7 +52,7 @@ def test_norms_that_take_too_long_are_not_begun():
     graph = sp.load(dense(0, 4, 3000, 3000, 2), torch.zeros(1, 4)).graph
     with pytest.raises(OutOfTimeError):
         work_out_norms(graph, Budget.starting(0.2, 1.0))
-    assert any(not n.operator.known_stretches for n in graph.nodes if isinstance(n.operator, Linear))
+    assert any(not n.operator.known_norms for n in graph.nodes if isinstance(n.operator, Linear))
 
 
 def test_without_time_for_norms_nothing_is_proved(monkeypatch, demo_network):

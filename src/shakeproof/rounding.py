@@ -11,7 +11,7 @@ error. Beyond some ten layers that says little. There the Euclidean norm of all 
 
     |e'| <= |W|_2 |e| + gamma (||W||_2 |x| + |b|)
 
-with norms of the layers that are proved (`stretches`).
+with norms of the layers that are proved (`operator_norms`).
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def widened(graph: Graph, index: int, image: Range, relaxation: Relaxation, size
 
 def norm(x: Tensor) -> Tensor:
     """No less than the Euclidean norm of each row of `x` (rows, *shape)."""
-    found: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1).mul_(ABOVE).add_(LOST)
-    return found  # squares of what is tiny may have been lost
+    length: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1).mul_(ABOVE).add_(LOST)
+    return length  # squares of what is tiny may have been lost
 
 
 def work_out_norms(graph: Graph, budget: Budget) -> None:
@@ -171,22 +171,22 @@ class RunningError:
         return reduce(torch.add, parts) * ABOVE
 
     def after(
-        self, index: int, given: Sequence[Tensor], y: Tensor, error: Tensor, gaps: Tensor | None = None
+        self, index: int, sizes: Sequence[Tensor], output: Tensor, error: Tensor, gaps: Tensor | None = None
     ) -> Tensor:
-        """The size of a node's output, given those of its inputs. What it does to the scores that it was computed is
+        """The size of a node's output, from the sizes of its inputs. What it does to the scores that it was computed is
         added to the `error` (rows); `gaps` (rows) says what bends that have no row may add.
         """
-        known, effect = self.coefficients[index], self.effects[index + 1] * ABOVE
-        for size, (_, absolute) in zip(given, known.gains, strict=True):
-            error.add_(size, alpha=known.share * absolute * effect)
+        node, effect = self.coefficients[index], self.effects[index + 1] * ABOVE
+        for size, (_, absolute) in zip(sizes, node.gains, strict=True):
+            error.add_(size, alpha=node.share * absolute * effect)
         if gaps is not None:
             error.add_(gaps, alpha=effect)
         if index in self.measured:
-            return _of_segments(norm(y))
-        made = torch.full_like(error, known.constant * ABOVE)
-        for size, (_, absolute) in zip(given, known.gains, strict=True):
-            made.add_(size, alpha=absolute * ABOVE)
-        return made
+            return _of_segments(norm(output))
+        bound = torch.full_like(error, node.constant * ABOVE)
+        for size, (_, absolute) in zip(sizes, node.gains, strict=True):
+            bound.add_(size, alpha=absolute * ABOVE)
+        return bound
 
     def evaluated(self, rows: Tensor, off: Tensor) -> Tensor:
         """How far scores may be off that are evaluated directly, of inputs that are off by so much (rows), in norm."""
@@ -199,7 +199,8 @@ class RunningError:
     @cached_property
     def measured(self) -> frozenset[int]:
         """The nodes whose outputs' norms matter: what the large sums are of, and the scores."""
-        return _measured(self.graph)
+        sums = [node for node in self.graph.nodes if isinstance(node.operator, (Linear, Conv, Unrolled))]
+        return frozenset({value - 1 for node in sums for value in node.inputs} | {len(self.graph.nodes) - 1})
 
     @cached_property
     def coefficients(self) -> tuple[Coefficients, ...]:
@@ -212,30 +213,24 @@ class RunningError:
 
 
 @cached_per_graph
-def _measured(graph: Graph) -> frozenset[int]:
-    read = {value - 1 for n in graph.nodes if isinstance(n.operator, (Linear, Conv, Unrolled)) for value in n.inputs}
-    return frozenset(read) | {len(graph.nodes) - 1}
-
-
-@cached_per_graph
 def _coefficients(graph: Graph) -> tuple[Coefficients, ...]:
     return tuple(_coefficients_of(graph, index) for index in range(len(graph.nodes)))
 
 
 @cached_per_graph
 def _effects(graph: Graph) -> tuple[float, ...]:
-    found = [0.0] * len(graph.nodes) + [1.0]
-    for index, known in reversed(list(enumerate(_coefficients(graph)))):
-        for value, (gain, _) in zip(graph.nodes[index].inputs, known.gains, strict=True):
-            found[value] += gain * found[index + 1] * ABOVE
-    return tuple(found)
+    effects = [0.0] * len(graph.nodes) + [1.0]
+    for index, coefficients in reversed(list(enumerate(_coefficients(graph)))):
+        for value, (gain, _) in zip(graph.nodes[index].inputs, coefficients.gains, strict=True):
+            effects[value] += gain * effects[index + 1] * ABOVE
+    return tuple(effects)
 
 
 @cached_per_graph
 def _of_constants(graph: Graph) -> Tensor:
     """What the rounding of all nodes' constants, and of sums with them, does to the scores."""
     nodes = zip(_coefficients(graph), _effects(graph)[1:], strict=True)
-    parts = [(known.share * known.constant + known.off) * effect * ABOVE for known, effect in nodes]
+    parts = [(node.share * node.constant + node.off) * effect * ABOVE for node, effect in nodes]
     return torch.tensor(sum(parts), dtype=torch.float64, device=graph.device)
 
 
@@ -249,7 +244,7 @@ def _coefficients_of(graph: Graph, index: int) -> Coefficients:
         return Coefficients(operator_norms(operator, shapes), gammas(graph)[index], constant, off)
     assert isinstance(operator, PiecewiseLinear)
     bends = len(operator.thresholds) if isinstance(operator, Bending) else 2
-    return Coefficients(((operator.stretch, operator.stretch),), OF_BENDS * bends * UNIT, constant, tiny)
+    return Coefficients(((operator.lipschitz, operator.lipschitz),), OF_BENDS * bends * UNIT, constant, tiny)
 
 
 def _of_segments(rows: Tensor) -> Tensor:

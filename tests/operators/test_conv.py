@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from shakeproof.linalg import convolution, windows
 from shakeproof.operators import UNIT, Conv, SlidingWindow
-from shakeproof.operators import conv as convolution
-from shakeproof.operators import window as windows
 
 pytestmark = pytest.mark.usefixtures("whoever_multiplies")
 
@@ -45,7 +44,7 @@ def drawn(window: SlidingWindow, sizes: tuple[int, int, int], seed: int, rows: i
 
 def in_blocks(size: int):
     """By lines, or by columns where five pictures fit into a block, and there are so many; two with few outputs."""
-    of_products = {"SHORT_LINE": 4, "FEW_OUTPUTS": 5, "MANY_PICTURES": 5}
+    of_products = {"FEW_OUTPUTS": 5, "MANY_PICTURES": 5}
     return patch.multiple(windows, BLOCK_BYTES=size), patch.multiple(convolution, BLOCK_BYTES=size, **of_products)
 
 

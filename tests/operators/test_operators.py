@@ -15,6 +15,7 @@ from onnx import helper
 from tampering import tampered
 from torch import Tensor
 
+from shakeproof.model.builder import Unsupported, _check_size
 from shakeproof.model.onnx_reader import read
 from shakeproof.operators import (
     Abs,
@@ -59,8 +60,7 @@ from shakeproof.operators import (
     Tanh,
     Transpose,
 )
-from shakeproof.operators.conv import unrolled
-from shakeproof.operators.pool import envelope_breaks
+from shakeproof.operators.pictures import envelope_breaks, unrolled
 from shakeproof.testing import check_operator
 
 random = np.random.default_rng(0)
@@ -626,3 +626,12 @@ def test_envelope_without_strict_changes_is_empty():
     flat = torch.ones(2, 4, dtype=torch.float64)
     assert not len(envelope_breaks(flat, flat).segment)
     assert not len(envelope_breaks(flat[:0], flat[:0]).segment)
+
+
+def test_no_rows_make_no_rows():
+    assert Linear(torch.zeros(64, 512).double(), torch.zeros(64).double()).apply(
+        torch.empty(0, 3, 512).double()
+    ).shape == (0, 3, 64)
+    assert Linear(torch.zeros(3, 4).double(), torch.zeros(3).double()).apply(torch.empty(0, 4).double()).shape == (0, 3)
+    with pytest.raises(Unsupported, match="400000000 entries"):
+        _check_size(Linear(torch.zeros(4, 1).double(), torch.zeros(4).double()), [torch.Size((10**8, 1))])

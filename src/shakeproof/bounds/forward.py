@@ -235,7 +235,7 @@ def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[En
     local = local + graph.tiny * node.shape.numel()
     if isinstance(node.operator, PiecewiseLinear):
         reach = relaxation.spread(*(torch.zeros_like(value.radius) for value in given))
-        return ABOVE * (local + node.operator.stretch * lengths[0] + norm(reach))
+        return ABOVE * (local + node.operator.lipschitz * lengths[0] + norm(reach))
     return torch.full_like(local, torch.inf)
 
 

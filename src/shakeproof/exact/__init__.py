@@ -1,10 +1,9 @@
 """Exact analysis along lines: every breakpoint of a piecewise-linear network, none left out."""
 
-from shakeproof.exact.bridges import find_bridges
-from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
+from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.lines import cores_for, pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
-from shakeproof.exact.sweep import Lines, Piece, longest_window, sweep
+from shakeproof.exact.sweep import Lines, longest_window, sweep
 
 __all__ = [
     "CertifiedCell",
@@ -15,7 +14,6 @@ __all__ = [
     "RationalNetwork",
     "assemble",
     "cores_for",
-    "find_bridges",
     "join",
     "longest_window",
     "pieces_left",

@@ -1,8 +1,9 @@
-"""Bridges: stretches of lines whose leader bounds settle, so that the sweep need not enumerate them.
+"""Bridges: parts of lines whose leader bounds settle, so that the sweep need not enumerate them.
 
-Whether bounds settle a cell is only known after it was paid for. So each line bets: never more than a small share of
-what its sweep is predicted to cost, plus what earlier cells have saved. Costs are in forward passes, and counted, not
-timed: the same query always gives the same pieces.
+Nobody else need know how they are found: without them, curves say the same, with more rows. Whether bounds settle a
+cell is only known after it was paid for. So each line bets: never more than a small share of what its sweep is
+predicted to cost, plus what earlier cells have saved. Costs are in forward passes, and counted, not timed: the same
+query always gives the same pieces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import CertifiedCell
-from shakeproof.exact.sweep import Lines, count_breaks
+from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks
 from shakeproof.model import Graph, bending_values
 from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
@@ -35,8 +36,6 @@ STAKE = 0.05
 # Cells are so wide that settling one saves about this many times its cost; a first bet is on two to four of them.
 GAIN, SMALLEST_BET, FIRST_BET = 3, 2, 4
 FEWEST_CELLS, MOST_CELLS = 16, 256
-# Before anything is known of a line: breaks for each value that may make a neuron bend.
-USUAL_BREAKS = 0.1
 
 
 class Cell(NamedTuple):
@@ -98,15 +97,15 @@ def find_bridges(
 
     On a bridge one class leads throughout, and the label's margin is larger than at an end of the line.
     """
-    found: list[list[CertifiedCell]] = [[] for _ in range(len(lines))]
+    bridges: list[list[CertifiedCell]] = [[] for _ in range(len(lines))]
     round_cost = ENTRIES_A_NODE * len(graph.nodes) / graph.entries / max(len(wanted), 1)
     if not wanted or not _is_worth_a_bet(int(USUAL_BREAKS * bending_values(graph)), round_cost):
-        return found
+        return bridges
     if graph.is_deep:
         try:
             work_out_norms(graph, budget)
         except OutOfTimeError:
-            return found
+            return bridges
     began = now()
     breaks, lowest = _ends(graph, lines, wanted, labels, budget)
     cell_seconds = WORST_COST * (now() - began) / (2 * len(wanted))
@@ -122,18 +121,16 @@ def find_bridges(
         leaders = _leaders(graph, lines, cells, labels, least, budget)
         for (i, part), leader in zip(bets, leaders, strict=True):
             planners[i].settle(part, leader)
-    stretches = [stretch for planner in planners for stretch in planner.settled()]
-    places = [(cell.line, z) for cell, _ in stretches for z in (cell.low, cell.high)]
-    step = cells_within(graph, budget, 1)
-    scores = np.empty((len(places), graph.classes))
-    for start in range(0, len(places), step):
-        line, z = zip(*places[start : start + step], strict=True)
-        device = lines.start.device
-        rows = lines.at(torch.tensor(line, device=device), torch.tensor(z, dtype=torch.float64, device=device))
-        scores[start : start + step] = graph.run(rows).cpu().numpy()
-    for (cell, leader), at_ends in zip(stretches, scores.reshape(-1, 2, graph.classes), strict=True):
-        found[cell.line].append(CertifiedCell(cell.low, cell.high, leader, at_ends))
-    return found
+    settled = [cell for planner in planners for cell in planner.settled()]
+    step, device = cells_within(graph, budget, 1), lines.start.device
+    for start in range(0, len(settled), step):
+        some = settled[start : start + step]
+        line = torch.tensor([cell.line for cell, _ in some for _ in range(2)], device=device)
+        z = torch.tensor([z for cell, _ in some for z in (cell.low, cell.high)], dtype=torch.float64, device=device)
+        scores = graph.run(lines.at(line, z)).cpu().numpy().reshape(-1, 2, graph.classes)
+        for (cell, leader), at_ends in zip(some, scores, strict=True):
+            bridges[cell.line].append(CertifiedCell(cell.low, cell.high, leader, at_ends))
+    return bridges
 
 
 @lru_cache

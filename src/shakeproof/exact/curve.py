@@ -1,4 +1,4 @@
-"""The class scores along one line, as chords between breakpoints, and what they say about a label."""
+"""The class scores along one line, as chords between breakpoints: what a sweep hands over, and what follows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from shakeproof.errors import NotFiniteError, ProofError
-from shakeproof.exact.sweep import Piece
 from shakeproof.operators import ABOVE, UNIT, envelope_breaks
 
 Floats = NDArray[np.float64]
@@ -21,6 +21,18 @@ Floats = NDArray[np.float64]
 NARROW = 1e-6
 # A lead that is read off a chord within a piece is itself rounded, by so many units of the scores at most.
 READ_OFF = 32
+
+
+class Piece(NamedTuple):
+    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows).
+
+    `error` (rows) bounds the norm of what is between the scores and the chord from a row to the next.
+    """
+
+    line: Tensor
+    z: Tensor
+    scores: Tensor
+    error: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,8 @@ from torch import Tensor
 from shakeproof.bounds import Domain, Enclosure, step
 from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.errors import ProofError
-from shakeproof.exact.curve import Curve, Floats
-from shakeproof.exact.sweep import Lines, Piece, longest_window
+from shakeproof.exact.curve import Curve, Floats, Piece
+from shakeproof.exact.sweep import Lines, longest_window
 from shakeproof.model import Graph
 from shakeproof.operators import (
     ABOVE,

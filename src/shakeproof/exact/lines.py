@@ -18,17 +18,17 @@ from shakeproof.bounds import cells_within
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
-from shakeproof.exact.curve import CertifiedCell, Curve, assemble, join
+from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sweep import Lines, Piece, count_breaks, longest_window, sweep
+from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks, longest_window, sweep
+from shakeproof.linalg import wants_one_thread
 from shakeproof.model import Graph, bending_values
-from shakeproof.products import wants_one_thread
 from shakeproof.rounding import RunningError
 
 # The share of a timeout that may go into bridges; most is the sweep's.
 BRIDGE_SHARE = 0.25
-Stretch = tuple[float, float, CertifiedCell | None]
-"""Part of a line: its ends, and who leads on it if bounds have settled that."""
+Part = tuple[float, float, CertifiedCell | None]
+"""Part of a line: its ends, and the cell that spares sweeping it, if there is one."""
 
 
 def swept_curves(
@@ -38,107 +38,96 @@ def swept_curves(
     budget: Budget,
     closed: Sequence[int] = (),
     whole: bool = False,
-    chords: RunningError | None = None,
+    running_error: RunningError | None = None,
     look: Callable[[Piece], Iterable[int]] | None = None,
 ) -> list[Curve]:
     """A curve for each line, from its start as far as the clock let it come.
 
     Nothing is done on lines that are `closed`. `look` is shown each finished piece, with its lines, and says on which
-    of them no more is wanted. With `whole`, every piece is enumerated; without `chords`, errors are not looked at. Both
-    go without saying for a network that jumps.
+    of them no more is wanted. With `whole`, every piece is enumerated; without `running_error`, errors are not looked
+    at. Both go without saying for a network that jumps.
     """
     if graph.jumping_operators:
         return jumping_curves(graph, lines, budget, closed, look)
-    wanted = [n for n in range(len(lines)) if n not in set(closed) and float(lines.end[n]) > float(lines.start[n])]
     bridges: list[list[CertifiedCell]] = [[]] * len(lines)
     if not whole:
+        is_wanted = (lines.end > lines.start).tolist()
+        wanted = [number for number in range(len(lines)) if is_wanted[number] and number not in closed]
         bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
-    stretches = [_stretches(lines, number, found) for number, found in enumerate(bridges)]
-    windows, cores = _between(lines, stretches), cores_for(graph, budget)
+    parts = [_parts(lines, number, cells) for number, cells in enumerate(bridges)]
+    windows, cores = _between(lines, parts), cores_for(graph, budget)
     if (groups := groups_for(graph, windows, cores)) > 1:
         longest = float((windows.end - windows.start).sum()) / groups
-        stretches = [_cut(line, longest) for line in stretches]
-        windows = _between(lines, stretches)
-
-    def sweeping(is_open: Callable[[], Tensor]) -> Iterator[Piece]:
-        return sweep_side_by_side(graph, windows, grouped(windows, groups), cores, budget, is_open, chords)
-
-    return _joined(graph, stretches, windows, _pieces(windows, sweeping, budget, closed, look))
-
-
-def _joined(
-    graph: Graph, stretches: Sequence[Sequence[Stretch]], windows: Lines, pieces: Iterable[Piece]
-) -> list[Curve]:
-    """The curves of lines from what was swept between their bridges."""
+        parts = [_cut(line, longest) for line in parts]
+        windows = _between(lines, parts)
+    pieces = _pieces(graph, windows, grouped(windows, groups), cores, budget, closed, running_error, look)
     swept = iter(assemble(pieces, len(windows), graph.classes))
-    return [
-        join([(start, end, bridge or next(swept)) for start, end, bridge in line], graph.classes) for line in stretches
-    ]
+    return [join([(start, end, cell or next(swept)) for start, end, cell in line], graph.classes) for line in parts]
 
 
-def _stretches(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[Stretch]:
+def _parts(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[Part]:
     """A line cut into bridges and what lies between them."""
-    found: list[Stretch] = []
+    parts: list[Part] = []
     place, end = float(lines.start[number]), float(lines.end[number])
     for bridge in bridges:
         if bridge.start > place:
-            found.append((place, bridge.start, None))
-        found.append((bridge.start, bridge.end, bridge))
+            parts.append((place, bridge.start, None))
+        parts.append((bridge.start, bridge.end, bridge))
         place = bridge.end
-    return found if found and place == end else [*found, (place, end, None)]
+    return parts if parts and place == end else [*parts, (place, end, None)]
 
 
-def _between(lines: Lines, stretches: Sequence[Sequence[Stretch]]) -> Lines:
+def _between(lines: Lines, parts: Sequence[Sequence[Part]]) -> Lines:
     """What lies between the bridges of each line, as lines of their own."""
-    between = [(n, start, end) for n, line in enumerate(stretches) for start, end, bridge in line if not bridge]
-    owner, start, end = zip(*between, strict=True) if between else ((), (), ())
+    between = [(n, start, end) for n, line in enumerate(parts) for start, end, bridge in line if not bridge]
+    path, start, end = zip(*between, strict=True) if between else ((), (), ())
     device = lines.start.device
     return replace(
         lines,
         start=torch.tensor(start, dtype=torch.float64, device=device),
         end=torch.tensor(end, dtype=torch.float64, device=device),
-        path=torch.tensor(owner, dtype=torch.int64, device=device),
+        path=torch.tensor(path, dtype=torch.int64, device=device),
     )
 
 
-def _cut(stretches: Sequence[Stretch], longest: float) -> list[Stretch]:
+def _cut(parts: Sequence[Part], longest: float) -> list[Part]:
     """The same, with what lies between bridges in parts that are not longer than this."""
-    found: list[Stretch] = []
-    for start, end, bridge in stretches:
+    shorter: list[Part] = []
+    for start, end, bridge in parts:
         count = 1 if bridge else max(1, round((end - start) / longest))
         edges = [start, *(start + (end - start) * part / count for part in range(1, count)), end]
-        found += [(low, high, bridge) for low, high in pairwise(edges)]
-    return found
+        shorter += [(low, high, bridge) for low, high in pairwise(edges)]
+    return shorter
 
 
 def _pieces(
+    graph: Graph,
     windows: Lines,
-    sweeping: Callable[[Callable[[], Tensor]], Iterable[Piece]],
+    groups: Sequence[slice],
+    cores: int,
     budget: Budget,
     closed: Sequence[int],
+    running_error: RunningError | None,
     look: Callable[[Piece], Iterable[int]] | None,
-) -> Iterable[Piece]:
+) -> Iterator[Piece]:
     """The sweep's pieces on parts of lines, as far as the clock and the wish to stop early let it go."""
     length = windows.end - windows.start
     total, settled = float(length.sum()) or 1.0, 0.0
     is_open = torch.ones(len(windows), dtype=torch.bool, device=length.device)
-
-    def close(numbers: Iterable[int]) -> None:
-        for number in numbers:
-            is_open[windows.path == number] = False
 
     def still_open() -> Tensor:
         if budget.is_late():
             is_open.fill_(False)
         return is_open
 
-    close(closed)
-    for piece in sweeping(still_open):
+    for number in closed:
+        is_open[windows.path == number] = False
+    for piece in sweep_side_by_side(graph, windows, groups, cores, budget, still_open, running_error):
         yield piece
         joined = piece.line[1:] == piece.line[:-1]
         settled += float((piece.z[1:] - piece.z[:-1])[joined].sum())
-        if look is not None:
-            close(look(piece._replace(line=windows.path[piece.line])))
+        for number in () if look is None else look(piece._replace(line=windows.path[piece.line])):
+            is_open[windows.path == number] = False
         budget.progress(min(1.0, (settled + float((~is_open * length).sum())) / total))
     budget.progress(1.0)
 
@@ -148,8 +137,8 @@ def _pieces(
 # Work is counted in entries that a sweep is predicted to compute: with fewer than this, a group is not worth a thread;
 # with many more, what there is time for would not be from the left. In between, so many groups for each core.
 LEAST_WORK, MOST_WORK, GROUPS_A_CORE = 2e7, 1e9, 4
-# Breaks are counted on so many of the lines, and not at all where the usual number for each value would be little work.
-COUNTED, USUAL_BREAKS = 8, 0.1
+# Breaks are counted on so many of the lines, and not at all where the usual number would be little work.
+COUNTED = 8
 # Rows with fewer values than this are too small for torch's own threads: one is faster than two, the more so if one
 # thread has a library that is faster than torch's.
 SMALL_ROW, SMALL_BESIDE_FASTER = 10**5, 4 * 10**6
@@ -213,14 +202,14 @@ def sweep_side_by_side(
     cores: int,
     budget: Budget,
     is_open: Callable[[], Tensor],
-    chords: RunningError | None,
+    running_error: RunningError | None,
 ) -> Iterator[Piece]:
     """What `sweep` gives, in the same order; groups are begun from left to right."""
     if len(groups) < 2 or cores < 2:
-        yield from sweep(graph, lines, budget, is_open, chords)
+        yield from sweep(graph, lines, budget, is_open, running_error)
         return
-    if chords is not None:
-        assert chords.effects  # worked out once, not by each
+    if running_error is not None:
+        assert running_error.effects  # worked out once, not by each
     stopped = False
     share, threads = budget.shared(cores), torch.get_num_threads()
     finished: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in groups]
@@ -228,9 +217,9 @@ def sweep_side_by_side(
     @torch.inference_mode()
     def work(group: slice, pieces: SimpleQueue[Piece | BaseException | None]) -> None:
         torch.set_num_threads(1)
-        own = Lines(lines.paths, lines.start[group], lines.end[group], lines.path[group])
+        part = Lines(lines.paths, lines.start[group], lines.end[group], lines.path[group])
         try:
-            for piece in sweep(graph, own, share, lambda: is_open()[group] & (not stopped), chords):
+            for piece in sweep(graph, part, share, lambda: is_open()[group] & (not stopped), running_error):
                 pieces.put(piece._replace(line=piece.line + group.start))
             pieces.put(None)
         except BaseException as error:  # or somebody would wait for ever
@@ -271,11 +260,9 @@ def pieces_left(graph: Graph, lines: Lines, number: int, curve: Curve, budget: B
         for place in range(PLACES):
             if budget.is_late():
                 return None
-            counts.append(_breaks(graph, lines, number, low + (high - width - low) * place / (PLACES - 1), width))
+            first = low + (high - width - low) * place / (PLACES - 1)
+            z = torch.tensor([first, first + width], dtype=torch.float64, device=lines.start.device)
+            rows = lines.at(torch.full_like(z, number, dtype=torch.int64), z)
+            counts.append(int(count_breaks(graph, rows)[1]))
     before, behind = sum(counts[:PLACES]), sum(counts[PLACES:])
     return curve.pieces * (end - reached) / (reached - start) * (behind / before if before else 1.0)
-
-
-def _breaks(graph: Graph, lines: Lines, number: int, low: float, width: float) -> int:
-    z = torch.tensor([low, low + width], dtype=torch.float64, device=lines.start.device)
-    return int(count_breaks(graph, lines.at(torch.full_like(z, number, dtype=torch.int64), z))[1])

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.exact.late import carry, late_rows, stretches_behind
-from shakeproof.exact.rows import Plan, insert, make_rows
+from shakeproof.exact.curve import Piece
+from shakeproof.exact.rows import Plan, affine_runs, carry, defer_rows, insert, make_rows
 from shakeproof.model import Graph, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.question import Path
@@ -35,6 +35,8 @@ SHORTEST_WINDOW = 4
 # Longer windows than this gain nothing from larger products; but each repeats a row of its neighbour.
 WINDOW_BYTES = 128 * 2**20
 WINDOW_ROWS = 16
+# Before anything is known of a line: breaks for each value that may make a neuron bend.
+USUAL_BREAKS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +54,6 @@ class Lines:
     def at(self, line: Tensor, z: Tensor) -> Tensor:
         """The inputs (rows, *input_shape) on given lines at given z."""
         return self.paths.rows(self.path[line], z)
-
-
-class Piece(NamedTuple):
-    """A stretch of finished rows, sorted by line and z: scores (rows, classes) at z (rows) on line (rows).
-
-    `error` (rows) bounds the norm of what is between the scores and the chord from a row to the next.
-    """
-
-    line: Tensor
-    z: Tensor
-    scores: Tensor
-    error: Tensor
 
 
 class Window(NamedTuple):
@@ -85,13 +75,13 @@ def sweep(
     lines: Lines,
     budget: Budget,
     is_open: Callable[[], Tensor] | None = None,
-    chords: RunningError | None = None,
+    running_error: RunningError | None = None,
 ) -> Iterator[Piece]:
     """Scores at every breakpoint of every line, in order of line and z; neighbouring pieces share a row.
 
     The budget bounds the working set, and ends the sweep where its time is up. `is_open` is asked before each window
-    for a mask of the lines that still matter; what is left of the others is dropped. Without `chords`, errors are not
-    looked at, and NaN.
+    for a mask of the lines that still matter; what is left of the others is dropped. Without `running_error`, errors
+    are not looked at, and NaN.
     """
     longest = longest_window(graph, budget)
     line = torch.arange(2 * len(lines), device=lines.start.device) // 2
@@ -99,8 +89,8 @@ def sweep(
     ends = Plan.of(line, z)
     rows = lines.at(line, z)
     sizes, error = {}, torch.full_like(z, torch.nan)
-    if chords is not None:
-        sizes[0], error = chords.start(rows, norm(lines.paths.error)[lines.path][line])
+    if running_error is not None:
+        sizes[0], error = running_error.start(rows, norm(lines.paths.error)[lines.path][line])
     stack = list(cut_into_windows(Window(-1, ends, {0: rows}, sizes, error), longest))
     del rows
     while stack:
@@ -112,7 +102,7 @@ def sweep(
                     return
                 window = window._replace(plan=window.plan.of_lines(wanted))
         if len(window.plan.z):
-            step = advance(graph, window, chords, budget)
+            step = advance(graph, window, running_error, budget)
             if step is None:
                 return
             if isinstance(step, Piece):
@@ -121,15 +111,14 @@ def sweep(
                 stack.extend(cut_into_windows(step, longest))
 
 
-def count_breaks(graph: Graph, rows: Tensor, run: int = 2) -> tuple[Tensor, Tensor]:
+def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Scores at the ends of some segments, and how often a neuron bends between the two: (2 n, classes) and (n).
 
-    Rows (2 n, *input_shape) are the ends in turn; or so many rows in a `run` follow one another on each of n lines, and
-    segments are between them. Neurons that bend and bend back are not seen, nor are those that bend because others did:
-    there are at least so many breaks.
+    Rows (2 n, *input_shape) are the ends in turn. Neurons that bend and bend back are not seen, nor are those that bend
+    because others did: there are at least so many breaks.
     """
     joined = torch.ones(len(rows) - 1, dtype=torch.bool, device=rows.device)
-    joined[run - 1 :: run] = False
+    joined[1::2] = False
     counts = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     values = {0: rows}
     for index, node in enumerate(graph.nodes):
@@ -139,31 +128,31 @@ def count_breaks(graph: Graph, rows: Tensor, run: int = 2) -> tuple[Tensor, Tens
         values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
         for dead in graph.last_uses[index]:
             del values[dead]
-    return values[len(graph.nodes)], counts.view(-1, run)[:, :-1].flatten()
+    return values[len(graph.nodes)], counts[::2]
 
 
-def advance(graph: Graph, window: Window, chords: RunningError | None, budget: Budget) -> Piece | Window | None:
+def advance(graph: Graph, window: Window, running_error: RunningError | None, budget: Budget) -> Piece | Window | None:
     """Run a window's rows to the end, or to the next operator that bends between them: rows to insert before it.
 
     None if the time is up before that: of a deep network, one window may take long.
     """
     plan = window.plan
-    late = late_rows(graph, window.node, plan)
-    rows = plan if late is None else late.early
+    deferred = defer_rows(graph, window.node, plan)
+    rows = plan if deferred is None else deferred.early
     values = make_rows(rows, window.values)
     sizes = {number: size.index_select(0, rows.source) for number, size in window.sizes.items()}
     error = window.error.index_select(0, rows.source)
-    if chords is not None and window.node >= 0:
-        error = torch.where(rows.cut, error + chords.between(sizes), error)
-    entries = {} if late is None else {window.node + 1: late.entries}
+    if running_error is not None and window.node >= 0:
+        error = torch.where(rows.cut, error + running_error.between(sizes), error)
+    entries = {} if deferred is None else {window.node + 1: deferred.entries}
     joined = plan.line[1:] == plan.line[:-1]
     for index in range(max(window.node, 0), len(graph.nodes) + 1):
-        if late is not None and index == stretches_behind(graph)[window.node].end:
-            values = late.completed(values, entries)
+        if deferred is not None and index == affine_runs(graph)[window.node].end:
+            values = deferred.completed(values, entries)
             if window.node + 1 in values:  # of a ReLU: where that is off, chords and kinks add up to about nothing
                 values[window.node + 1].clamp_(min=0)
-            sizes, error = late.sized(sizes, error, entries, chords)
-            late = None
+            sizes, error = deferred.sized(sizes, error, entries, running_error)
+            deferred = None
         if index == len(graph.nodes):
             break
         if budget.is_late():
@@ -173,20 +162,16 @@ def advance(graph: Graph, window: Window, chords: RunningError | None, budget: B
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
             if len(breaks.segment):
                 return Window(index, insert(plan, breaks), values, sizes, error)
-        inputs, given = [values[i] for i in node.inputs], [sizes[i] for i in node.inputs if i in sizes]
+        read_sizes = [sizes[i] for i in node.inputs if i in sizes]
+        values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
         for dead in graph.last_uses[index]:
             del values[dead]
             sizes.pop(dead, None)
-        if isinstance(node.operator, PiecewiseLinear) and index in graph.overwriting:
-            values[index + 1] = node.operator.overwrite(inputs[0])
-        else:
-            values[index + 1] = node.operator.apply(*inputs)
-        del inputs
-        if late is not None and index != window.node:
+        if deferred is not None and index != window.node:
             carry(graph, index, entries)
-        if chords is not None:
+        if running_error is not None:
             gaps = rows.gap if index == window.node else None
-            sizes[index + 1] = chords.after(index, given, values[index + 1], error, gaps)
+            sizes[index + 1] = running_error.after(index, read_sizes, values[index + 1], error, gaps)
     return Piece(plan.line, plan.z, values[len(graph.nodes)], error)
 
 
@@ -225,6 +210,6 @@ def _bytes(graph: Graph) -> tuple[int, int, int]:
         at_work = max(at_work, live + output + node.operator.workspace(*(graph.shape(i) for i in node.inputs)))
         if isinstance(node.operator, (PiecewiseLinear, Jumping)):
             waiting += live
-            at_work = max(at_work, 2 * live)  # late rows beside early ones
+            at_work = max(at_work, 2 * live)  # deferred rows beside early ones
     bending = [node.shape.numel() for node in graph.nodes if isinstance(node.operator, (PiecewiseLinear, Jumping))]
     return waiting, at_work, FIXED_BYTES + BREAK_BYTES * max(bending, default=0)

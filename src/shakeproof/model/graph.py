@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -60,24 +59,16 @@ class Graph:
 
     def run(self, x: Tensor) -> Tensor:
         """Class scores (rows, classes) of inputs (rows, *input_shape)."""
-        for value in self._values(x, self.overwriting):
+        for value in self.values(x):
             x = value
         return x
 
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """What each node computes, in their order; only what is still needed is kept."""
-        return self._values(x, frozenset())
-
-    def _values(self, x: Tensor, overwriting: Set[int]) -> Iterator[Tensor]:
         values = {0: x}
         for index, node in enumerate(self.nodes):
-            operator, inputs = node.operator, [values[i] for i in node.inputs]
-            if index in overwriting and isinstance(operator, PiecewiseLinear) and node.inputs != (0,):  # x is not ours
-                values[index + 1] = operator.overwrite(*inputs)
-            else:
-                values[index + 1] = operator.apply(*inputs)
+            values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
             yield values[index + 1]
-            del inputs
             for dead in self.last_uses[index]:
                 del values[dead]
 
@@ -89,14 +80,6 @@ class Graph:
         for value, index in last.items():
             dead[index].append(value)
         return tuple(map(tuple, dead))
-
-    @cached_property
-    def overwriting(self) -> frozenset[int]:
-        """The nodes that alone read their one input, which shares its entries with no other value: it may be lost."""
-        uses = Counter(value for node in self.nodes for value in node.inputs)
-        shared = {index + 1 for index, node in enumerate(self.nodes) if node.operator.may_return_input}
-        alone = {value for value, count in uses.items() if count == 1} - shared
-        return frozenset(i for i, node in enumerate(self.nodes) if len(node.inputs) == 1 and node.inputs[0] in alone)
 
     @cached_property
     def is_deep(self) -> bool:

@@ -4,12 +4,10 @@ Values carry a leading row axis: a tensor of shape (rows, *shape) holds one valu
 inside the network are stored with channels last, so that a convolution is one large matrix product.
 """
 
-from shakeproof.operators.activation import Abs, Bending, Clip, LeakyRelu, Relu
-from shakeproof.operators.affine import Combine, Linear, Mean, Scale
+from shakeproof.linalg import ABOVE, BLOCK_BYTES, UNIT, Pair, SlidingWindow
+from shakeproof.operators.affine import Combine, Concat, Linear, Mean, Pad, Resample, Reshape, Scale, Transpose
 from shakeproof.operators.base import (
-    ABOVE,
     CONSTANT_ROUNDINGS,
-    UNIT,
     Affine,
     Breaks,
     Cells,
@@ -19,20 +17,33 @@ from shakeproof.operators.base import (
     PiecewiseLinear,
     Range,
     Relaxation,
+    operator_norms,
 )
-from shakeproof.operators.conv import AveragePool, Conv, Unrolled, unrolled
-from shakeproof.operators.elementwise import Between, Elementwise, TwoLines
-from shakeproof.operators.jump import Ceil, Floor, Jumping, Positive, Round, Sign
-from shakeproof.operators.kinked import Elu, HardSwish, Kinked
-from shakeproof.operators.pool import MaxPool, envelope_breaks
-from shakeproof.operators.product import MatMul, Multiply
-from shakeproof.operators.resample import Resample
-from shakeproof.operators.shape import Concat, Pad, Reshape, Transpose
+from shakeproof.operators.elementwise import (
+    Abs,
+    Bending,
+    Between,
+    Ceil,
+    Clip,
+    Elementwise,
+    Floor,
+    Jumping,
+    LeakyRelu,
+    Positive,
+    Relu,
+    Round,
+    Sign,
+    TwoLines,
+)
+from shakeproof.operators.pictures import AveragePool, Conv, MaxPool, Unrolled, envelope_breaks, unrolled
 from shakeproof.operators.smooth import (
+    Elu,
     Erf,
     Exp,
     Gelu,
     GeluTanh,
+    HardSwish,
+    Kinked,
     Log,
     Mish,
     Power,
@@ -42,9 +53,7 @@ from shakeproof.operators.smooth import (
     Softplus,
     Tanh,
 )
-from shakeproof.operators.stretch import operator_norms
-from shakeproof.operators.tangent import Normalise, Softmax
-from shakeproof.operators.window import BLOCK_BYTES, Pair, SlidingWindow
+from shakeproof.operators.tangent import MatMul, Multiply, Normalise, Softmax
 
 __all__ = [
     "ABOVE",

@@ -1,24 +1,16 @@
-"""Affine operators that are not convolutions."""
+"""Affine operators that are not convolutions. Axes are counted without the row axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.active import active
+from shakeproof.linalg import Check, always, multiply, norm_of_matrix, with_bias
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
-from shakeproof.products import multiply, with_bias
-
-# A matrix of fewer entries is read as fast as one finds out which inputs are 0. Of one with more, no copy is kept; and
-# with fewer outputs, taking inputs out costs as much as multiplying them does.
-SMALL_MATRIX, LARGE_MATRIX, LEAST_OUTPUTS = 2**15, 2**20, 64
-# If more than such a share of the inputs is not 0, all are multiplied.
-MOST_ACTIVE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,37 +20,18 @@ class Matrix(Affine):
     weight: Tensor
     bias: Tensor
 
-    def product(self, x: Tensor) -> Tensor:
-        """x @ weight.T + bias; x (rows, inputs)."""
-        on = active(x, MOST_ACTIVE) if self._is_taken_apart else None
-        if on is None:
-            return with_bias(x, self.weight.t(), self.bias)
-        return with_bias(x.index_select(1, on), self._by_input.index_select(0, on), self.bias)
-
-    def workspace(self, *inputs: torch.Size) -> int:
-        return int(MOST_ACTIVE * 8 * inputs[0].numel()) if self._is_taken_apart else 0
-
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[1] + 1
+
+    def norm(self, shape: torch.Size, check: Check = always) -> float:
+        return norm_of_matrix(self.weight, check)
 
     def columns(self, given: Entries) -> Entries | None:
         """What it makes of single entries."""
         if given.at is None or given.at.shape[1] != 1:
             return None
-        at = given.at[:, 0]
-        is_kept = self.weight.numel() <= LARGE_MATRIX
-        found = self._by_input.index_select(0, at) if is_kept else self.weight.index_select(1, at).t()
-        return Entries(None, found * given.value)
-
-    @cached_property
-    def _is_taken_apart(self) -> bool:
-        """Whether it pays to look for inputs that are 0; and no weight makes something of them."""
-        is_worth_it = SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= LEAST_OUTPUTS
-        return is_worth_it and bool(self.weight.isfinite().all())
-
-    @cached_property
-    def _by_input(self) -> Tensor:
-        return self.weight.t().contiguous()
+        columns = self.weight.index_select(1, given.at[:, 0]).t().contiguous()
+        return Entries(None, columns * given.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +42,8 @@ class Linear(Matrix):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(self.weight))
+        made = with_bias(x.reshape(-1, x.shape[-1]), self.weight.t(), self.bias)
+        return made.view(*x.shape[:-1], len(self.weight))
 
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
@@ -147,3 +121,157 @@ class Mean(Affine):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         (shape,) = shapes
         return ((coefficients / prod(shape[axis] for axis in self.axes)).expand(-1, *shape),)
+
+
+@dataclass(frozen=True, eq=False)
+class Resample(Affine):
+    """On one axis, output i is the sum over taps t of weight[t, i] times input sources[t][i].
+
+    The axis is counted without the row axis; weight (taps, outputs).
+    """
+
+    passes_ranges = True
+
+    axis: int
+    sources: tuple[tuple[int, ...], ...]
+    weight: Tensor
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        parts = (
+            x.index_select(self.axis + 1, torch.tensor(source, device=x.device)).mul_(self._along(weight, x))
+            for source, weight in zip(self.sources, self.weight, strict=True)
+        )
+        total = next(parts)
+        for part in parts:
+            total.add_(part)
+        return total
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return len(self.sources) + 1
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs())
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        pulled = coefficients.new_zeros(len(coefficients), *shapes[0])
+        for source, weight in zip(self.sources, self.weight, strict=True):
+            origin = torch.tensor(source, device=coefficients.device)
+            pulled.index_add_(self.axis + 1, origin, coefficients * self._along(weight, coefficients))
+        return (pulled,)
+
+    def _along(self, weight: Tensor, x: Tensor) -> Tensor:
+        return weight.view(-1, *(1,) * (x.dim() - self.axis - 2))
+
+
+# -- operators that only move entries, or add constant ones ------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Affine):
+    """The same entries in another shape."""
+
+    rounds_as_ieee = True
+    only_moves = True
+    passes_ranges = True
+
+    shape: tuple[int, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].reshape(-1, *self.shape)
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return (coefficients.reshape(-1, *shapes[0]),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return given
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Affine):
+    """The axes in another order: axis i of the output is axis order[i] of the input."""
+
+    rounds_as_ieee = True
+    only_moves = True
+    passes_ranges = True
+
+    order: tuple[int, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].permute(0, *(axis + 1 for axis in self.order)).contiguous()
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return (coefficients.permute(0, *(axis + 1 for axis in inverse)),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        (shape,) = shapes
+        if given.at is None:
+            return Entries(None, self.apply(given.value.view(-1, *shape)).flatten(1))
+        index = torch.zeros_like(given.at)
+        for axis in self.order:
+            index = index * shape[axis] + given.at // shape[axis + 1 :].numel() % shape[axis]
+        return Entries(index, given.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Affine):
+    """Branches, one after another along an axis."""
+
+    rounds_as_ieee = True
+    only_moves = True
+    passes_ranges = True
+
+    axis: int
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return torch.cat(inputs, dim=self.axis + 1)
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return torch.split(coefficients, [shape[self.axis] for shape in shapes], dim=self.axis + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Pad(Affine):
+    """Entries added, dropped or moved: on axis a, output i copies input sources[a][i], or is `value` if that is -1."""
+
+    rounds_as_ieee = True
+    only_moves = True
+    passes_ranges = True
+
+    sources: tuple[tuple[int, ...], ...]
+    value: float
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        for axis, source in enumerate(self.sources, start=1):
+            if source == tuple(range(x.shape[axis])):
+                continue
+            index = torch.tensor(source, device=x.device)
+            x = x.index_select(axis, index.clamp(min=0))
+            if min(source) < 0:
+                x.index_fill_(axis, (index < 0).nonzero().squeeze(1), self.value)
+        return x
+
+    def magnitude(self) -> Operator:
+        return replace(self, value=0.0)
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        for axis, source in reversed(list(enumerate(self.sources, start=1))):
+            size = shapes[0][axis - 1]
+            if source == tuple(range(size)):
+                continue
+            copied = torch.tensor([i for i, index in enumerate(source) if index >= 0], device=coefficients.device)
+            origin = torch.tensor([index for index in source if index >= 0], device=coefficients.device)
+            summed = coefficients.new_zeros(*coefficients.shape[:axis], size, *coefficients.shape[axis + 1 :])
+            coefficients = summed.index_add(axis, origin.long(), coefficients.index_select(axis, copied.long()))
+        return (coefficients,)

@@ -15,10 +15,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-53
+from shakeproof.linalg import Check, always, norm_of_positive
 
-# Sums of a few positive numbers, and norms of up to 10^9 of them, come out too small by less than this.
-ABOVE = 1 + 2.0**-20
 # So often is a constant rounded, at most, while it is prepared: batch norm divides by a root, multiplies, subtracts.
 CONSTANT_ROUNDINGS = 8
 
@@ -98,9 +96,6 @@ class Relaxation(ABC):
 class Operator(ABC):
     """One layer; its fields are its parameters. Values have shape (rows, *shape)."""
 
-    may_return_input: ClassVar[bool] = False
-    """Whether the output may share its entries with the input."""
-
     only_moves: ClassVar[bool] = False
     """Whether every entry of the output is one of the input's, or a constant: nothing is computed, nothing rounded."""
 
@@ -174,9 +169,15 @@ class Affine(Operator):
     def _magnitude(self) -> Operator:
         return self.magnitude()
 
+    def norm(self, shape: torch.Size, check: Check = always) -> float:
+        """No less than |operator(x) - operator(0)| / |x| for its only input; infinite if only coefficients' absolute
+        values tell.
+        """
+        return torch.inf
+
     @cached_property
-    def known_stretches(self) -> dict[tuple[torch.Size, ...], tuple[tuple[float, float], ...]]:
-        """What `stretches` has worked out, by the shapes of the inputs."""
+    def known_norms(self) -> dict[tuple[torch.Size, ...], tuple[tuple[float, float], ...]]:
+        """What `operator_norms` has worked out, by the shapes of the inputs."""
         return {}
 
 
@@ -211,6 +212,42 @@ class Itself(Relaxation):
         return Range(centre - radius, centre + radius)
 
 
+# Coefficients are squared: none may be so small that this is lost.
+SMALLEST = 2.0**-300
+
+
+def operator_norms(
+    operator: Affine, shapes: Sequence[torch.Size], check: Check = always
+) -> tuple[tuple[float, float], ...]:
+    """For each input: no less than |operator(x) - operator(0)| / |x|, the other inputs being 0, and the same with all
+    coefficients positive.
+
+    Worked out once for an operator, and kept, if `check` leaves time for it.
+    """
+    known = operator.known_norms
+    if tuple(shapes) not in known:
+        known[tuple(shapes)] = tuple(_norms(operator, shapes, place, check) for place in range(len(shapes)))
+    return known[tuple(shapes)]
+
+
+def _norms(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:
+    coefficients = [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
+    largest = max((float(t.abs().max()) for t in coefficients if t.numel()), default=1.0)
+    if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
+        return torch.inf, torch.inf
+    absolute = operator.magnitude()
+    assert isinstance(absolute, Affine)
+    like = next((t for t in vars(operator).values() if isinstance(t, Tensor)), torch.empty(0, dtype=torch.float64))
+    others = [like.new_zeros(1, *shape) for shape in shapes]
+
+    def twice(x: Tensor) -> Tensor:
+        y = absolute.apply(*(x if number == place else other for number, other in enumerate(others)))
+        return absolute.adjoint(y, shapes)[place]
+
+    of_absolute = norm_of_positive(twice, like.new_ones(1, *shapes[place]), check)
+    return min(operator.norm(shapes[place], check), of_absolute), of_absolute
+
+
 class PiecewiseLinear(Operator):
     """Linear between breaks: it has one input, and tells where along a chain of segments it bends."""
 
@@ -224,17 +261,13 @@ class PiecewiseLinear(Operator):
 
     @property
     def steepest(self) -> float:
-        """How much farther apart two outputs may be than their inputs, entry by entry."""
+        """Its Lipschitz constant entry by entry: how much farther apart two outputs may be than their inputs."""
         return 1.0
 
     @property
-    def stretch(self) -> float:
+    def lipschitz(self) -> float:
         """The same of the Euclidean norm of all entries."""
         return self.steepest
-
-    def overwrite(self, x: Tensor) -> Tensor:
-        """The same as `apply`, for an input that nobody needs any more."""
-        return self.apply(x)
 
 
 def summed_to(x: Tensor, shape: torch.Size) -> Tensor:

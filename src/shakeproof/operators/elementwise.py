@@ -1,7 +1,8 @@
-"""Functions of one number, applied to each neuron, and how any of them is enclosed between two straight lines.
+"""Functions of one number, applied to each neuron: where they bend or jump, and how two lines enclose them.
 
 All a function has to say is how far it strays, between two numbers, from a line of a given slope. The slopes are chords
-of the function, so that each enclosure is as tight as two lines can be where the function is nearly straight.
+of the function, so that each enclosure is as tight as two lines can be where the function is nearly straight. Smooth
+functions are in `smooth`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Cells, Operator, Range, Relaxation
+from shakeproof.operators.base import Breaks, Cells, Operator, PiecewiseLinear, Range, Relaxation
 
 # Parts of the interval whose chords are tried as slopes: the whole; one half; the other; the middle, almost a tangent.
 CHORDS = ((0.0, 1.0), (0.0, 0.5), (0.5, 1.0), (0.25, 0.75))
@@ -125,3 +126,242 @@ class Between(TwoLines):
 
     def image(self, *ranges: Range) -> Range | None:
         return self.function.image(ranges[0])
+
+
+# -- functions that bend -----------------------------------------------------------------------------------------------
+
+
+class Bending(Elementwise, PiecewiseLinear):
+    """An elementwise function that is straight between thresholds, the same ones for every neuron."""
+
+    @property
+    @abstractmethod
+    def thresholds(self) -> tuple[float, ...]:
+        """The inputs at which the slope changes."""
+
+    def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
+        rows = x.reshape(len(x), -1)
+        found = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
+        segment, fraction, height, neuron = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+        return Breaks(segment, fraction, 2 * self.steepest * height, neuron)
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        return 3 * inputs[0].numel()  # masks, a byte a neuron
+
+    def strays(self, slopes: Tensor, within: Range) -> Range:
+        # Straight in between, it is farthest from any line at an end or at a threshold.
+        heights = [self.apply(x) - slopes * x for x in self._corners(within)]
+        return Range(torch.stack(heights).amin(0), torch.stack(heights).amax(0))
+
+    def image(self, within: Range) -> Range:
+        heights = torch.stack([self.apply(x) for x in self._corners(within)])
+        return Range(heights.amin(0), heights.amax(0))
+
+    def split_at(self, within: Range) -> Tensor:
+        place = torch.full_like(within.low, torch.nan)
+        for threshold in self.thresholds:
+            place = torch.where((within.low < threshold) & (within.high > threshold), threshold, place)
+        return place
+
+    def _corners(self, within: Range) -> list[Tensor]:
+        inner = [torch.full_like(within.low, t).clamp(within.low, within.high) for t in self.thresholds]
+        return [within.low, within.high, *inner]
+
+
+def _crossings(x: Tensor, threshold: float, joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where a neuron passes the threshold between rows of `x` (rows, neurons), how far it goes, and which it is."""
+    above = x > threshold
+    place = (above[1:] ^ above[:-1]).view(-1).nonzero().squeeze(1)
+    if not place.shape[0]:
+        return place, x.new_empty(0), x.new_empty(0), place
+    segment, neuron = place // x.shape[1], place % x.shape[1]
+    start, end = x.take(place), x.take(place + x.shape[1])
+    if threshold:
+        start, end = start - threshold, end - threshold
+    strict = torch.logical_and(start, end).logical_and_(joined[segment])
+    if not bool(strict.all()):
+        segment, neuron, start, end = (column[strict] for column in (segment, neuron, start, end))
+    way = start - end
+    return segment, start / way, way.abs(), neuron
+
+
+@dataclass(frozen=True, eq=False)
+class Relu(Bending):
+    """max(x, 0)."""
+
+    rounds_as_ieee = True
+
+    thresholds = (0.0,)
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].clamp(min=0)
+
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        """The general rule's answer in fewer steps: above, the chord; below, 0 or x, the higher in the middle."""
+        (within,) = ranges
+        top, bottom = within.high.clamp(min=0), within.low.clamp(max=0)
+        # The chord's slope: 0 where the neuron is off, 1 where it is on, exactly.
+        slope = top / (top - bottom).clamp_(min=torch.finfo(top.dtype).tiny)
+        gap = (slope * bottom).neg_()
+        below = (top > -bottom).to(top.dtype)
+        half = gap / 2
+        return Between(slope, half, half, (below, None), (slope, gap), self)
+
+    def image(self, within: Range) -> Range:
+        return Range(within.low.clamp(min=0), within.high.clamp(min=0))
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return torch.tensor(0.0), torch.tensor(1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LeakyRelu(Bending):
+    """x where positive, slope * x elsewhere; `slope` is a number or broadcasts against the value (PRelu)."""
+
+    rounds_as_ieee = True
+
+    slope: Tensor
+
+    thresholds = (0.0,)
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return torch.where(x > 0, x, x * self.slope)
+
+    @property
+    def steepest(self) -> float:
+        return max(1.0, float(self.slope.abs().max()))
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return (self.slope, torch.tensor(1.0)) if bool((self.slope <= 1).all()) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Clip(Bending):
+    """x limited to [low, high]; either may be infinite."""
+
+    rounds_as_ieee = True
+
+    low: float
+    high: float
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return tuple(t for t in (self.low, self.high) if abs(t) != float("inf"))
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].clamp(self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Abs(Bending):
+    """|x|."""
+
+    rounds_as_ieee = True
+
+    thresholds = (0.0,)
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].abs()
+
+    @property
+    def tilts(self) -> tuple[Tensor, Tensor] | None:
+        return torch.tensor(-1.0), torch.tensor(1.0)
+
+
+# -- functions that jump, with which binarised and quantised networks round their values -------------------------------
+
+
+class Jumping(Elementwise):
+    """An elementwise function whose values are whole numbers: it never falls, and skips none on its way up."""
+
+    @abstractmethod
+    def leaves(self, value: Tensor) -> Tensor:
+        """The input at which it passes from a value to the next whole number."""
+
+    def values(self, within: Range) -> Range:
+        """Its least and its greatest value, for inputs that are known to be `within` without any rounding.
+
+        What is no number has none, whatever a comparison makes of it.
+        """
+        return Range(*(torch.where(end.isnan(), end, self.apply(end)) for end in within))
+
+    def image(self, within: Range) -> Range:
+        # A function that jumps must not be told that a number is on the wrong side: ends were rounded, if only once.
+        slack = 16 * torch.finfo(within.low.dtype).eps * torch.maximum(within.low.abs(), within.high.abs())
+        return self.values(Range(within.low - slack, within.high + slack))
+
+    def strays(self, slopes: Tensor, within: Range) -> Range:
+        image, ends = self.image(within), torch.stack([-slopes * within.low, -slopes * within.high])
+        return Range(image.low + ends.amin(0), image.high + ends.amax(0))
+
+    def split_at(self, within: Range) -> Tensor:
+        low, high = self.values(within)
+        place = self.leaves(((low + high - 1) / 2).floor())
+        return torch.where((place > within.low) & (place < within.high), place, torch.nan)
+
+    def relaxed(self, *ranges: Range) -> Relaxation:
+        """Between its least value and its greatest: a line that is steep is none to compute with."""
+        (within,) = ranges
+        image, level = self.image(within), torch.zeros_like(within.low)
+        return Between(level, image.centre, image.radius, (level, image.low), (level, image.high), self)
+
+
+@dataclass(frozen=True, eq=False)
+class Sign(Jumping):
+    """-1, 0 or 1."""
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].sign()
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Round(Jumping):
+    """The nearest whole number; of two, the even one."""
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].round()
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return value + 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Floor(Jumping):
+    """The largest whole number that is no larger."""
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].floor()
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return value + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Ceil(Jumping):
+    """The smallest whole number that is no smaller."""
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].ceil()
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return value.clone()
+
+
+@dataclass(frozen=True, eq=False)
+class Positive(Jumping):
+    """1 where a number is positive (or, `or_zero`, not negative), 0 elsewhere."""
+
+    or_zero: bool
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return (x >= 0 if self.or_zero else x > 0).to(x.dtype)
+
+    def leaves(self, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)

@@ -94,15 +94,6 @@ def apply_leaves_its_inputs_as_they_are(trial: Trial) -> Tensor:
 
 
 @rule(Operator)
-def apply_makes_a_new_value_unless_it_may_return_its_input(trial: Trial) -> Tensor:
-    """What shares its entries with an input must not be overwritten: `may_return_input` says so."""
-    inputs = trial.rows(trial.random)
-    out = trial.operator.apply(*inputs).untyped_storage().data_ptr()
-    shares = any(out == x.untyped_storage().data_ptr() for x in inputs)
-    return verdict(trial.operator.may_return_input or not shares)
-
-
-@rule(Operator)
 def workspace_is_a_number_of_bytes(trial: Trial) -> Tensor:
     """For shapes without the row axis."""
     found = trial.operator.workspace(*trial.shapes)
@@ -350,24 +341,16 @@ def breaks_bend_no_more_than_they_say(trial: Trial) -> Tensor:
 
 @rule(PiecewiseLinear)
 def differences_are_stretched_no_more_than_is_said(trial: Trial) -> Tensor:
-    """Entry by entry by `steepest`, and all together by `stretch`."""
+    """Entry by entry by `steepest`, and all together by `lipschitz`."""
     bending, random = trial.operator, trial.random
     (one,), (other,) = trial.rows(random), trial.rows(random)
     moved, given = (bending.apply(one) - bending.apply(other)).flatten(1), (one - other).flatten(1)
     entries = moved.abs().amax(1) <= (1 + 1e-9) * bending.steepest * given.abs().amax(1)
-    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.stretch * given.norm(dim=1))).all()))
+    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.lipschitz * given.norm(dim=1))).all()))
 
 
 def _along(numbers: Tensor, rows: Tensor) -> Tensor:
     return numbers.view(-1, *(1,) * (rows.dim() - 1))
-
-
-@rule(PiecewiseLinear, 0.0)
-def overwrite_is_apply(trial: Trial) -> Tensor:
-    """To the bit, for an input that may be lost."""
-    (x,) = trial.rows(trial.random)
-    expected = trial.operator.apply(x)
-    return difference(trial.operator.overwrite(x.clone()), expected)
 
 
 def _bend_between(operator: Operator, start: Tensor, end: Tensor, cuts: Tensor) -> Tensor:

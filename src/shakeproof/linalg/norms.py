@@ -1,4 +1,4 @@
-"""By how much an affine operator may stretch the Euclidean norm of what it is given: proved bounds, not estimates.
+"""By how much a linear map may stretch the Euclidean norm of its input: proved bounds, not estimates.
 
 A convolution with zero padding is a part of one on a torus large enough that nothing meets itself around it, and that
 one is, at each frequency, a matrix from channels to channels: no norm is larger than the largest of theirs. That a
@@ -9,15 +9,17 @@ definiteness. BIT 46, 2006).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import sqrt
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.affine import Linear
-from shakeproof.operators.base import ABOVE, UNIT, Affine
-from shakeproof.operators.conv import Conv, Unrolled
+from shakeproof.linalg.windows import SlidingWindow
+
+UNIT = 2.0**-53
+# Sums of a few positive numbers, and norms of up to 10^9 of them, come out too small by less than this.
+ABOVE = 1 + 2.0**-20
 
 POWER_STEPS = 20
 # A step that lowers a bound by less than this is the last.
@@ -28,9 +30,6 @@ RAISED, TRIALS = 1.02, 40
 BATCH_BYTES, MOST_WORK = 2**23, 2e12
 # So many multiplications take a second at the least: what would take longer than there is time is not begun.
 A_SECOND = 4e10
-# Coefficients are squared: none may be so small that this is lost.
-SMALLEST = 2.0**-300
-
 
 Check = Callable[[float], None]
 """Raises an error if there are not so many seconds left."""
@@ -40,56 +39,17 @@ def always(seconds: float) -> None:
     """There is time for everything."""
 
 
-def operator_norms(
-    operator: Affine, shapes: Sequence[torch.Size], check: Check = always
-) -> tuple[tuple[float, float], ...]:
-    """For each input: by how much the operator may stretch it, and the same with all coefficients positive.
+def norm_of_matrix(weight: Tensor, check: Check = always) -> float:
+    """A bound on the norm of a matrix (outputs, inputs)."""
+    return _largest_singular_value(iter([weight.unsqueeze(0)]), weight.shape, 1, check)
 
-    Worked out once for an operator, and kept, if `check` leaves time for it.
+
+def norm_of_positive(twice: Callable[[Tensor], Tensor], x: Tensor, check: Check = always) -> float:
+    """A bound on the norm of a matrix A without negative entries; `twice` is A^T A, and `x` all ones.
+
+    For any positive x, the norm of A^T A is at most the largest of (A^T A x)_i / x_i (Collatz and Wielandt); a few
+    steps of power iteration find a good x.
     """
-    known = operator.known_stretches
-    if tuple(shapes) not in known:
-        known[tuple(shapes)] = tuple(_pair(operator, shapes, place, check) for place in range(len(shapes)))
-    return known[tuple(shapes)]
-
-
-def _pair(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:
-    """No less than |operator(x) - operator(0)| / |x| for input number `place`, the others being 0; and the same with
-    all coefficients positive.
-    """
-    largest = max((float(t.abs().max()) for t in _coefficients(operator) if t.numel()), default=1.0)
-    if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
-        return float("inf"), float("inf")
-    absolute = absolute_stretch(operator, shapes, place, check)
-    if isinstance(operator, (Linear, Unrolled)):
-        signed = _largest_singular_value(iter([operator.weight.unsqueeze(0)]), operator.weight.shape, 1, check)
-    elif isinstance(operator, Conv):
-        signed = _of_convolution(operator, shapes[0], check)
-    else:
-        signed = absolute
-    return min(signed, absolute), absolute
-
-
-def _coefficients(operator: Affine) -> list[Tensor]:
-    return [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
-
-
-def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check = always) -> float:
-    """The same for the operator with the absolute values of its coefficients.
-
-    For a matrix A without negative entries, and any positive x, the norm of A^T A is at most the largest of
-    (A^T A x)_i / x_i (Collatz and Wielandt); a few steps of power iteration find a good x.
-    """
-    absolute = operator.magnitude()
-    assert isinstance(absolute, Affine)
-    like = next((t for t in vars(operator).values() if isinstance(t, Tensor)), torch.empty(0, dtype=torch.float64))
-    others = [like.new_zeros(1, *shape) for shape in shapes]
-
-    def twice(x: Tensor) -> Tensor:
-        y = absolute.apply(*(x if number == place else other for number, other in enumerate(others)))
-        return absolute.adjoint(y, shapes)[place]
-
-    x = like.new_ones(1, *shapes[place])
     best = torch.inf
     for _ in range(POWER_STEPS):
         check(0.0)
@@ -102,23 +62,27 @@ def absolute_stretch(operator: Affine, shapes: Sequence[torch.Size], place: int,
     return sqrt(best) * ABOVE
 
 
-def _of_convolution(conv: Conv, shape: torch.Size, check: Check) -> float:
-    groups, outputs, _ = conv.weight.shape
-    kernel = conv.weight.view(groups, outputs, *conv.window.kernel, -1)
-    top, left, bottom, right = conv.window.pads
+def norm_of_convolution(weight: Tensor, window: SlidingWindow, shape: torch.Size, check: Check = always) -> float:
+    """A bound on the norm of a convolution of pictures of `shape` (batch, height, width, channels).
+
+    `weight` (groups, channels out, kernel height * kernel width * channels in)
+    """
+    groups, outputs, _ = weight.shape
+    kernel = weight.view(groups, outputs, *window.kernel, -1)
+    top, left, bottom, right = window.pads
     sides = [shape[1] + top + bottom, shape[2] + left + right]
-    if conv.window.dilations == (1, 1) and conv.window.kernel != (1, 1):
-        kernel, sides = _in_phases(kernel, conv.window.strides, sides)
+    if window.dilations == (1, 1) and window.kernel != (1, 1):
+        kernel, sides = _in_phases(kernel, window.strides, sides)
     sizes = [
         1 if taps == 1 else side + dilation * (taps - 1)
-        for taps, side, dilation in zip(kernel.shape[2:4], sides, conv.window.dilations, strict=True)
+        for taps, side, dilation in zip(kernel.shape[2:4], sides, window.dilations, strict=True)
     ]
     # Rounding of the matrices: of each entry, a share of the sum of the taps' absolute values.
     taps = kernel.shape[2] * kernel.shape[3]
     wrong = (taps + 48) * UNIT * float(kernel.abs().sum((2, 3)).flatten(1).norm(dim=1).max()) * 2
     shape_of_one = torch.Size((outputs, kernel.shape[-1]))
     count = groups * (sizes[0] // 2 + 1) * sizes[1]
-    matrices = _at_frequencies(kernel, conv.window.dilations, sizes)
+    matrices = _at_frequencies(kernel, window.dilations, sizes)
     return (_largest_singular_value(matrices, shape_of_one, count, check) + wrong) * ABOVE
 
 

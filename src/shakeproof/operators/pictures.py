@@ -1,15 +1,166 @@
-"""Max pooling, and the upper envelope of chords that its breaks come from."""
+"""Operators on pictures with channels last, (rows, batch, height, width, channels): convolutions and pools."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
 
-from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Relaxation
+from shakeproof.linalg import (
+    Check,
+    Convolution,
+    Pair,
+    SlidingWindow,
+    always,
+    multiply,
+    norm_of_convolution,
+    with_bias,
+)
+from shakeproof.operators.affine import Matrix
+from shakeproof.operators.base import Affine, Breaks, Cells, Entries, Operator, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.elementwise import TwoLines
-from shakeproof.operators.window import Pair, SlidingWindow
+
+# A convolution is not written as a matrix with more entries than this.
+LARGEST_UNROLLED = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Conv(Affine):
+    """Cross-correlation; weight (groups, channels out, kernel height * kernel width * channels in), bias (channels).
+
+    `terms` holds for sums in any order.
+    """
+
+    rounds_as_ieee = True
+
+    weight: Tensor
+    bias: Tensor
+    window: SlidingWindow
+
+    @cached_property
+    def _convolution(self) -> Convolution:
+        return Convolution(self.weight, self.bias, self.window)
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        out = self._convolution.apply(inputs[0].flatten(0, 1))
+        return out.view(*inputs[0].shape[:2], *out.shape[1:])
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.weight.shape[2] + 1
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        pictures = self._convolution.adjoint(coefficients.flatten(0, 1), shapes[0][1:])
+        return (pictures.view(len(coefficients), *shapes[0]),)
+
+    def norm(self, shape: torch.Size, check: Check = always) -> float:
+        return norm_of_convolution(self.weight, self.window, shape, check)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        if given.at is None or given.at.shape[1] != 1 or self.window.dilations != (1, 1):
+            return None
+        (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
+        down, across = self.window.output_size(height, width)
+        pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
+        line, down_entry, is_down = self.window.seeing(pixel // width % height, 0, down)
+        column, across_entry, is_across = self.window.seeing(pixel % width, 1, across)
+        line = line + (pixel // (width * height)).unsqueeze(1) * down
+        position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
+        entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
+        seen = (is_down.unsqueeze(2) & is_across.unsqueeze(1)).flatten(1)
+        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (given.value * seen).unsqueeze(2)
+        group = (channel // (channels // groups)).view(-1, 1, 1)
+        index = (position * seen).unsqueeze(2) * (groups * outputs) + group * outputs
+        return Entries((index + torch.arange(outputs, device=index.device)).flatten(1), weights.flatten(1))
+
+    @cached_property
+    def _weights_of_entries(self) -> Tensor:
+        """By channel and kernel entry, the weight in each output of its group: (channels, kernel entries, outputs)."""
+        by_entry: Tensor = self.weight.unflatten(2, (prod(self.window.kernel), -1))
+        return by_entry.permute(0, 3, 2, 1).flatten(0, 1).contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class Unrolled(Matrix):
+    """A convolution on a picture so small that most of its patches are border, as one matrix; its output's shape."""
+
+    rounds_as_ieee = True
+
+    shape: tuple[int, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        return with_bias(inputs[0].flatten(1), self.weight.t(), self.bias).view(-1, *self.shape)
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        return (multiply(coefficients.flatten(1), self.weight).view(-1, *shapes[0]),)
+
+    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return self.columns(given)
+
+
+def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
+    """The convolution as a matrix, if that takes fewer multiplications; `shape` (batch, height, width, channels)."""
+    down, across = conv.window.output_size(shape[1], shape[2])
+    outputs = shape[0] * down * across * conv.bias.numel()
+    if shape.numel() >= conv.weight.shape[2] or shape.numel() * outputs > LARGEST_UNROLLED:
+        return None
+    units = torch.eye(shape.numel(), dtype=conv.weight.dtype, device=conv.weight.device).view(-1, *shape)
+    columns = replace(conv, bias=torch.zeros_like(conv.bias)).apply(units).reshape(-1, outputs)
+    positions = outputs // conv.bias.numel()
+    return Unrolled(
+        columns.t().contiguous(),
+        conv.bias.repeat(positions),
+        (shape[0], down, across, conv.bias.numel()),
+        roundings=conv.roundings,
+        off=conv.off,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class AveragePool(Affine):
+    """The mean under a window; `divisor` (down, across, 1) is how many entries count at each position."""
+
+    rounds_as_ieee = True
+
+    window: SlidingWindow
+    divisor: Tensor
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        flat = x.flatten(0, 1)
+        size = (self.divisor.shape[0], self.divisor.shape[1])
+        first, *others = self.window.shifted(self.window.padded(flat, 0.0), size)
+        total = first.clone(memory_format=torch.contiguous_format)
+        for view in others:
+            total.add_(view)
+        return total.div_(self.divisor).view(*x.shape[:2], *total.shape[1:])
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return self.window.kernel[0] * self.window.kernel[1] + 1
+
+    def magnitude(self) -> Operator:
+        return self
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        batch, height, width, channels = shapes[0]
+        share = coefficients.flatten(0, 1) / self.divisor
+        picture = self.window.scattered([share] * (self.window.kernel[0] * self.window.kernel[1]), height, width)
+        return (picture.reshape(len(coefficients), batch, height, width, channels),)
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        return 8 * self.window.padded_entries(inputs[0])
+
+
+# -- max pooling, and the upper envelope of chords that its breaks come from -------------------------------------------
 
 
 def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
@@ -51,7 +202,7 @@ def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(PiecewiseLinear):
-    """The maximum under a window, on pictures with channels last: (rows, batch, height, width, channels).
+    """The maximum under a window.
 
     `floor` is a constant that takes part in every maximum: 0 for max pooling of a ReLU's output (whose own breaks then
     need no rows), -inf otherwise. Padding never wins.
@@ -93,7 +244,7 @@ class MaxPool(PiecewiseLinear):
         return found._replace(segment=segment[found.segment])
 
     @property
-    def stretch(self) -> float:
+    def lipschitz(self) -> float:
         """An entry may be the largest in every window that it is in."""
         return float((self.window.kernel[0] * self.window.kernel[1]) ** 0.5)
 

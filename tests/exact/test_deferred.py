@@ -1,4 +1,4 @@
-"""Late rows against rows that are multiplied, against dense evaluation, and against rational arithmetic."""
+"""Deferred rows against rows that are multiplied, against dense evaluation, and against rational arithmetic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from torch import nn
 
 from shakeproof import rounding
 from shakeproof.budget import GIB, Budget
-from shakeproof.exact import Curve, Lines, assemble, late, sweep
-from shakeproof.exact.late import Late, late_rows, stretches_behind
-from shakeproof.exact.rows import Plan, insert
+from shakeproof.exact import Curve, Lines, assemble, rows, sweep
+from shakeproof.exact.rows import DeferredRows, Plan, affine_runs, defer_rows, insert
 from shakeproof.model import Graph
 from shakeproof.operators import Breaks, Entries, Relu
 from shakeproof.question import Path
@@ -63,27 +62,27 @@ def random_lines(count: int, seed: int) -> Lines:
 
 
 def curves(graph: Graph, lines: Lines, least: float) -> tuple[list[Curve], int]:
-    """Each line's curve, and how many rows were late, where so many multiplications are to be spared at least."""
-    found: list[Late] = []
+    """Each line's curve, and how many rows were deferred, where so many multiplications are to be spared at least."""
+    found: list[DeferredRows] = []
 
-    def noted(*given: object) -> Late | None:
-        rows = late_rows(*given)
-        found.extend([] if rows is None else [rows])
-        return rows
+    def noted(*given: object) -> DeferredRows | None:
+        deferred = defer_rows(*given)
+        found.extend([] if deferred is None else [deferred])
+        return deferred
 
     with (
-        patch.object(late, "LEAST_SPARED", least),
-        patch("shakeproof.exact.sweep.late_rows", noted),
+        patch.object(rows, "LEAST_SPARED", least),
+        patch("shakeproof.exact.sweep.defer_rows", noted),
         torch.inference_mode(),
     ):
-        pieces = sweep(graph, lines, Budget(memory=GIB), chords=RunningError(graph))
+        pieces = sweep(graph, lines, Budget(memory=GIB), running_error=RunningError(graph))
         made = list(assemble(pieces, len(lines), graph.classes))
-    return made, sum(len(rows.number) for rows in found)
+    return made, sum(len(deferred.number) for deferred in found)
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=12, deadline=None)
-def test_late_rows_are_where_others_would_be(seed):
+def test_deferred_rows_are_where_others_would_be(seed):
     graph, lines = graph_of(seed), random_lines(2, seed)
     (usual, none), (found, some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
     assert none == 0
@@ -109,7 +108,7 @@ class Past(nn.Module):
         return self.last(torch.relu(once + torch.relu(self.second(once))))
 
 
-def test_late_rows_of_neurons_that_are_off_are_nothing():
+def test_deferred_rows_of_neurons_that_are_off_are_nothing():
     """Rounding would make breaks of them, some three a network, where others read them."""
     more = 0
     for seed in range(12):
@@ -122,20 +121,20 @@ def test_late_rows_of_neurons_that_are_off_are_nothing():
     assert more < 10  # some sums of chords and kinks are 0 but for their rounding, and nobody's neuron is off
 
 
-def test_stretches_end_where_entries_can_no_longer_be_told():
+def test_runs_end_where_entries_can_no_longer_be_told():
     """At the next ReLU; not at all before max pooling, whose ties rounding would break."""
     graph = graph_of(0)
     kinds = [type(node.operator) for node in graph.nodes]
     relus = [number for number, kind in enumerate(kinds) if kind is Relu]
-    ends = {start: stretch.end for start, stretch in stretches_behind(graph).items()}
+    ends = {start: run.end for start, run in affine_runs(graph).items()}
     assert ends == dict(zip(relus, [*relus[1:], len(kinds)], strict=True))
     pooled = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)
     )
-    assert not stretches_behind(network_of(pooled, 1, 8, 8).graph)
+    assert not affine_runs(network_of(pooled, 1, 8, 8).graph)
 
 
-# -- what a late row is off by ----------------------------------------------------------------------------------------
+# -- what a deferred row is off by -------------------------------------------------------------------------------------
 
 
 def two_layers() -> Graph:
@@ -145,7 +144,7 @@ def two_layers() -> Graph:
 SCORES = len(two_layers().nodes)
 
 
-def late_plan(seed: int, count: int = 40) -> Late:
+def deferred_plan(seed: int, count: int = 40) -> DeferredRows:
     """One segment with many crossings, each of another neuron."""
     random = torch.Generator().manual_seed(seed)
     plan = Plan.of(torch.zeros(2, dtype=torch.int64), torch.tensor([0.0, 1.0]).double())
@@ -153,23 +152,23 @@ def late_plan(seed: int, count: int = 40) -> Late:
     breaks = Breaks(torch.zeros(count, dtype=torch.int64), fraction, 2 * height, torch.arange(count))
     made = insert(plan, breaks)
     graph = two_layers()
-    (relu,) = stretches_behind(graph)
-    with patch.object(late, "LEAST_SPARED", 0.0):
-        found = late_rows(graph, relu, made)
+    (relu,) = affine_runs(graph)
+    with patch.object(rows, "LEAST_SPARED", 0.0):
+        found = defer_rows(graph, relu, made)
     assert found is not None
     return found
 
 
-def truth(rows: Late, early: torch.Tensor, columns: torch.Tensor) -> list[list[Fraction]]:
-    """Late rows of a value, from its early ones, without any rounding: chords, and a tent for each neuron."""
+def truth(deferred: DeferredRows, early: torch.Tensor, columns: torch.Tensor) -> list[list[Fraction]]:
+    """Deferred rows of a value, from its early ones, without any rounding: chords, and a tent for each neuron."""
     found = []
-    at, low, high, way = (exact(column) for column in (rows.at, rows.low, rows.high, rows.way))
+    at, low, high, way = (exact(column) for column in (deferred.at, deferred.low, deferred.high, deferred.way))
     for k, place in enumerate(at):
-        a, b = (exact(early[int(rows.before[k]) + side]) for side in (0, 1))
+        a, b = (exact(early[int(deferred.before[k]) + side]) for side in (0, 1))
         share = (place - low[k]) / (high[k] - low[k])
         value = [(1 - share) * one + share * two for one, two in zip(a, b, strict=True)]
         for j, kink in enumerate(at):
-            if rows.before[j] == rows.before[k]:
+            if deferred.before[j] == deferred.before[k]:
                 # ReLU of what goes down by `way` from where it is positive, less the chord between its ends
                 bent, first = max(kink - place, 0), kink - low[k]
                 amount = way[j] * (bent - (1 - share) * first)
@@ -181,33 +180,33 @@ def truth(rows: Late, early: torch.Tensor, columns: torch.Tensor) -> list[list[F
 @pytest.mark.parametrize("everywhere", [True, False], ids=["all entries", "some entries"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8, deadline=None)
-def test_what_late_rows_are_off_by_is_allowed_for(everywhere, seed):
+def test_what_deferred_rows_are_off_by_is_allowed_for(everywhere, seed):
     assert 0 < beyond(seed, everywhere) <= 1
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["all entries", "some entries"])
-def test_late_rows_without_rounding_would_be_noticed(everywhere, monkeypatch):
+def test_deferred_rows_without_rounding_would_be_noticed(everywhere, monkeypatch):
     """A negative control: with a hundredth of the unit."""
     monkeypatch.setattr(rounding, "UNIT", rounding.UNIT / 100)
     assert max(beyond(seed, everywhere) for seed in range(20)) > 1
 
 
 def beyond(seed: int, everywhere: bool) -> float:
-    """How far late rows are from the truth, as a share of what they claim to be off by, at most."""
-    rows, random = late_plan(seed), np.random.default_rng(seed)
-    early = torch.from_numpy(random.normal(size=(len(rows.early.z), 6)) * 10.0 ** random.uniform(-3, 3))
-    columns = torch.from_numpy(random.normal(size=(len(rows.number), 6)) * 10.0 ** random.uniform(-3, 3))
+    """How far deferred rows are from the truth, as a share of what they claim to be off by, at most."""
+    deferred, random = deferred_plan(seed), np.random.default_rng(seed)
+    early = torch.from_numpy(random.normal(size=(len(deferred.early.z), 6)) * 10.0 ** random.uniform(-3, 3))
+    columns = torch.from_numpy(random.normal(size=(len(deferred.number), 6)) * 10.0 ** random.uniform(-3, 3))
     entries = Entries(None, columns)
     if not everywhere:
         index = torch.from_numpy(np.stack([random.permutation(6)[:3] for _ in columns]))
         entries, columns = Entries(index, columns[:, :3]), torch.zeros_like(columns).scatter_(1, index, columns[:, :3])
-    made = rows.completed({SCORES: early}, {SCORES: entries})[SCORES]
-    assert torch.equal(made[rows.rest.fraction == 0], early)
+    made = deferred.completed({SCORES: early}, {SCORES: entries})[SCORES]
+    assert torch.equal(made[deferred.rest.fraction == 0], early)
     length = torch.linalg.vector_norm(early, dim=1)
     known = {SCORES: torch.maximum(length, length.roll(-1))}
-    sizes, error = rows.sized(known, torch.zeros_like(length), {SCORES: entries}, RunningError(two_layers()))
+    sizes, error = deferred.sized(known, torch.zeros_like(length), {SCORES: entries}, RunningError(two_layers()))
     worst = 0.0
-    for number, true in zip(rows.number.tolist(), truth(rows, early, columns), strict=True):
+    for number, true in zip(deferred.number.tolist(), truth(deferred, early, columns), strict=True):
         off = sum((a - b) ** 2 for a, b in zip(exact(made[number]), true, strict=True))
         for segment in (number - 1, number):
             allowed = Fraction(float(error[segment]))
@@ -223,12 +222,12 @@ def test_rows_of_several_neurons_and_ends_of_windows_are_early():
     assert made.z.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert made.neuron.tolist() == [-1, 1, -1, 3, -1]
     graph = graph_of(0)
-    start = next(iter(stretches_behind(graph)))
-    with patch.object(late, "LEAST_SPARED", 0.0):
+    start = next(iter(affine_runs(graph)))
+    with patch.object(rows, "LEAST_SPARED", 0.0):
         gaps = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]).double()
-        found = late_rows(graph, start, made._replace(gap=gaps))
+        found = defer_rows(graph, start, made._replace(gap=gaps))
         assert found is not None
         assert found.early.z.tolist() == [0.0, 0.5, 1.0]
         assert found.early.gap.tolist() == [3.0, 12.0, 16.0]  # of all that lies between early rows
         assert found.high.tolist() == [0.5, 1.0]
-        assert late_rows(graph, start, made.part(1, 4)) is None
+        assert defer_rows(graph, start, made.part(1, 4)) is None

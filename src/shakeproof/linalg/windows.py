@@ -104,16 +104,6 @@ class SlidingWindow:
         starts = (number * self.dilations[0] - self.pads[0] for number in range(self.kernel[0]))
         return [_overlap(start, self.strides[0], height, count) for start in starts]
 
-    def lines_on_picture(self, lines: slice, height: int, parts: int) -> list[slice]:
-        """For each line of the kernel, or for all of them as one part: the lines of positions, counted from the first,
-        at which it is on a picture, and not only on its border.
-        """
-        count, first = lines.stop - lines.start, lines.start * self.strides[0] - self.pads[0]
-        if parts == 1:
-            return [slice(0, count)]
-        starts = (first + number * self.dilations[0] for number in range(parts))
-        return [_overlap(start, self.strides[0], height, count)[0] for start in starts]
-
     def seeing(self, place: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which of `count` positions see places (n) of a picture along an axis, by which of the kernel's entries.
 

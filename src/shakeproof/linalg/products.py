@@ -1,9 +1,8 @@
 """Products of matrices, by the library that uses all of the processor.
 
-torch multiplies float64 by MKL, which leaves half of an AMD processor with AVX-512 unused. OpenBLAS does not, once it
-is told what the processor can do: it takes 0.6 to 0.8 of the time (docs/speed.md). It is loaded as a library of our
-own, so that nobody's numpy computes differently for it. Elsewhere, on several threads, and without it, torch
-multiplies.
+torch multiplies float64 by MKL, which leaves half of an AMD processor with AVX-512 unused. OpenBLAS does not: it takes
+0.6 to 0.8 of the time there (docs/speed.md). It is loaded as a library of our own, so that nobody's numpy computes
+differently for it. Elsewhere, on several threads, and without it, torch multiplies.
 
 Both add up plain products in orders of their own, and nothing that is proved depends on the order.
 """
@@ -11,12 +10,10 @@ Both add up plain products in orders of their own, and nothing that is proved de
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 
 import torch
 from torch import Tensor
@@ -30,10 +27,6 @@ BY_ROWS, BY_COLUMNS, ALIKE, UNLIKE = 101, 102, 111, 112
 MOST_OF_A_SMALL_ONE, LEAST_ROWS = 10**6, 64
 # With fewer multiplications than this, calling it takes longer than is gained.
 LEAST = 10**5
-# So many numbers fill a line of the cache.
-LINE = 8
-
-_loading = Lock()
 
 
 def multiply(first: Tensor, second: Tensor) -> Tensor:
@@ -64,8 +57,7 @@ def empty_products(like: Tensor, count: int, rows: int, columns: int) -> Tensor:
     """So many matrices for products, laid out for whoever multiplies."""
     if is_by_rows():
         return like.new_empty(count, rows, columns)
-    apart = (-(-rows // LINE) | 1) * LINE  # an odd number of the cache's lines, or columns might share few of them
-    return like.new_empty(count, columns, apart)[..., :rows].transpose(1, 2)
+    return like.new_empty(count, columns, rows).transpose(1, 2)
 
 
 def add_product(out: Tensor, first: Tensor, second: Tensor, is_fresh: bool = False) -> Tensor:
@@ -93,9 +85,9 @@ def _multiplied(out: Tensor, first: Tensor, second: Tensor, kept: float) -> bool
     if (order, *turned) != (BY_ROWS, ALIKE, ALIKE) or part < LEAST_ROWS:
         part = rows
     for start in range(0, rows, part):
-        given, made = first.data_ptr() + 8 * left * start, out.data_ptr() + 8 * below * start
+        source, target = first.data_ptr() + 8 * left * start, out.data_ptr() + 8 * below * start
         sizes = min(part, rows - start), columns, terms
-        dgemm(order, *turned, *sizes, 1.0, given, left, second.data_ptr(), right, kept, made, below)
+        dgemm(order, *turned, *sizes, 1.0, source, left, second.data_ptr(), right, kept, target, below)
     return True
 
 
@@ -116,29 +108,20 @@ def _layout(matrix: Tensor) -> tuple[int, int] | None:
 @cache
 def _openblas() -> Callable[..., None] | None:
     """OpenBLAS's product of matrices, on one thread; None if torch's is as good here, or it is not to be had."""
-    found = find_spec("scipy_openblas64")
-    if found is None or found.origin is None or not _is_amd_with_avx512() or _is_memory_limited():
+    package = find_spec("scipy_openblas64")
+    if package is None or package.origin is None or not _is_amd_with_avx512() or _is_memory_limited():
         return None
-    settings = {"OPENBLAS_CORETYPE": KERNELS, "OPENBLAS_NUM_THREADS": "1"}
-    with _loading:
-        before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)  # which it reads when it is loaded, and never again
-        try:
-            library = ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libscipy_openblas64_.so"))
-            dgemm, kernels = library.scipy_cblas_dgemm64_, library.scipy_openblas_get_corename64_
-            threads = library.scipy_openblas_get_num_threads64_
-        except (OSError, AttributeError):
-            return None
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name)
-                else:
-                    os.environ[name] = value
-    matrix, whole = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
-    dgemm.argtypes = (*[ctypes.c_int] * 3, *[whole] * 3, ctypes.c_double, *matrix * 2, ctypes.c_double, *matrix)
+    try:
+        library = ctypes.CDLL(str(Path(package.origin).parent / "lib" / "libscipy_openblas64_.so"))
+        dgemm, kernels = library.scipy_cblas_dgemm64_, library.scipy_openblas_get_corename64_
+        set_threads = library.scipy_openblas_set_num_threads64_
+    except (OSError, AttributeError):
+        return None
+    matrix, size = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
+    dgemm.argtypes = (*[ctypes.c_int] * 3, *[size] * 3, ctypes.c_double, *matrix * 2, ctypes.c_double, *matrix)
     dgemm.restype, kernels.restype = None, ctypes.c_char_p
-    return dgemm if kernels() == KERNELS.encode() and threads() == 1 else None
+    set_threads(1)
+    return dgemm if kernels() == KERNELS.encode() else None
 
 
 def _is_amd_with_avx512() -> bool:
