@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from shakeproof.budget import OutOfTimeError
 from shakeproof.exact import Curve, Least, Piece
@@ -17,7 +16,7 @@ from shakeproof.model import Comparison
 from shakeproof.proof.brackets import SweptLine, first_proved
 from shakeproof.proof.context import SweepContext
 from shakeproof.proof.evidence import Counterexample
-from shakeproof.proof.leads import ExactTerms, as_float, contradicted, leads, least_lead, provably_loses
+from shakeproof.proof.leads import ExactTerms, as_float, leads, least_lead, provably_loses
 from shakeproof.proof.replay import compared, fails, places, witnessed
 from shakeproof.question import margins
 
@@ -36,38 +35,11 @@ class Probe(NamedTuple):
     strengths: tuple[float, ...]
 
 
-def compare_with_runtime(context: SweepContext, evaluate: Callable[[Tensor], Tensor] | None = None) -> list[Comparison]:
+def compare_with_runtime(context: SweepContext) -> list[Comparison]:
     """Each query compared with the runtime, at strengths spread over its path."""
     obligations = [query.obligations[0] for query in context.queries]
     more = (PROBES + 1,) if context.settings.stop_early else ()
-    return compared(context.network, [(own, places(own, *more)) for own in obligations], context.budget, evaluate)
-
-
-def is_compared_late(context: SweepContext) -> bool:
-    """Whether the only query is compared behind its sweep. (If its scores are not finite, no other line is spoilt.)"""
-    wanted_before = context.settings.stop_early or context.budget.is_timed or len(context.queries) > 1
-    return not wanted_before and context.graph is context.network.graph
-
-
-def compare_late(context: SweepContext, curves: Sequence[Curve]) -> tuple[list[Comparison], set[int]]:
-    """The comparison with the runtime, and the curves that are `contradicted`, from one run of the network: the weights
-    of a small one are read as fast for all places as for some.
-    """
-    comparisons: list[Comparison] = []
-
-    def at_spots(numbers: NDArray[np.int64], z: NDArray[np.float64]) -> NDArray[np.float64]:
-        spots, found = context.inputs(numbers, z), list[Tensor]()
-
-        def evaluate(inputs: Tensor) -> Tensor:
-            both = context.network.scores(torch.cat([inputs, spots]))
-            found.append(both[len(inputs) :])
-            return both[: len(inputs)]
-
-        comparisons.extend(compare_with_runtime(context, evaluate))
-        return found[0].numpy()
-
-    wrong = contradicted(context, curves, at_spots)
-    return comparisons or compare_with_runtime(context), wrong
+    return compared(context.network, [(own, places(own, *more)) for own in obligations], context.budget)
 
 
 def probe(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int, Probe]:

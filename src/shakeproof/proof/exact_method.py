@@ -19,11 +19,9 @@ from shakeproof.proof.brackets import SweptLine, find_brackets
 from shakeproof.proof.context import Floats, SweepContext
 from shakeproof.proof.counterexamples import (
     Probe,
-    compare_late,
     compare_with_runtime,
     find_witnesses,
     first_loss,
-    is_compared_late,
     nothing_swept,
     probe,
     shown_in,
@@ -109,7 +107,7 @@ def _answered(
     """The same in one thread, but for the sweep of a line that is cut."""
     with _context(network, queries, settings, budget) as context:
         parts = {number: own for number, own in enumerate(begun) if own is not None}
-        started, comparisons = now(), [] if is_compared_late(context) else compare_with_runtime(context)
+        started, comparisons = now(), compare_with_runtime(context)
         probed = probe(context, comparisons) if settings.stop_early else {}
         closed = [*probed, *_not_finite(context, comparisons)]
         context, found = _swept(context, parts, closed, comparisons)
@@ -272,10 +270,7 @@ def _results(
     lines = [SweptLine(*own) for own in zip(range(len(labels)), labels, swept.curves, losses, lower, strict=True)]
     brackets = find_brackets(context, lines, terms)
     confirmed = {number: own.witness for number, own in probed.items()} | swept.shown
-    if comparisons:
-        wrong = contradicted(context, swept.curves)
-    else:
-        comparisons, wrong = compare_late(context, swept.curves)
+    wrong = contradicted(context, swept.curves)
     witnesses = find_witnesses(context, lines, confirmed, [*exact_losses, *brackets.exact_losses], terms)
     timed_out = [swept.timed_out or (late and not (line.lower > 0).all()) for line in lines]
     lines = [line._replace(lower=np.empty(0)) if line.number in wrong else line for line in lines]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import UNLIMITED, OutOfTimeError
 from shakeproof.exact import Curve, Least
-from shakeproof.proof.context import Floats, Numbers, SweepContext, exact_line
+from shakeproof.proof.context import Floats, SweepContext, exact_line
 from shakeproof.proof.evidence import SLACK
 
 # A curve and direct evaluation may be so far apart, as a share of the scores, whatever the curve's error is.
@@ -158,18 +158,16 @@ def provably_loses(context: SweepContext, number: int, z: Sequence[float] | Floa
     return leads(context, numbers, points, scores.argmax(1)).bounds > 0
 
 
-def contradicted(
-    context: SweepContext, curves: Sequence[Curve], evaluate: Callable[[Numbers, Floats], Floats] | None = None
-) -> set[int]:
+def contradicted(context: SweepContext, curves: Sequence[Curve]) -> set[int]:
     """The curves from which direct evaluation, in the middle of some pieces, is farther than both may be off: a bug, on
-    which nothing may rest. It is `context.scores`, if nothing else is said.
+    which nothing may rest.
     """
     spots = [(number, piece) for number, curve in enumerate(curves) for piece in _spots(context, number, curve)]
     if not spots:
         return set()
     owner, piece = np.array(spots).T
     z = np.array([(curves[number].z[place] + curves[number].z[place + 1]) / 2 for number, place in spots])
-    direct, found = (evaluate or context.scores)(owner, z), set()
+    direct, found = context.scores(owner, z), set()
     for number in dict.fromkeys(owner.tolist()):
         curve, mine = curves[number], owner == number
         error = curve.error[piece[mine]]
