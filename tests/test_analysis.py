@@ -309,7 +309,7 @@ def test_a_probe_that_finds_a_loss_is_all_the_work(demo_network, monkeypatch):
     path, label = demo.images()[0]
     lost = sp.profile(demo_network, path, "motion-blur:size=9,angle=45", label=label).critical_strength
     assert lost is not None
-    monkeypatch.setattr("shakeproof.proof.context.RunningError", lambda graph: pytest.fail("a sweep was prepared"))
+    monkeypatch.setattr("shakeproof.proof.exact_method.RunningError", lambda graph: pytest.fail("a sweep was prepared"))
     assert sp.verify(demo_network, path, "motion-blur:size=9,angle=45", 1.0, label=label).status == "unsafe"
 
 

@@ -20,8 +20,8 @@ from shakeproof.budget import Budget
 from shakeproof.cli.outputs import write_pictures
 from shakeproof.cli.queries import Answer
 from shakeproof.exact import Piece
-from shakeproof.proof.context import SweepContext
-from shakeproof.proof.counterexamples import shown_in
+from shakeproof.proof.brackets import shown_in
+from shakeproof.proof.leads import SweepContext
 from shakeproof.proof.replay import compared, places
 from shakeproof.question import fitting, robustness
 

@@ -59,7 +59,7 @@ def test_without_time_for_norms_nothing_is_proved(monkeypatch, demo_network):
     def none_left(graph: Graph, budget: Budget) -> None:
         raise OutOfTimeError
 
-    monkeypatch.setattr("shakeproof.proof.context.work_out_norms", none_left)
+    monkeypatch.setattr("shakeproof.proof.exact_method.work_out_norms", none_left)
     image = str(sp.demo.images()[0][0])
     result = sp.profile(demo_network, image, "box-blur:size=3", timeout=5)
     assert (str(result.status), str(result.reason)) == ("undecided", "timeout")

@@ -14,7 +14,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.exact import Curve
 from shakeproof.model import SHARE, Comparison
-from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept, Unproved
+from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept
 from shakeproof.proof.verdict import Evidence, judge
 from shakeproof.search import SplitBox, SplitCells, Tree
 
@@ -122,7 +122,6 @@ PROOFS = st.one_of(
     swept(),
     bounded_cells(),
     bounded_tree(),
-    st.sampled_from([(Unproved("bounds"), False), (Unproved("exact", (0.1, 0.2)), False)]),
 )
 
 

@@ -51,45 +51,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives. They are imported on first use: torch takes a second, `shakeproof --help` must not.
-_HOMES = {
-    "errors": ("ShakeproofError",),
-    "model": ("Deployed", "Network", "load", "load_deployed", "read_images"),
-    "question": (
-        "AnyKernel",
-        "Image",
-        "Perturbation",
-        "Preprocessing",
-        "Query",
-        "Specification",
-        "any_kernel",
-        "box_blur",
-        "brightness",
-        "contrast",
-        "custom",
-        "defocus",
-        "gaussian_blur",
-        "haze",
-        "identity",
-        "motion_blur",
-        "parse",
-        "perturbed",
-        "psf",
-        "read_image",
-        "read_preprocessing",
-        "read_specification",
-        "sharpen",
-        "specified",
-        "unsharp",
-    ),
-    "proof": ("Counterexample", "Interval", "Reason", "Record", "Result", "Status"),
-    "settings": ("Settings",),
-    "analysis": ("analyse", "answers", "profile", "verify", "verify_specification"),
-    "exporting": ("Exported", "export"),
-    "asserting": ("assert_safe",),
-    "campaign": ("Store",),
-    "comparing": ("Agreement", "Compared", "Disagreement", "compare"),
-}
+# Where public names live, imported on first use: torch takes a second, which `shakeproof --help` must not.
+_ROOMS = (
+    "errors",
+    "settings",
+    "question",
+    "proof",
+    "asserting",
+    "model",
+    "analysis",
+    "comparing",
+    "exporting",
+    "campaign",
+)
 
 __all__ = [
     "Agreement",
@@ -147,9 +121,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"shakeproof.{module}"), name)
+    for room in _ROOMS if name in __all__ else ():
+        module = import_module(f"shakeproof.{room}")
+        if hasattr(module, name):
+            return getattr(module, name)
     raise AttributeError(f"module 'shakeproof' has no attribute {name!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -65,20 +66,8 @@ def profile(  # type: ignore[overload-overlap]
 @overload
 def profile(
     network: Model,
-    image: Sequence[Picture],
+    image: Picture | Sequence[Picture],
     perturbation: Kernel | Sequence[Kernel],
-    label: Label = None,
-    max_strength: Strength = 1.0,
-    progress: Callable[[float], None] = no_progress,
-    **options: Unpack[Options],
-) -> list[Result]: ...
-
-
-@overload
-def profile(
-    network: Model,
-    image: Picture,
-    perturbation: Sequence[Kernel],
     label: Label = None,
     max_strength: Strength = 1.0,
     progress: Callable[[float], None] = no_progress,
@@ -122,20 +111,8 @@ def verify(  # type: ignore[overload-overlap]
 @overload
 def verify(
     network: Model,
-    image: Sequence[Picture],
+    image: Picture | Sequence[Picture],
     perturbation: Kernel | Sequence[Kernel],
-    strength: Strength,
-    label: Label = None,
-    progress: Callable[[float], None] = no_progress,
-    **options: Unpack[Options],
-) -> list[Result]: ...
-
-
-@overload
-def verify(
-    network: Model,
-    image: Picture,
-    perturbation: Sequence[Kernel],
     strength: Strength,
     label: Label = None,
     progress: Callable[[float], None] = no_progress,
@@ -246,7 +223,7 @@ def answers(
 
     Queries are taken as they are needed, so many at a time that a sweep is worth its while. `progress` is told how many
     are answered, those in work by their share; `expect`, before the pictures of a query are run, how long that takes.
-    `begun` says what was swept for a query before its time was up (`methods.begun_by`), so that it goes on from there.
+    `begun` says what was swept for a query before its time was up (`proof.begun_by`), so that it goes on from there.
     """
     settings = Settings() if settings is None else settings
     if settings.pixel_rounding is not None:
@@ -257,7 +234,7 @@ def answers(
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
     while some := list(islice(waiting, lines_at_once(read))):
-        yield from _answered_together(read, some, settings, _part(progress, done, 1), begun or _not_begun)
+        yield from _answered_together(read, some, settings, _part(progress, done, 1), begun or (lambda query: None))
         done += len(some)
 
 
@@ -265,10 +242,6 @@ def queries_at_once(network: Deployed, settings: Settings) -> int:
     """How many queries about a network are worth handing to `answers` together."""
     exact = isinstance(network, Network) and network.graph.is_piecewise_linear and settings.method != "bounds"
     return lines_at_once(network) if isinstance(network, Network) and exact and settings.pixel_rounding is None else 1
-
-
-def _not_begun(query: Query) -> None:
-    """Of a query about which nothing is known."""
 
 
 def _answered_together(
@@ -288,33 +261,24 @@ def _answered_together(
             sweeps.setdefault(query.path.path.clip, []).append(number)
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
-        with torch.inference_mode():
-            some = [queries[number] for number in numbers]
-            told = _part(progress, len(swept), len(numbers))
-            found = answer_by_sweep(network, some, settings, told, [*map(begun, some)])
-        swept.update(zip(numbers, found, strict=True))
-    alone = {number for numbers in sweeps.values() if len(numbers) == 1 for number in numbers}
+        some = [queries[number] for number in numbers]
+        tell = _part(progress, len(swept), len(numbers))
+        results = answer_by_sweep(network, some, settings, tell, [*map(begun, some)])
+        swept.update(zip(numbers, results, strict=True))
     done = len(swept)
     for number, query in enumerate(queries):
         if number not in swept:
-            with torch.inference_mode():
-                result = answer_by_splitting(network, query, settings, _part(progress, done, 1))
+            yield answer_by_splitting(network, query, settings, _part(progress, done, 1))
             done += 1
-            yield result
             continue
         result = swept.pop(number)
-        if number not in alone and result.reason is Reason.TIMEOUT:
-            with torch.inference_mode():
-                (result,) = answer_by_sweep(network, [query], settings, no_progress, [begun_by(result)])
-        yield _with_pictures(network, result, settings) if result.reason is Reason.ROUNDING else result
-
-
-def _with_pictures(network: Network, result: Result, settings: Settings) -> Result:
-    """Where float64 cannot tell, the question about 8-bit pictures can: with what that takes, if it can be asked."""
-    try:
-        return replace(result, as_pictures=expected(network, result.query, replace(settings, pixels="8bit")))
-    except ShakeproofError:
-        return result
+        if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
+            (result,) = answer_by_sweep(network, [query], settings, no_progress, [begun_by(result)])
+        if result.reason is Reason.ROUNDING:  # the question about 8-bit pictures has an answer, if it can be asked
+            with suppress(ShakeproofError):
+                pictures = expected(network, query, replace(settings, pixels="8bit"))
+                result = replace(result, as_pictures=pictures)
+        yield result
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:

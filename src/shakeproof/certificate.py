@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -319,83 +319,41 @@ def _joined(proved: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
 
 def _of_boxes(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     """Of a safe answer with several strengths: the boxes of the prover's search, halved where the checker needs it."""
-    root, label = _grown(result), header["label"]
-    waiting, count = list(root.leaves()), 0
-    while waiting:
-        low, high = (np.array([getattr(leaf, side) for leaf in waiting]) for side in ("low", "high"))
-        weak = np.flatnonzero(~(leaves.margins(low, high, label) > 0))
-        middle = (low + (high - low) / 2)[weak]
-        count += len(waiting) + len(weak)
-        if count > MOST_LEAVES or not (leaves.margins(middle, middle, label) > 0).all():
+    start, end = np.zeros(len(result.query.strengths)), np.array(result.query.strengths)
+    tree = _pruned(result.proof.cells.tree) if isinstance(result.proof, BoundedCells) else Tree.planted(1)
+    waiting, count = np.setdiff1d(np.arange(len(tree)), tree.parent), 0
+    while len(waiting):
+        low, high = tree.boxes(start, end)[waiting].swapaxes(0, 1)
+        weak = ~(leaves.margins(low, high, header["label"]) > 0)
+        count += len(waiting) + int(weak.sum())
+        low, sides = low[weak], (high - low)[weak]
+        middle = low + sides / 2
+        if count > MOST_LEAVES or not (leaves.margins(middle, middle, header["label"]) > 0).all():
             raise leaves.unproved()
-        for number in weak.tolist():
-            waiting[number].halve()
-        waiting = [half for number in weak.tolist() for half in waiting[number].halves]
-    axes, cuts = root.written()
+        rows, longest = np.arange(len(low)), sides.argmax(1)
+        at = middle[rows, longest]
+        if not ((low[rows, longest] < at) & (at < high[weak][rows, longest])).all():
+            raise leaves.unproved()
+        tree, waiting = tree.split(waiting[weak], longest, at)
+    halves = np.full((len(tree), 2), -1)  # below and above
+    parts = np.flatnonzero(tree.parent >= 0)
+    halves[tree.parent[parts], tree.above[parts].astype(int)] = parts
+    in_order, left = list[int](), [0]  # each box, what is below its cut, what is above
+    while left:
+        in_order.append(left.pop())
+        left += [half for half in halves[in_order[-1], ::-1].tolist() if half >= 0]
+    below = halves[in_order, 0]
+    axes = np.where(below < 0, 255, tree.coordinate[below]).astype(np.uint8)
+    cuts = tree.at[below[below >= 0]]
     return pack(header | {"claim": "safe"}, {"pixels": pixels, "axes": axes, "cuts": cuts})
 
 
-@dataclass(eq=False)
-class _Box:
-    """A box of strengths, and the two that a cut made of it, if one did."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    axis: int = -1
-    at: float = 0.0
-    halves: list[_Box] = field(default_factory=list)
-
-    def cut(self, axis: int, at: float) -> None:
-        self.axis, self.at = axis, at
-        below, above = list(self.high), list(self.low)
-        below[axis] = above[axis] = at
-        self.halves = [_Box(self.low, tuple(below)), _Box(tuple(above), self.high)]
-
-    def halve(self) -> None:
-        """Across its longest side."""
-        sides = [high - low for low, high in zip(self.low, self.high, strict=True)]
-        axis = sides.index(max(sides))
-        middle = self.low[axis] + sides[axis] / 2
-        if not self.low[axis] < middle < self.high[axis]:
-            raise NoCertificateError(TOO_SIMPLE)
-        self.cut(axis, middle)
-
-    def in_order(self) -> Iterator[_Box]:
-        """Itself, what is below its cut, what is above."""
-        waiting = [self]
-        while waiting:
-            box = waiting.pop()
-            yield box
-            waiting += reversed(box.halves)
-
-    def leaves(self) -> Iterator[_Box]:
-        return (box for box in self.in_order() if not box.halves)
-
-    def written(self) -> tuple[NDArray[np.uint8], Floats]:
-        boxes = list(self.in_order())
-        axes = np.array([box.axis if box.halves else 255 for box in boxes], dtype=np.uint8)
-        return axes, np.array([box.at for box in boxes if box.halves])
-
-
-def _grown(result: Result) -> _Box:
-    """The boxes that the prover's search made, as far as it proved them."""
-    root = _Box((0.0,) * len(result.query.strengths), tuple(result.query.strengths))
-    if isinstance(result.proof, BoundedCells):
-        tree = result.proof.cells.tree
-        children = _children(tree)
-        waiting = [(0, root)]
-        while waiting:
-            part, box = waiting.pop()
-            if part in children and not tree.is_proved[part]:
-                below, above = children[part]
-                box.cut(int(tree.coordinate[below]), float(tree.at[below]))
-                waiting += zip((below, above), box.halves, strict=True)
-    return root
-
-
-def _children(tree: Tree) -> dict[int, tuple[int, int]]:
-    found: dict[int, Sequence[int]] = {}
-    for part in np.flatnonzero(tree.parent >= 0).tolist():
-        pair = found.setdefault(int(tree.parent[part]), [-1, -1])
-        pair[int(tree.above[part])] = part  # type: ignore[index]
-    return {parent: (pair[0], pair[1]) for parent, pair in found.items()}
+def _pruned(tree: Tree) -> Tree:
+    """Without what was cut from parts that are proved as a whole."""
+    gone, proved = np.zeros(len(tree), bool), tree.is_proved
+    for part, parent in enumerate(tree.parent.tolist()):  # which has the smaller number
+        gone[part] = parent >= 0 and (gone[parent] or proved[parent])
+    kept, number = np.flatnonzero(~gone), np.cumsum(~gone) - 1
+    columns = {own.name: getattr(tree, own.name)[kept] for own in fields(tree)}
+    parent = columns["parent"]
+    return Tree(**columns | {"parent": np.where(parent < 0, -1, number[parent])})

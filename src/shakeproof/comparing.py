@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shakeproof.analysis import Model, answers, as_network
 from shakeproof.budget import no_progress
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, by
 from shakeproof.model import Deployed, Network
 from shakeproof.proof import FORMAT, Enumerated, Interval, Reason, Result, Runner
 from shakeproof.question import ClassNames, Perturbation, Picture, Query, Strength, fitting, parse_path, perturbed
@@ -128,7 +128,16 @@ class Compared:
             "strength": self.query.strengths[0],
             "status": self.status.value,
             "predicted": [_predicted(result) for result in results],
-            "disagreements": [_plain(found) for found in self.disagreements],
+            "disagreements": [
+                {
+                    "from": own.start,
+                    "to": own.end,
+                    "classes": [own.first, own.second],
+                    "strength": own.strength,
+                    "replayed": own.replayed,
+                }
+                for own in self.disagreements
+            ],
             "open": [{"from": start, "to": end} for start, end in self.open],
             "method": self.first.method,
             "pieces": [result.pieces for result in results],
@@ -142,8 +151,7 @@ class Compared:
         """Both networks' margins and classes against the strength, in matplotlib."""
         from shakeproof.report import compared_figure
 
-        figure: Figure = compared_figure(self)
-        return figure
+        return compared_figure(self)
 
 
 def compare(
@@ -192,7 +200,14 @@ def comparisons(
             done[side] = count
             progress(sum(done) / 2)
 
-        return answers(network, (_question(network, *own, strength) for own in asked), half, tell)
+        def query(image: Picture, perturbation: Perturbation) -> Query:
+            if perturbation.parameters != 1:
+                raise InputError(f"{perturbation}: networks are compared along one strength; leave out the other parts")
+            # the network's own class at strength 0 is the label: what classes images should have does not matter here
+            unlabelled = replace(fitting(network, image), label=None)
+            return perturbed(network, [unlabelled], perturbation, None, strength)[0]
+
+        return answers(network, (query(*own) for own in asked), half, tell)
 
     first, second = tee(asked)
     for mine, theirs in zip(results(0, one, first), results(1, other, second), strict=True):
@@ -203,7 +218,7 @@ def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None
     """Refuse networks that do not take the same pictures, or have other classes; or that the method is not for."""
     shapes = [network.picture().image_shape for network in (one, other)]
     if shapes[0] != shapes[1]:
-        mine, theirs = (" x ".join(map(str, shape)) for shape in shapes)
+        mine, theirs = map(by, shapes)
         raise InputError(
             f"{one.name} takes pictures of {mine}, {other.name} of {theirs}; only networks that take the same ones can"
             " be compared"
@@ -226,14 +241,6 @@ def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None
                 " compare 8-bit pictures",
                 option="pixels",
             )
-
-
-def _question(network: Deployed, image: Picture, perturbation: Perturbation, strength: Strength) -> Query:
-    """A network's own class at strength 0 is its label: what classes images should have does not matter here."""
-    if perturbation.parameters != 1:
-        raise InputError(f"{perturbation}: networks are compared along one strength; leave out the other parts")
-    (query,) = perturbed(network, [replace(fitting(network, image), label=None)], perturbation, None, strength)
-    return query
 
 
 class Stretch(NamedTuple):
@@ -259,9 +266,17 @@ def _compared(one: Deployed, other: Deployed, mine: Result, theirs: Result) -> C
     if isinstance(proofs[0], Enumerated) and isinstance(proofs[1], Enumerated):
         stretches = list(_of_pictures(proofs[0], proofs[1]))
     else:
-        stretches = [] if _are_same(one, other) else list(_of_lines(mine, theirs))
+        # one function agrees with itself, even where rounding hides what it is
+        same = all(getattr(one, name) == getattr(other, name) for name in ("identity", "normalisation", "layout"))
+        stretches = [] if same else list(_of_lines(mine, theirs))
     apart = [own for own in stretches if not own.is_open and own.first != own.second]
     again = (_seen_again(network, result, apart) for network, result in ((one, mine), (other, theirs)))
+    parts: list[tuple[float, float]] = []  # that are open, those that touch made one
+    for own in stretches:
+        if own.is_open and parts and parts[-1][1] == own.start:
+            parts[-1] = parts[-1][0], own.end
+        elif own.is_open:
+            parts.append((own.start, own.end))
     return Compared(
         first=mine,
         second=theirs,
@@ -269,7 +284,7 @@ def _compared(one: Deployed, other: Deployed, mine: Result, theirs: Result) -> C
             Disagreement(own.start, own.end, own.first, own.second, own.strength, seen == [own.first, own.second])
             for own, *seen in zip(apart, *again, strict=True)
         ),
-        open=_joined(own for own in stretches if own.is_open),
+        open=tuple(parts),
     )
 
 
@@ -324,35 +339,9 @@ def _winners(parts: Sequence[Interval], starts: NDArray[np.float64]) -> list[int
     return [part.winner if start < part.end or start == part.start else -1 for part, start in found]
 
 
-def _are_same(one: Deployed, other: Deployed) -> bool:
-    """Whether they compute the same function, and so agree with each other even where rounding hides what it is."""
-    return all(getattr(one, name) == getattr(other, name) for name in ("identity", "normalisation", "layout"))
-
-
 def _predicted(result: Result) -> int | None:
     """The class at strength 0: of pictures whose scores are the same, the first, as everywhere here."""
     if not isinstance(result.proof, Enumerated):
         return result.predicted
     number = int(result.proof.classes[0])
     return None if number < 0 else number
-
-
-def _joined(stretches: Iterable[Stretch]) -> tuple[tuple[float, float], ...]:
-    """Neighbours that touch made one."""
-    found: list[tuple[float, float]] = []
-    for own in stretches:
-        if found and found[-1][1] == own.start:
-            found[-1] = found[-1][0], own.end
-        else:
-            found.append((own.start, own.end))
-    return tuple(found)
-
-
-def _plain(found: Disagreement) -> dict[str, Any]:
-    return {
-        "from": found.start,
-        "to": found.end,
-        "classes": [found.first, found.second],
-        "strength": found.strength,
-        "replayed": found.replayed,
-    }

@@ -11,8 +11,7 @@ import pytest
 
 import shakeproof as sp
 from shakeproof.budget import Budget
-from shakeproof.enumeration import EightBitPictures, eight_bit_pictures
-from shakeproof.enumeration.pictures import PixelChanges
+from shakeproof.enumeration import EightBitPictures, PixelChanges, eight_bit_pictures
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.question import ExactPath
 

@@ -9,9 +9,9 @@ import torch
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.exact import Curve
-from shakeproof.proof import brackets, counterexamples, exact_method, leads
-from shakeproof.proof.brackets import Brackets, SweptLine, first_proved, loses_after, wins_before
-from shakeproof.proof.leads import Leads
+from shakeproof.proof import brackets, exact_method, leads
+from shakeproof.proof.brackets import Brackets, first_proved, loses_after, wins_before
+from shakeproof.proof.leads import Leads, SweptLine
 from shakeproof.proof.replay import fails
 
 PICTURE = next(str(path) for path, _ in demo.images() if "warning.1" in str(path))
@@ -60,7 +60,7 @@ def test_in_float32_arithmetic_a_bracket_ends_where_the_runtime_loses(folded_dem
 def test_what_the_runtime_shows_is_no_proof_in_real_numbers(folded_demo, monkeypatch):
     known = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
     monkeypatch.setattr(SweptLine, "off", lambda self, piece: np.full(len(piece), np.inf))
-    for module in (brackets, counterexamples, leads, exact_method):
+    for module in (brackets, leads, exact_method):
         nothing = lambda context, numbers, *rest, **more: Leads(np.full(len(numbers), -np.inf), [])  # noqa: E731
         monkeypatch.setattr(module, "leads", nothing)
     result = sp.profile(folded_demo, PICTURE, BLUR)
@@ -71,7 +71,7 @@ def test_what_the_runtime_shows_is_no_proof_in_real_numbers(folded_demo, monkeyp
 
 def test_between_a_loss_and_a_proof_far_behind_it_proofs_are_tried(folded_demo, monkeypatch):
     known = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
-    monkeypatch.setattr(exact_method, "find_brackets", lambda context, lines, terms: Brackets({}, {}, []))
+    monkeypatch.setattr(exact_method, "find_brackets", lambda context, lines: Brackets({}, {}, []))
     low, high = sp.profile(folded_demo, PICTURE, BLUR).critical_strength
     assert low <= known[0]
     assert known[0] < high < known[1] + 1e-6

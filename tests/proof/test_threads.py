@@ -109,12 +109,12 @@ def test_early_answers_are_those_of_one_core(demo_network, eager, strength):
 
 
 def test_a_counterexample_between_probes_ends_the_query(demo_network, eager, monkeypatch):
-    monkeypatch.setattr("shakeproof.proof.counterexamples.PROBES", 1)
+    monkeypatch.setattr("shakeproof.proof.exact_method.PROBES", 1)
     (whole,) = on(1, sp.profile, demo_network, PICTURES[:1], "motion-blur:size=9,angle=45")
     asked = sp.verify, demo_network, PICTURES[:1], "motion-blur:size=9,angle=45", 1.0
     if whole.profile[-1].winner == whole.profile[0].winner:
         pytest.skip("it flips, and flips back")
-    monkeypatch.setattr(exact_method, "probe", lambda context, comparisons: {})
+    monkeypatch.setattr(exact_method, "probed", lambda context, comparisons: {})
     (two,) = on(2, *asked)
     assert two.status == on(1, *asked)[0].status == "unsafe"
     assert two.critical_strength == pytest.approx(whole.critical_strength, abs=1e-8)

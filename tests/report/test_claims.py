@@ -14,9 +14,8 @@ from warm import complaint, run
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.campaign import Ledger, keep
-from shakeproof.proof.claim import claim, claim_of
 from shakeproof.proof.result import Record
-from shakeproof.proof.verdict import Reason, Status
+from shakeproof.proof.verdict import FORMAT, Reason, Status, claim_of
 from shakeproof.question import read_image
 from shakeproof.settings import Settings
 
@@ -90,7 +89,15 @@ def test_a_line_and_its_record_claim_the_same(answers):
         assert claim_of(answer.to_json()) == answer.record.claim
 
 
-ASKED = {"rounding": "rigorous", "strength": 1.0, "certified": 0.0, "critical": None, "witness": None}
+RECORD = {
+    "version": FORMAT,
+    "reason": None,
+    "rounding": "rigorous",
+    "strength": 1.0,
+    "certified_strength": 0.0,
+    "critical_strength": None,
+    "counterexample": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -101,21 +108,40 @@ ASKED = {"rounding": "rigorous", "strength": 1.0, "certified": 0.0, "critical": 
         ({"status": Status.SAFE, "strength": 0.0}, ("safe", 0.0, None)),
         ({"status": Status.SAFE, "rounding": "nominal"}, ("undecided", None, None)),
         ({"status": Status.SAFE, "reason": Reason.NOT_FINITE}, ("undecided", None, None)),
-        ({"status": Status.UNDECIDED, "certified": 0.3}, ("undecided", 0.3, None)),
-        ({"status": Status.UNDECIDED, "certified": 0.3, "rounding": "nominal"}, ("undecided", None, None)),
-        ({"status": Status.UNDECIDED, "reason": Reason.RUNTIME_DISAGREES, "certified": 0.3}, ("undecided", None, None)),
-        ({"status": Status.MISCLASSIFIED, "critical": (0.0, 0.0)}, ("misclassified", None, 0.0)),
-        ({"status": Status.UNSAFE, "certified": 0.3, "critical": (0.3, 0.4), "witness": 0.9}, ("unsafe", 0.3, 0.4)),
-        ({"status": Status.UNSAFE, "witness": (0.2, 0.7), "strength": (1.0, 1.0)}, ("unsafe", None, 0.7)),
-        ({"status": Status.UNSAFE, "certified": 0.5, "critical": (0.4, 0.4)}, ("unsafe", 0.4, 0.4)),
+        ({"status": Status.UNDECIDED, "certified_strength": 0.3}, ("undecided", 0.3, None)),
+        ({"status": Status.UNDECIDED, "certified_strength": 0.3, "rounding": "nominal"}, ("undecided", None, None)),
         (
-            {"status": Status.UNSAFE, "rounding": "nominal", "critical": (0.3, 0.4), "witness": 0.9},
+            {"status": Status.UNDECIDED, "reason": Reason.RUNTIME_DISAGREES, "certified_strength": 0.3},
+            ("undecided", None, None),
+        ),
+        ({"status": Status.MISCLASSIFIED, "critical_strength": (0.0, 0.0)}, ("misclassified", None, 0.0)),
+        (
+            {
+                "status": Status.UNSAFE,
+                "certified_strength": 0.3,
+                "critical_strength": (0.3, 0.4),
+                "counterexample": {"strength": 0.9},
+            },
+            ("unsafe", 0.3, 0.4),
+        ),
+        (
+            {"status": Status.UNSAFE, "counterexample": {"strength": (0.2, 0.7)}, "strength": (1.0, 1.0)},
+            ("unsafe", None, 0.7),
+        ),
+        ({"status": Status.UNSAFE, "certified_strength": 0.5, "critical_strength": (0.4, 0.4)}, ("unsafe", 0.4, 0.4)),
+        (
+            {
+                "status": Status.UNSAFE,
+                "rounding": "nominal",
+                "critical_strength": (0.3, 0.4),
+                "counterexample": {"strength": 0.9},
+            },
             ("unsafe", None, 0.9),
         ),
     ],
 )
 def test_the_rule(changed, expected):
-    found = claim(**{"reason": None, **ASKED, **changed})
+    found = claim_of(RECORD | changed)
     assert (found.verdict, found.proved, found.lost) == expected
     _, proved, lost = expected
     for strength in (0.0, 0.2, 0.3, 0.4, 0.7, 0.95, 1.0):

@@ -18,7 +18,7 @@ from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.model import Comparison, Graph, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
-from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Unproved
+from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof
 from shakeproof.proof.replay import compared, fails, places, witnessed
 from shakeproof.proof.result import Result
 from shakeproof.proof.verdict import Evidence
@@ -44,20 +44,20 @@ MOST_FAILURES = 64
 MAP_SIDE = 128
 
 
+@torch.inference_mode()
 def answer_by_splitting(
     network: Network, query: Query, settings: Settings, progress: Callable[[float], None]
 ) -> Result:
     """Answer one query."""
     started = now()
-    budget = Budget.starting(settings.timeout, settings.memory, progress)
-    searching = _Search(network, query, settings, budget)
-    at_start, about = searching.start().unsqueeze(0), query.obligations[0].property
-    scores = searching.graph.run(at_start).cpu().numpy()
+    search = _Search(network, query, settings, Budget.starting(settings.timeout, settings.memory, progress))
+    at_start, about = search.start().unsqueeze(0), query.obligations[0].property
+    scores = search.graph.run(at_start).cpu().numpy()
     finite = bool(np.isfinite(scores).all())
     predicted = int(scores.argmax()) if finite else None
     start = float(about.margin(scores)[0]) if query.perturbation is not None else None
     if finite and (start is None or start > 0):
-        evidence = searching.evidence(start)
+        evidence = search.evidence(start)
     else:
         fails = bool(about.fails(network.reference(at_start.cpu().float().numpy()))[0])
         evidence = Evidence(len(query.obligations), (), None, None, start, finite, settings.arithmetic, fails)
@@ -66,14 +66,13 @@ def answer_by_splitting(
 
 
 class _Search:
-    """One query on its way to its evidence."""
+    """One query on its way to its evidence. Its properties are about the `stated` graph, proofs about `graph`."""
 
     def __init__(self, network: Network, query: Query, settings: Settings, budget: Budget) -> None:
         self.network, self.query, self.settings, self.budget = network, query, settings, budget
-        self.device = torch.device(settings.device)
-        self.graph = _graph_of(network, query).to(self.device)
-        if settings.arithmetic == "float32":
-            self.graph = self.graph.in_float32()
+        self.device, self.stated = torch.device(settings.device), _graph_of(network, query)
+        graph = self.stated.to(self.device)
+        self.graph = graph.in_float32() if settings.arithmetic == "float32" else graph
 
     def start(self) -> Tensor:
         """The image itself, or the middle of the first box, as an input."""
@@ -98,8 +97,8 @@ class _Search:
             except NotFiniteError:
                 finite = False
                 break
-            proofs.append(proof)
-            if witness is not None or not proof.is_finished:
+            proofs += [] if proof is None else [proof]
+            if proof is None or witness is not None or not proof.is_finished:
                 break
             comparisons += self.at_lowest(obligation, proof)
         # one box's comparison does not speak for another's, for which there was no time
@@ -115,13 +114,13 @@ class _Search:
         lowest = proof.cells.boxes(safe[[proof.cells.tree.bound[safe].argmin()]])
         return compared(self.network, [(obligation, torch.from_numpy(lowest.mean(1)))], Budget())
 
-    def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof, Counterexample | None]:
-        """What is proved of an obligation, and a counterexample if there is one."""
+    def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof | None, Counterexample | None]:
+        """What is proved of an obligation, if there was anything to prove, and a counterexample if there is one."""
         inputs, about = obligation.inputs, obligation.property
         if isinstance(inputs, InputPath):
             return self.along_path(obligation, inputs, budget)
         if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
-            return Unproved("bounds"), self.witness(obligation, inputs.float32[0])
+            return None, self.witness(obligation, inputs.float32[0])
         box = inputs.to(self.device)
         graph = with_claims(self.graph, *(torch.from_numpy(part).to(self.device) for part in about.claims))
         if len(box.varying) <= FEW_INPUTS:
@@ -194,7 +193,7 @@ class _Search:
         return BoundedCells(found), self.witness(obligation, x)
 
     def witness(self, obligation: Obligation, at: Tensor) -> Counterexample:
-        return witnessed(self.network, _graph_of(self.network, self.query), obligation, at.cpu())
+        return witnessed(self.network, self.stated, obligation, at.cpu())
 
 
 def _lowest(found: SplitCells, problem: PathProblem) -> NDArray[np.float64]:

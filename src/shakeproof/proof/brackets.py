@@ -1,20 +1,33 @@
-"""Where labels stop winning: up to where each provably wins and where it provably loses, as close as can be."""
+"""Where labels stop winning: up to where each provably wins, where it provably loses, and inputs that show it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shakeproof.bounds import cells_within, usual_shortfall
 from shakeproof.budget import OutOfTimeError
-from shakeproof.exact import Curve, Least
+from shakeproof.exact import Least, Piece
+from shakeproof.model import Comparison
 from shakeproof.operators import UNIT
-from shakeproof.proof.context import Floats, Numbers, SweepContext
-from shakeproof.proof.evidence import SLACK
-from shakeproof.proof.leads import TIED, ExactTerms, leads
+from shakeproof.proof.evidence import SLACK, Counterexample
+from shakeproof.proof.leads import (
+    TIED,
+    Floats,
+    Numbers,
+    SweepContext,
+    SweptLine,
+    as_float,
+    leads,
+    least_lead,
+    provably_loses,
+)
+from shakeproof.proof.replay import fails, witnessed
 from shakeproof.question import margins
 
 # How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
@@ -22,39 +35,10 @@ NEAR = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-5,
 FAR = np.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0])
 # How many strengths are tried at once, and down to which share of a stretch.
 TRIALS, FINEST = 16, 1e-8
-
-
-class SweptLine(NamedTuple):
-    """A line that was swept: where its label first loses on its curve, and lower bounds of the margin between rows."""
-
-    number: int
-    label: int
-    curve: Curve
-    loss: float | None
-    lower: Floats
-
-    @property
-    def unproved(self) -> int:
-        """The first piece that is not proved."""
-        return int(np.flatnonzero(~(self.lower > 0))[0])
-
-    @property
-    def turn(self) -> float:
-        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
-        curve, piece = self.curve, self.unproved
-        after = min(piece + 1, len(curve.z) - 1)
-        start, end = curve.z[piece], curve.z[after]
-        if self.loss is not None and start <= self.loss <= end:
-            return self.loss
-        margin = curve.margin(self.label)
-        return float(end if margin[piece] > margin[after] else start)
-
-    def off(self, piece: NDArray[Any]) -> Floats:
-        """What a margin, on a piece or evaluated there, is off by at most, in real numbers."""
-        if not len(self.curve.error):
-            return np.full(len(piece), np.inf)
-        inside = np.clip(piece, 0, len(self.curve.error) - 1)
-        return np.where((inside == piece) & ~self.curve.bridged[inside], self.curve.off[inside], np.inf)
+# A label is not looked for to lose any closer than this to where it does so on a curve.
+CLOSE = 1e-6
+# In how many stretches that lose a counterexample is looked for, one after another.
+REPLAYED = 8
 
 
 class Edge(NamedTuple):
@@ -80,7 +64,7 @@ class Brackets(NamedTuple):
     exact_losses: list[tuple[int, Least]]
 
 
-def find_brackets(context: SweepContext, lines: Sequence[SweptLine], terms: ExactTerms) -> Brackets:
+def find_brackets(context: SweepContext, lines: Sequence[SweptLine]) -> Brackets:
     """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
     wanted = {line.number: line for line in lines if len(line.curve.z) and not (line.lower > 0).all()}
     turns = {number: line.turn for number, line in wanted.items()}
@@ -93,7 +77,7 @@ def find_brackets(context: SweepContext, lines: Sequence[SweptLine], terms: Exac
         before = {} if after is ties else turns
         try:
             edges = _edges(context, wanted, before, after, found, widths[-1:] if late else widths)
-            nearest_proved = _proved_at(context, edges, found.exact_losses, terms)
+            nearest_proved = _proved_at(context, edges, found.exact_losses)
         except OutOfTimeError:
             break
         for edge, place in zip(edges, nearest_proved.tolist(), strict=True):
@@ -154,29 +138,27 @@ def loses_after(line: SweptLine, z: Floats, direct: Floats, own: Floats, rivals:
     return Edge(line.number, z, z, rivals, np.where(direct == 0, TIED, -direct), direct < -off)
 
 
-def _proved_at(
-    context: SweepContext, edges: Sequence[Edge], exact_losses: list[tuple[int, Least]], terms: ExactTerms
-) -> Numbers:
+def _proved_at(context: SweepContext, edges: Sequence[Edge], exact_losses: list[tuple[int, Least]]) -> Numbers:
     """For each edge, the number of the nearest strength at which it is proved."""
     if not edges:
         return np.empty(0, dtype=np.int64)
     margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
 
-    def bounds(some: Sequence[Edge], places: Numbers, allowed: ExactTerms | None) -> Floats:
+    def bounds(some: Sequence[Edge], places: Numbers, exactly: bool) -> Floats:
         at = list(zip(some, places.tolist(), strict=True))
         numbers, rivals = (np.array(column) for column in zip(*((e.number, e.rival[p]) for e, p in at), strict=True))
-        found = leads(context, numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, allowed)
+        found = leads(context, numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exactly)
         exact_losses.extend(found.exact_losses)
         return found.bounds
 
     is_open = margin.shape[1] > 1 and bool(((margin > 0) & ~sure)[:, 0].any())
     cells_within(context.graph, context.budget, 1)  # or an error
     guess = usual_shortfall(context.meant) if is_open else 0.0
-    found = nearest(margin, sure, lambda rows, places: bounds([edges[row] for row in rows], places, None), guess)
+    found = nearest(margin, sure, lambda rows, places: bounds([edges[row] for row in rows], places, False), guess)
     left = np.flatnonzero(found == margin.shape[1])
     if len(left) and context.rational is not None:  # that takes its time: only where nothing else will do
         found[left] = nearest(
-            margin[left], sure[left], lambda rows, places: bounds([edges[left[row]] for row in rows], places, terms)
+            margin[left], sure[left], lambda rows, places: bounds([edges[left[row]] for row in rows], places, True)
         )
     return found
 
@@ -235,3 +217,128 @@ def first_proved(fails: Callable[[Floats], NDArray[np.bool_]], start: float, kno
         known = float(tried[first]) if first < len(tried) else known
         tried = np.linspace(float(tried[first - 1]) if first else start, known, TRIALS + 2)[1:-1]
     return known
+
+
+# -- counterexamples ---------------------------------------------------------------------------------------------------
+
+
+def failing(comparison: Comparison) -> NDArray[np.int64]:
+    """The places of a comparison in which the runtime fails, and the network does."""
+    return np.flatnonzero(comparison.fails & (comparison.margin < 0))
+
+
+def probed(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int, Counterexample]:
+    """Counterexamples among the strengths that were compared, by line."""
+    shown = {}
+    for number, comparison in enumerate(comparisons):
+        places = failing(comparison)
+        if len(places) and comparison.margin[0] > 0:
+            worst = places[comparison.margin[places].argmin()]
+            found = counterexample_at(context, number, float(comparison.strength[worst]))
+            if found.replayed and found.margin < 0:
+                shown[number] = found
+    return shown
+
+
+def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Counterexample]]:
+    """The lines on which a piece holds a counterexample that the reference runtime confirms."""
+    line, z, scores = (column.cpu().numpy() for column in piece[:3])
+    margin = margins(scores, context.labels[line])
+    for number in dict.fromkeys(line[margin < 0].tolist()):
+        rows = np.flatnonzero(line == number)
+        found = counterexample_at(context, number, float(z[rows[margin[rows].argmin()]]))
+        if found.replayed and found.margin < 0:
+            yield number, found
+
+
+def counterexample_at(context: SweepContext, number: int, z: float, exactly: bool = False) -> Counterexample:
+    """What runtime and network say at a strength; if only the network loses there, whether that is proved."""
+    at = torch.tensor([z], dtype=torch.float64)
+    found = witnessed(context.network, context.network.graph, context.obligation(number), at)
+    if found.replayed or not found.margin < 0 or context.settings.arithmetic != "real":
+        return found
+    ahead = leads(context, np.array([number]), [(z, z)], np.array([found.winner]), exactly)
+    return replace(found, proved=bool(ahead.bounds[0] > 0))
+
+
+def find_counterexamples(
+    context: SweepContext,
+    lines: Sequence[SweptLine],
+    shown: Mapping[int, Counterexample],
+    exact_losses: Sequence[tuple[int, Least]],
+) -> dict[int, Counterexample]:
+    """Of the lines whose label loses: where it does so most clearly and the runtime shows it, or else what is known
+    without rounding.
+    """
+    best = dict(shown)
+    for line in lines:
+        for row in deepest(line.curve.margin(line.label)) if line.loss is not None else ():
+            if context.budget.closing.is_late():
+                break
+            found = counterexample_at(context, line.number, float(line.curve.z[row]), exactly=True)
+            known = best.get(line.number)
+            if known is None or found.replayed or (found.proved and not known.proved):
+                best[line.number] = found
+            if found.replayed:
+                break
+    for number, least in exact_losses:  # though float64 does not show it: at the nearest number, if it is lost there
+        known, z, label = best.get(number), float(least.place), int(context.labels[number])
+        if known is not None and (known.replayed or known.proved):
+            continue
+        at = torch.tensor([z], dtype=torch.float64)
+        found = witnessed(context.network, context.network.graph, context.obligation(number), at)
+        there = least_lead(context, number, (z, z), label, least.rival)
+        if found.replayed:
+            best[number] = found
+        elif there is not None and there.lead <= 0:
+            best[number] = replace(found, margin=as_float(there.lead), winner=least.rival, proved=True)
+    return best
+
+
+def first_loss(
+    context: SweepContext,
+    line: SweptLine,
+    proved: float | None,
+    shown: Counterexample | None,
+    comparison: Comparison,
+) -> float | None:
+    """The smallest strength at which a label is known to lose, by a proof; None if it is not known to lose.
+
+    Where nothing close to the loss on the curve is `proved`, proofs are tried in between, unless only a verdict is
+    asked for. What the runtime shows, and is not proved, may be lost in real numbers a little later.
+    """
+    loss, number, stops_early = line.loss, line.number, context.settings.stop_early
+    if loss == 0:  # misclassified, or nothing is known
+        return None
+
+    def loses(z: Floats) -> NDArray[np.bool_]:
+        """Provably; in float32, one evaluation is enough: the runtime's."""
+        if context.settings.arithmetic == "float32":
+            return fails(context.network, context.obligation(number), torch.from_numpy(z).view(-1, 1))
+        return provably_loses(context, number, z)
+
+    known = [] if proved is None else [proved]
+    if shown is not None and not (proved is not None and loss is not None and proved - loss <= CLOSE):
+        strengths = np.array(shown.strengths)
+        if shown.replayed:
+            compared = comparison.strength[failing(comparison)] if stops_early else strengths[:0]
+            tried = np.concatenate([compared, strengths])
+            known += tried[loses(tried)].tolist()
+        known += strengths.tolist() if shown.proved else ()
+    if not known:
+        return context.end(number) if shown is not None and shown.replayed else None
+    nearest_known = min(known)
+    if loss is None or nearest_known - loss <= CLOSE or stops_early:
+        return nearest_known
+    try:
+        return first_proved(loses, loss, nearest_known, line.curve.z[deepest(line.curve.margin(line.label))])
+    except OutOfTimeError:
+        return nearest_known
+
+
+def deepest(margin: NDArray[np.float64]) -> list[int]:
+    """The row with the smallest margin in each stretch of rows that lose, the deepest first; a few at most."""
+    losing = np.flatnonzero(margin <= 0)
+    stretches = np.split(losing, np.flatnonzero(np.diff(losing) > 1) + 1) if len(losing) else []
+    rows = [int(stretch[margin[stretch].argmin()]) for stretch in stretches]
+    return sorted(rows, key=margin.__getitem__)[:REPLAYED]

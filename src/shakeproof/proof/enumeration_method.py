@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -13,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import Budget, now
-from shakeproof.enumeration import EightBitPictures, eight_bit_pictures, side_by_side
+from shakeproof.enumeration import EightBitPictures, eight_bit_pictures
 from shakeproof.errors import InputError
 from shakeproof.model import Deployed, Deployment, Runtime
 from shakeproof.proof.evidence import Counterexample, Enumerated
@@ -186,13 +188,34 @@ class Runner:
 
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Of all pictures in order, so many at once."""
-        return side_by_side(self.run, self.pictures.batches(self.at_once), self.workers)
+        return self.run_all(self.pictures.batches(self.at_once))
 
     def scores_of(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Of some pictures."""
         parts = (numbers[start : start + self.at_once] for start in range(0, len(numbers), self.at_once))
         made = (np.stack([self.pictures.picture(number) for number in part]) for part in parts)
-        return side_by_side(self.run, made, self.workers)
+        return self.run_all(made)
+
+    def run_all(self, batches: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.float32]]:
+        """The scores of batches, in order: several at a time, while the next ones are made.
+
+        For one worker, no thread is worth its while: what is made beside its runs is little, and waiting costs more.
+        """
+        if self.workers == 1:
+            yield from map(self.run, batches)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            pending: deque[Future[NDArray[np.float32]]] = deque()
+            try:
+                for batch in batches:
+                    pending.append(pool.submit(self.run, batch))
+                    if len(pending) > self.workers + 1:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:  # whoever asked may have heard enough
+                for waiting in pending:
+                    waiting.cancel()
 
     def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""

@@ -7,12 +7,14 @@ is said here is worked out from rows, cuts and bounds. A `Counterexample` is the
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from io import BytesIO
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof.enumeration import EightBitPictures
-from shakeproof.errors import ProofError
+from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
 from shakeproof.model import Deployment
 from shakeproof.question import InputBox, InputPath, InputSet
@@ -32,6 +34,8 @@ Bracket = tuple[float, float]
 # Rows may lie a little beside their strengths, and what is interpolated between them is rounded: proofs end so much
 # earlier, as a share of the strength.
 SLACK = 2.0**-40
+# A kept window begins with its seal.
+SEAL_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,6 @@ def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tupl
     )
 
 
-def _inwards(proved: Interval, first: float, last: float) -> Interval | None:
-    """An interval less the slack at ends that are not those of the path; None if nothing is left."""
-    start = proved.start if proved.start == first else proved.start * (1 + SLACK)
-    end = proved.end if proved.end == last else proved.end * (1 - SLACK)
-    return replace(proved, start=start, end=end) if start < end else None
-
-
 def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
     """Neighbours with the same winner made one, proved if all of them are."""
     groups = (list(parts) for _, parts in groupby(profile, key=attrgetter("winner")))
@@ -140,9 +137,13 @@ class Regions:
 
 
 class Proof(ABC):
-    """What is known of one obligation, complete or not."""
+    """What is known of one obligation, complete or not; a property that says nothing here is one that few methods know.
+
+    `is_deployed`: it is about what the runtime computes, so that no other reading has to be compared with it.
+    """
 
     method: str
+    is_deployed = False
 
     @property
     @abstractmethod
@@ -178,11 +179,6 @@ class Proof(ABC):
         return False
 
     @property
-    def is_deployed(self) -> bool:
-        """Whether it is about what the runtime computes, so that no other reading has to be compared with it."""
-        return False
-
-    @property
     def smallest(self) -> float:
         """The smallest margin on the whole set of inputs, where it is known and not only bounded; else inf."""
         return math.inf
@@ -208,10 +204,10 @@ class Swept(Proof):
     """A curve of the scores along a path from 0 to `end`, and what is proved of the label's margin along it.
 
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
-    may have done; none where nobody looked. A curve of one row has one. Within a piece that
-    is not proved, the label still wins up to `reached`. It has `lost` at a strength, if one was found. About so many
-    pieces are `left` behind the curve. The errors of a curve are about real numbers: where the question is about every
-    `float32` evaluation, `lower` alone proves something.
+    may have done; none where nobody looked. A curve of one row has one. Within a piece that is not proved, the label
+    still wins up to `reached`. It has `lost` at a strength, if one was found. About so many pieces are `left` behind
+    the curve. Its errors are about real numbers: where the question is about every `float32` evaluation, `lower` alone
+    proves something.
     """
 
     curve: Curve
@@ -225,6 +221,7 @@ class Swept(Proof):
     float32: bool = False
 
     method = "exact"
+    is_doubtful = True
 
     def __post_init__(self) -> None:
         if len(self.lower) not in (0, max(len(self.curve.z) - 1, 1)):
@@ -237,7 +234,7 @@ class Swept(Proof):
     def least(self) -> float:
         if not len(self.lower) or not self.curve.covers(0.0, self.end):
             return -math.inf
-        least = float(min(self.lower.min(), self.curve.margin(self.label).min()))
+        least = float(min(self.lower.min(), self.smallest))
         return least if least > 0 else -math.inf
 
     @property
@@ -251,10 +248,6 @@ class Swept(Proof):
     @property
     def is_finished(self) -> bool:
         return not self.timed_out
-
-    @property
-    def is_doubtful(self) -> bool:
-        return True
 
     @property
     def certified(self) -> float:
@@ -272,19 +265,64 @@ class Swept(Proof):
 
     @cached_property
     def profile(self) -> tuple[Interval, ...]:
-        return with_unproved(self._proved_winners(), [Interval(*shown) for shown in self.curve.classes()])
+        """What is proved, narrowed by the slack at ends that are not those of the path; rounding leaves something open
+        next to every flip.
+        """
+        z, pieces, proved = self.curve.z, np.flatnonzero(self.lower > 0), list[Interval]()
+        if len(pieces) and len(pieces) == len(self.lower):
+            proved.append(Interval(float(z[0]), float(z[-1]), self.label))
+        elif len(self.lower):
+            label = z[pieces], z[np.minimum(pieces + 1, len(z) - 1)], np.full(len(pieces), self.label)
+            parts = [label] if self.float32 else [label, self.curve.settled]
+            for own in joined(*map(np.concatenate, zip(*parts, strict=True))):
+                start = own.start if own.start == z[0] else own.start * (1 + SLACK)
+                end = own.end if own.end == z[-1] else own.end * (1 - SLACK)
+                proved += [replace(own, start=start, end=end)] if start < end else []
+        return with_unproved(proved, [Interval(*shown) for shown in self.curve.classes()])
 
-    def _proved_winners(self) -> tuple[Interval, ...]:
-        """Which class provably wins where, in order. Rounding leaves something open next to every flip."""
-        if not len(self.lower):
-            return ()
-        z, pieces = self.curve.z, np.flatnonzero(self.lower > 0)
-        if len(pieces) == len(self.lower):
-            return (Interval(float(z[0]), float(z[-1]), self.label),)
-        label = z[pieces], z[np.minimum(pieces + 1, len(z) - 1)], np.full(len(pieces), self.label)
-        parts = [label] if self.float32 else [label, self.curve.settled]
-        proved = joined(*map(np.concatenate, zip(*parts, strict=True)))
-        return tuple(narrowed for own in proved if (narrowed := _inwards(own, float(z[0]), float(z[-1]))) is not None)
+
+@dataclass(frozen=True, eq=False)
+class SweptWindow:
+    """What was found on a part of a path, from `start` to `end`: the curve, as far as the time let it come."""
+
+    start: float
+    end: float
+    curve: Curve
+    late: bool
+    seconds: float
+
+    def enumerated(self) -> SweptWindow:
+        """The part before the first stretch that was not enumerated."""
+        bridged = self.curve.bridged
+        if not bridged.any():
+            return self
+        end = float(self.curve.z[bridged.argmax()])
+        return replace(self, end=end, curve=self.curve.up_to(end))
+
+    def packed(self, question: str) -> bytes:
+        """As bytes, for a question that is known by its digest; one that begins at 0."""
+        curve = self.curve
+        columns: dict[str, Any] = {"seconds": np.array(self.seconds), "z": curve.z, "scores": curve.scores}
+        columns |= {"error": curve.error, "bridged": curve.bridged}
+        columns |= {} if curve.lead is None else {"lead": curve.lead}
+        data = BytesIO()
+        np.savez(data, **columns)
+        return _seal(data.getvalue(), question) + data.getvalue()
+
+    @staticmethod
+    def unpacked(data: bytes, question: str, name: str) -> SweptWindow:
+        """What `packed` gave for the same question, byte by byte; an error about whatever has this name otherwise."""
+        seal, packed = data[:SEAL_BYTES], data[SEAL_BYTES:]
+        if seal != _seal(packed, question):
+            raise InputError(f"{name}: is not what was kept of this sweep; remove it, and the sweep begins anew")
+        said = dict(np.load(BytesIO(packed), allow_pickle=False))
+        seconds = float(said.pop("seconds"))
+        curve = Curve(**said)  # which checks that rows are finite, increase, and fit what is known between them
+        return SweptWindow(0.0, float(curve.z[-1]), curve, late=True, seconds=seconds)
+
+
+def _seal(packed: bytes, question: str) -> bytes:
+    return hashlib.sha256(question.encode() + packed).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,22 +524,3 @@ class Enumerated(Proof):
         winners = self.winners[:count]
         starts = np.flatnonzero(np.append(True, np.diff(winners) != 0))[: len(winners)].tolist()
         yield from ((start, stop, int(winners[start])) for start, stop in pairwise([*starts, len(winners)]))
-
-
-@dataclass(frozen=True, eq=False)
-class Unproved(Proof):
-    """Nothing was worked out: a witness was there before, or the scores are not finite."""
-
-    method: str
-    bracket: Bracket | None = None
-
-    least = -math.inf
-    pieces = 0
-    is_finished = True
-
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
-        return True
-
-    @property
-    def critical(self) -> Bracket | None:
-        return self.bracket

@@ -1,10 +1,12 @@
-"""Lower bounds of leads: of labels between the rows of curves, and of any class in cells of lines."""
+"""Queries as lines of one network: scores along them, and lower bounds of how far labels lead."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
-from shakeproof.budget import UNLIMITED, OutOfTimeError
-from shakeproof.exact import Curve, Least
-from shakeproof.proof.context import Floats, SweepContext, exact_line
+from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
+from shakeproof.exact import Curve, Least, Lines, RationalNetwork, longest_window
+from shakeproof.model import Graph, Network
 from shakeproof.proof.evidence import SLACK
+from shakeproof.question import Obligation, Path, Perturbation, Query, as_whole
+from shakeproof.settings import Settings
 
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+Cell = tuple[float, float]
 # A curve and direct evaluation may be so far apart, as a share of the scores, whatever the curve's error is.
 DIRECTLY_OFF = 1e-9
 # In the middle of how many pieces, beside the lowest and the widest, a curve is compared with direct evaluation.
@@ -28,7 +35,102 @@ CLOSE_ROWS = 8
 LARGEST = Fraction(10**300)
 # A lead of nothing is enough for a rival.
 TIED = 2.0**-1074
-Cell = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class SweepContext:
+    """Queries about paths of one strength, with the same clipping: one line each, and a label for each.
+
+    `graph` is the network behind the clipping, `meant` what proofs are about: in float32 arithmetic, another one.
+    `exact_terms` counts what was added up without rounding for each query: a budget that is spent, as time is.
+    """
+
+    network: Network
+    queries: Sequence[Query]
+    settings: Settings
+    budget: Budget
+    graph: Graph
+    meant: Graph
+    lines: Lines
+    labels: Numbers
+    exact_terms: Counter[int] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(network: Network, queries: Sequence[Query], settings: Settings, budget: Budget) -> SweepContext:
+        device, paths = torch.device(settings.device), [query.path for query in queries if query.path is not None]
+        graph = paths[0].within(network.graph).to(device)
+        return SweepContext(
+            network=network,
+            queries=queries,
+            settings=settings,
+            budget=budget,
+            graph=graph,
+            meant=graph.in_float32() if settings.arithmetic == "float32" else graph,
+            lines=Lines(
+                paths=Path.stacked([path.path for path in paths]).to(device),
+                start=torch.zeros(len(paths), dtype=torch.float64, device=device),
+                end=torch.tensor([path.end[0] for path in paths], dtype=torch.float64, device=device),
+                path=torch.arange(len(paths), device=device),
+            ),
+            labels=np.array([query.label for query in queries], dtype=np.int64),
+        )
+
+    def obligation(self, number: int) -> Obligation:
+        return self.queries[number].obligations[0]
+
+    def end(self, number: int) -> float:
+        return self.queries[number].strengths[0]
+
+    def scores(self, numbers: NDArray[Any], z: NDArray[Any], budget: Budget = UNLIMITED) -> Floats:
+        """Class scores on given lines at given strengths, evaluated directly; an error if there is no time for all."""
+        line, strength = (torch.as_tensor(column, device=self.lines.start.device) for column in (numbers, z))
+        parts = budget.all_slices(len(z), longest_window(self.graph, self.budget))
+        found = [self.graph.run(self.lines.at(line[some], strength[some])).cpu().numpy() for some in parts]
+        return np.concatenate([np.empty((0, self.graph.classes)), *found])
+
+    @cached_property
+    def start_scores(self) -> Floats:
+        """Class scores at strength 0 (lines, classes)."""
+        return self.scores(np.arange(len(self.labels)), np.zeros(len(self.labels)))
+
+    @cached_property
+    def rational(self) -> RationalNetwork | None:
+        """The network without rounding, where that is possible and of use."""
+        rational = RationalNetwork(self.graph)
+        return rational if self.settings.arithmetic == "real" and rational.is_possible else None
+
+
+class SweptLine(NamedTuple):
+    """A line that was swept: where its label first loses on its curve, and lower bounds of the margin between rows."""
+
+    number: int
+    label: int
+    curve: Curve
+    loss: float | None
+    lower: Floats
+
+    @property
+    def unproved(self) -> int:
+        """The first piece that is not proved."""
+        return int(np.flatnonzero(~(self.lower > 0))[0])
+
+    @property
+    def turn(self) -> float:
+        """Where the margin comes down to nothing, or to what rounding might explain: in the first piece not proved."""
+        curve, piece = self.curve, self.unproved
+        after = min(piece + 1, len(curve.z) - 1)
+        start, end = curve.z[piece], curve.z[after]
+        if self.loss is not None and start <= self.loss <= end:
+            return self.loss
+        margin = curve.margin(self.label)
+        return float(end if margin[piece] > margin[after] else start)
+
+    def off(self, piece: NDArray[Any]) -> Floats:
+        """What a margin, on a piece or evaluated there, is off by at most, in real numbers."""
+        if not len(self.curve.error):
+            return np.full(len(piece), np.inf)
+        inside = np.clip(piece, 0, len(self.curve.error) - 1)
+        return np.where((inside == piece) & ~self.curve.bridged[inside], self.curve.off[inside], np.inf)
 
 
 class Leads(NamedTuple):
@@ -38,43 +140,32 @@ class Leads(NamedTuple):
     exact_losses: list[tuple[int, Least]]
 
 
-@dataclass(frozen=True)
-class ExactTerms:
-    """How many terms were added up without rounding for each query so far."""
-
-    spent: dict[int, int] = field(default_factory=dict)
-
-    def spend(self, number: int, terms: int) -> bool:
-        """Whether there may be so many more."""
-        self.spent[number] = self.spent.get(number, 0) + terms
-        return self.spent[number] < EXACT_TERMS
-
-
-def lower_bounds(
-    context: SweepContext, curves: Sequence[Curve], losses: Sequence[float | None], terms: ExactTerms
-) -> tuple[list[Floats], list[tuple[int, Least]]]:
-    """For each curve, lower bounds of the label's margin between its rows, as far as the label wins.
+def lower_bounds(context: SweepContext, curves: Sequence[Curve]) -> tuple[list[SweptLine], list[tuple[int, Least]]]:
+    """Each curve with lower bounds of the label's margin between its rows, as far as the label wins.
 
     Where the sweep's own errors are too large, each piece is bounded on its own.
     """
-    labels = context.labels.tolist()
-    found = [by_chords(context, curve, label) for curve, label in zip(curves, labels, strict=True)]
+    lines: list[SweptLine] = []
     weak: list[tuple[int, int]] = []
-    for number, (curve, lower, loss) in enumerate(zip(curves, found, losses, strict=True)):
-        ends, last = np.inf if loss is None else loss, len(curve.z) - 1
-        unproved = np.flatnonzero(~(lower > 0)).tolist()
-        weak += [(number, segment) for segment in unproved if curve.z[min(segment + 1, last)] < ends]
+    cells: list[Cell] = []
+    for number, (curve, label) in enumerate(zip(curves, context.labels.tolist(), strict=True)):
+        line = SweptLine(number, label, curve, curve.first_loss(label), by_chords(context, curve, label))
+        for segment in np.flatnonzero(~(line.lower > 0)).tolist():
+            low, high = curve.z[segment], curve.z[min(segment + 1, len(curve.z) - 1)]
+            if line.loss is None or high < line.loss:
+                weak.append((number, segment))  # and a little around it: rows may be beside their strengths
+                cells.append((float(low * (1 - SLACK)), float(min(high * (1 + SLACK), context.end(number)))))
+        lines.append(line)
     if not weak:
-        return found, []
-    cells = [_around(context, curves[number], number, segment) for number, segment in weak]
-    bounded = leads(context, np.array([number for number, _ in weak]), cells, terms=terms)
+        return lines, []
+    bounded = leads(context, np.array([number for number, _ in weak]), cells, exactly=True)
     for (number, segment), bound in zip(weak, bounded.bounds.tolist(), strict=True):
-        found[number][segment] = bound
-    return found, bounded.exact_losses
+        lines[number].lower[segment] = bound
+    return lines, bounded.exact_losses
 
 
 def by_chords(context: SweepContext, curve: Curve, label: int) -> Floats:
-    """RunningError, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
+    """Chords, less what the sweep says that they may be off by; nothing is known where scores left its curve."""
     if curve.lead is not None:
         return curve.lead[:, label].copy()
     margin = curve.margin(label)
@@ -87,22 +178,16 @@ def by_chords(context: SweepContext, curve: Curve, label: int) -> Floats:
     return lower
 
 
-def _around(context: SweepContext, curve: Curve, number: int, segment: int) -> Cell:
-    """The strengths between two rows, and a little around them: rows may be a little beside their strengths."""
-    low, high = curve.z[segment], curve.z[min(segment + 1, len(curve.z) - 1)]
-    return float(low * (1 - SLACK)), float(min(high * (1 + SLACK), context.end(number)))
-
-
 def leads(
     context: SweepContext,
     numbers: NDArray[Any],
     cells: Sequence[Cell],
     rivals: NDArray[Any] | None = None,
-    terms: ExactTerms | None = None,
+    exactly: bool = False,
 ) -> Leads:
     """Lower bounds of the label's margin on cells of some lines; or of how far a rival is ahead of it (none: -1).
 
-    With `terms`, where float64 does not suffice, without rounding, if that is possible.
+    `exactly`: where float64 does not suffice, without rounding, if that is possible.
     """
     device = context.lines.start.device
     ends = torch.tensor(cells, dtype=torch.float64, device=device).view(-1, 2)
@@ -110,7 +195,7 @@ def leads(
     label, rival = context.labels[numbers], np.full(len(cells), -1) if rivals is None else rivals
     leader, led = np.where(rival < 0, label, rival), np.where(rival < 0, -1, label)
     whose = tuple(torch.as_tensor(who, device=device) for who in (leader, led))
-    found = np.full(len(cells), -np.inf)
+    bounds = np.full(len(cells), -np.inf)
     step = max(1, cells_within(context.graph, context.budget, 1) // CLOSE_ROWS)
     for part in context.budget.slices(len(cells), step):
         boxes = Boxes(ends[part, :1], ends[part, 1:])
@@ -121,32 +206,46 @@ def leads(
             least = lowest_leads(context.meant, enclosed, whose[0][part], whose[1][part], context.budget)
         except OutOfTimeError:
             break
-        found[part] = least.cpu().numpy()
-    losses: list[tuple[int, Least]] = []
-    if terms is None or context.rational is None:
-        return Leads(found, losses)
-    for i in np.flatnonzero(~(found > 0)).tolist():
+        bounds[part] = least.cpu().numpy()
+    exact_losses: list[tuple[int, Least]] = []
+    for i in np.flatnonzero(~(bounds > 0)).tolist() if exactly and context.rational is not None else ():
         number, is_label = int(numbers[i]), rival[i] < 0
-        exactly = least_lead(context, number, cells[i], int(leader[i]), int(led[i]), terms)
-        if exactly is not None and is_label and exactly.lead <= 0:
-            losses.append((number, exactly))
-        if exactly is not None:
-            found[i] = as_float(exactly.lead) if is_label or exactly.lead else TIED
-    return Leads(found, losses)
+        exact = least_lead(context, number, cells[i], int(leader[i]), int(led[i]))
+        if exact is not None:
+            bounds[i] = as_float(exact.lead) if is_label or exact.lead else TIED
+            if is_label and exact.lead <= 0:
+                exact_losses.append((number, exact))
+    return Leads(bounds, exact_losses)
 
 
-def least_lead(
-    context: SweepContext, number: int, cell: Cell, leader: int, rival: int, terms: ExactTerms
-) -> Least | None:
+def least_lead(context: SweepContext, number: int, cell: Cell, leader: int, rival: int) -> Least | None:
     """The leader's least lead over a rival, or over any (-1), without any rounding; None if it takes too long."""
     if context.rational is None or context.budget.is_late():
         return None
     rivals = [c for c in range(context.graph.classes) if c != leader] if rival < 0 else [rival]
 
-    def spend(count: int) -> bool:
-        return terms.spend(number, count) and not context.budget.is_late()
+    def spend(terms: int) -> bool:
+        context.exact_terms[number] += terms
+        return context.exact_terms[number] < EXACT_TERMS and not context.budget.is_late()
 
     return context.rational.least_lead(exact_line(context.queries[number]), cell, leader, rivals, spend)
+
+
+@lru_cache(maxsize=2)
+def exact_line(query: Query) -> tuple[list[Fraction], list[Fraction]]:
+    """A line's slope and base, in the network's order of inputs, before any rounding."""
+    assert isinstance(query.perturbation, Perturbation)
+    assert query.image is not None
+    assert query.path is not None
+    layout, path = query.path.layout, query.perturbation.exactly(*as_whole(query.image.pixels))
+    order = layout.to_input(torch.arange(path.base.size).view(layout.image_shape)).flatten().numpy()
+    slope, base = ([Fraction(n, path.unit) for n in w.ravel()[order]] for w in (path.slopes[0], path.base))
+    return slope, base
+
+
+def as_float(lead: Fraction) -> float:
+    """The nearest number that is not too large for one, of the same sign."""
+    return float(min(max(lead, -LARGEST), LARGEST)) or float(lead > 0) * TIED
 
 
 def provably_loses(context: SweepContext, number: int, z: Sequence[float] | Floats) -> NDArray[np.bool_]:
@@ -158,40 +257,30 @@ def provably_loses(context: SweepContext, number: int, z: Sequence[float] | Floa
     return leads(context, numbers, points, scores.argmax(1)).bounds > 0
 
 
-def contradicted(context: SweepContext, curves: Sequence[Curve]) -> set[int]:
-    """The curves from which direct evaluation, in the middle of some pieces, is farther than both may be off: a bug, on
-    which nothing may rest.
+def contradicted(context: SweepContext, lines: Sequence[SweptLine]) -> set[int]:
+    """The lines whose curve is farther from direct evaluation than both may be off: a bug, on which nothing may rest.
+
+    They are compared in the middle of some pieces: the one with the smallest margin, the widest, and some more; only
+    the first of them if it is late.
     """
-    spots = [(number, piece) for number, curve in enumerate(curves) for piece in _spots(context, number, curve)]
+    spots: list[tuple[int, int]] = []
+    for line in lines:
+        pieces = np.flatnonzero(~line.curve.bridged & ~line.curve.jumps)
+        if len(pieces):
+            chosen = [int(line.curve.margin(line.label)[pieces].argmin())]
+            if not context.budget.is_late():
+                chosen.append(int(np.diff(line.curve.z)[pieces].argmax()))
+                chosen += [(len(pieces) - 1) * part // (SPOTS - 1) for part in range(SPOTS)]
+            spots += [(line.number, piece) for piece in np.unique(pieces[chosen]).tolist()]
     if not spots:
         return set()
     owner, piece = np.array(spots).T
-    z = np.array([(curves[number].z[place] + curves[number].z[place + 1]) / 2 for number, place in spots])
-    direct, found = context.scores(owner, z), set()
+    z = np.array([lines[number].curve.z[place : place + 2].sum() / 2 for number, place in spots])
+    direct, wrong = context.scores(owner, z), set()
     for number in dict.fromkeys(owner.tolist()):
-        curve, mine = curves[number], owner == number
+        curve, mine = lines[number].curve, owner == number
         error = curve.error[piece[mine]]
         off = 2 * np.where(np.isnan(error), 0.0, error) + DIRECTLY_OFF * np.abs(curve.scores).max()
         if not (np.abs(direct[mine] - curve.at(z[mine])).max(1) <= off).all():
-            found.add(number)
-    return found
-
-
-def _spots(context: SweepContext, number: int, curve: Curve) -> list[int]:
-    """The pieces in which a curve is compared: the one with the smallest margin, the widest, and some more; only the
-    first of them if it is late.
-    """
-    pieces = np.flatnonzero(~curve.bridged & ~curve.jumps)
-    if not len(pieces):
-        return []
-    lowest = int(curve.margin(int(context.labels[number]))[pieces].argmin())
-    if context.budget.is_late():
-        return [int(pieces[lowest])]
-    widest = int(np.diff(curve.z)[pieces].argmax())
-    spread = ((len(pieces) - 1) * part // (SPOTS - 1) for part in range(SPOTS))
-    return sorted({int(pieces[place]) for place in (lowest, widest, *spread)})
-
-
-def as_float(lead: Fraction) -> float:
-    """The nearest number that is not too large for one, of the same sign."""
-    return float(min(max(lead, -LARGEST), LARGEST)) or float(lead > 0) * TIED
+            wrong.add(number)
+    return wrong

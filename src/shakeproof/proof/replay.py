@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -30,41 +30,34 @@ def fails(network: Network, obligation: Obligation, at: Tensor) -> NDArray[np.bo
     return obligation.property.fails(network.reference(obligation.inputs.given(at)))
 
 
-def compared(
-    network: Network,
-    places: Sequence[tuple[Obligation, Tensor]],
-    budget: Budget,
-    evaluate: Callable[[Tensor], Tensor] | None = None,
-) -> list[Comparison]:
+def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budget: Budget) -> list[Comparison]:
     """The network as it was read and its runtime, side by side, on the very arrays that the runtime is given.
 
     Many obligations at once, each with its own strengths (n, m) or inputs (n, *input_shape); as many as there is time
-    for. The network's scores are evaluated as `network.scores` does it, if nothing else is said.
+    for.
     """
     owner = np.repeat(np.arange(len(places)), [len(at) for _, at in places])
     number = np.concatenate([np.arange(len(at)) for _, at in places])
     found: list[list[Comparison]] = [[] for _ in places]
     for rows in budget.slices(len(owner), max(1, COMPARED_AT_ONCE // network.graph.input_shape.numel())):
-        numbers = {own: torch.from_numpy(number[rows][owner[rows] == own]) for own in np.unique(owner[rows]).tolist()}
-        asked = [(places[own][0], places[own][1][some]) for own, some in numbers.items()]
-        for own, comparison in zip(numbers, _beside(network, asked, evaluate or network.scores), strict=True):
+        owners = np.unique(owner[rows]).tolist()
+        numbers = [torch.from_numpy(number[rows][owner[rows] == own]) for own in owners]
+        asked = [(places[own][0], places[own][1][some]) for own, some in zip(owners, numbers, strict=True)]
+        for own, comparison in zip(owners, _compared_at_once(network, asked), strict=True):
             found[own].append(comparison)
     return [Comparison.joined(parts) if parts else Comparison.of_nothing() for parts in found]
 
 
-def _beside(
-    network: Network, places: Sequence[tuple[Obligation, Tensor]], evaluate: Callable[[Tensor], Tensor]
-) -> list[Comparison]:
-    """The same, all at once."""
+def _compared_at_once(network: Network, places: Sequence[tuple[Obligation, Tensor]]) -> list[Comparison]:
     inputs = np.concatenate([obligation.inputs.given(at) for obligation, at in places])
+    theirs, scores = network.reference(inputs), network.scores(torch.from_numpy(inputs).double())
     ends = [0, *np.cumsum([len(at) for _, at in places]).tolist()]
-    theirs, scores = network.reference(inputs), evaluate(torch.from_numpy(inputs).double())
     parts = [slice(start, end) for start, end in pairwise(ends)]
-    claims = [_Claim(network, own.property, scores[part]) for (own, _), part in zip(places, parts, strict=True)]
-    margin = np.concatenate([claim.margin for claim in claims])
+    claims = [(own.property, scores[part]) for (own, _), part in zip(places, parts, strict=True)]
+    margin = np.concatenate([about.margin(_outputs(network, about, own)) for about, own in claims])
 
     def noise(within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        found = [claim.noise(within[part]) for claim, part in zip(claims, parts, strict=True)]
+        found = [_noise(network, *claim, within[part]) for claim, part in zip(claims, parts, strict=True)]
         return np.concatenate([own for own, _ in found]), np.concatenate([known for _, known in found])
 
     def tells(within: Floats) -> NDArray[np.bool_]:
@@ -80,34 +73,33 @@ def _beside(
             disagreement=disagreement[part],
             noise=taken[part],
             knows_winner=knows_winner[part],
-            strength=at[:, 0].numpy() if _is_line(own, at) else np.full(len(at), np.nan),
+            strength=at[:, 0].numpy()
+            if isinstance(own.inputs, InputPath) and at.shape[1] == 1
+            else np.full(len(at), np.nan),
         )
         for (own, at), part in zip(places, parts, strict=True)
     ]
 
 
-def _is_line(obligation: Obligation, at: Tensor) -> bool:
-    return isinstance(obligation.inputs, InputPath) and at.shape[1] == 1
+def _outputs(network: Network, about: Property, scores: Tensor) -> Floats:
+    """The outputs (n, classes) that a property is about: the scores themselves, if only their order matters."""
+    outputs: Floats = (scores if about.compares_only else network.with_softmax(scores)).numpy()
+    return outputs
 
 
-class _Claim:
-    """What a property says of a network's scores (n, classes): its margins, and what noise may take from them."""
-
-    def __init__(self, network: Network, about: Property, scores: Tensor) -> None:
-        self.network, self.about, self.scores = network, about, scores.numpy()
-        self.meant = (scores if about.compares_only else network.with_softmax(scores)).numpy()
-        self.margin = about.margin(self.meant)
-
-    def noise(self, within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """What it takes from the margins; and whether it takes only a small share of the lead of whoever wins."""
-        winner = self.scores.argmax(1)
-        away = np.where(np.arange(self.scores.shape[1]) == winner[:, None], -within, within)
-        lead = margins(self.scores, winner)
-        with np.errstate(invalid="ignore"):  # margins that are infinite, or no numbers
-            knows_winner = lead - margins(self.scores + away, winner) <= SHARE * lead
-            if not self.about.compares_only:
-                within = self.network.in_outputs(within, torch.from_numpy(self.scores))
-            return self.margin - self.about.margin(self.meant, within), knows_winner
+def _noise(network: Network, about: Property, scores: Tensor, within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """What it takes from a property's margins if scores (n, classes) are off by so much; and whether it takes only a
+    small share of the lead of whoever wins.
+    """
+    ours, outputs = scores.numpy(), _outputs(network, about, scores)
+    winner = ours.argmax(1)
+    away = np.where(np.arange(ours.shape[1]) == winner[:, None], -within, within)
+    lead = margins(ours, winner)
+    with np.errstate(invalid="ignore"):  # margins that are infinite, or no numbers
+        knows_winner = lead - margins(ours + away, winner) <= SHARE * lead
+        if not about.compares_only:
+            within = network.in_outputs(within, scores)
+        return about.margin(outputs) - about.margin(outputs, within), knows_winner
 
 
 def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:

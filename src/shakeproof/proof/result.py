@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
 from functools import cached_property
 from math import floor, inf, isfinite
 from pathlib import Path
@@ -17,7 +18,6 @@ from torch import Tensor
 from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
 from shakeproof.model import Deployment
-from shakeproof.proof.claim import CLAIMED, FORMAT, REASONS, Claim, Explained, check_version, claim
 from shakeproof.proof.evidence import (
     BoundedCells,
     Bracket,
@@ -27,10 +27,24 @@ from shakeproof.proof.evidence import (
     Proof,
     Regions,
     Swept,
+    SweptWindow,
     by_class,
     with_unproved,
 )
-from shakeproof.proof.verdict import Evidence, Reason, Status, judge
+from shakeproof.proof.verdict import (
+    CLAIMED,
+    FORMAT,
+    MALFORMED,
+    REASONS,
+    Claim,
+    Evidence,
+    Reason,
+    Status,
+    check_version,
+    claim_of,
+    judge,
+    malformed,
+)
 from shakeproof.question import ClassNames, Query
 
 if TYPE_CHECKING:
@@ -185,7 +199,10 @@ class Result:
     @property
     def record(self) -> Record:
         """The answer as plain data."""
-        found = self.counterexample
+        strength, shown = _one_or_several(self.query.strengths), None
+        if (found := self.counterexample) is not None:
+            place = strength if found.strengths is None else _one_or_several(found.strengths)
+            shown = RecordedCounterexample(place, found.winner, found.margin, found.replayed)
         return Record(
             version=FORMAT,
             model=self.model,
@@ -193,16 +210,12 @@ class Result:
             label=self.label,
             predicted=self.predicted,
             perturbation=None if self.query.perturbation is None else str(self.query.perturbation),
-            strength=_plain(self.query.strengths),
+            strength=strength,
             status=self.status,
             critical_strength=self.critical_strength,
             certified_strength=self.certified_strength,
             profile=self.profile,
-            counterexample=None
-            if found is None
-            else RecordedCounterexample(
-                _plain(found.strengths or self.query.strengths), found.winner, found.margin, found.replayed
-            ),
+            counterexample=shown,
             min_margin=self.min_margin,
             method=self.method,
             pieces=self.pieces,
@@ -210,10 +223,10 @@ class Result:
             arithmetic=self.arithmetic,
             reason=self.reason,
             seconds=round(self.seconds, 6),
-            deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             rest=self.rest,
-            as_pictures=self.as_pictures,
+            deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             comparison=self.noise,
+            as_pictures=self.as_pictures,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -244,6 +257,14 @@ class Result:
         from shakeproof.report import result_figure
 
         return result_figure(self)
+
+
+def begun_by(result: Result) -> SweptWindow | None:
+    """What was swept for an answer, if its time was up: a sweep may go on from there."""
+    proof = result.proof
+    if result.reason is not Reason.TIMEOUT or not isinstance(proof, Swept) or len(proof.curve.z) < 2:
+        return None
+    return SweptWindow(0.0, float(proof.curve.z[-1]), proof.curve, late=True, seconds=result.seconds)
 
 
 @dataclass(frozen=True)
@@ -318,8 +339,8 @@ class Record:
     arithmetic: str
     reason: Reason | None
     seconds: float
-    deployment: Deployment | None = None
     rest: Rest | None = None
+    deployment: Deployment | None = None
     comparison: Noise | None = None
     as_pictures: Expected | None = None
 
@@ -361,15 +382,7 @@ class Record:
     @cached_property
     def claim(self) -> Claim:
         """What it says about each part of its strengths."""
-        return claim(
-            status=self.status,
-            reason=self.reason,
-            rounding=self.rounding,
-            strength=self.strength,
-            certified=self.certified_strength,
-            critical=self.critical_strength,
-            witness=None if self.counterexample is None else self.counterexample.strength,
-        )
+        return claim_of(self.to_json())
 
     def status_at(self, strength: float) -> Status:
         """The verdict on a part of the path, [0, `strength`]; of several strengths, on each up to that."""
@@ -379,49 +392,51 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        seldom = {name: plain.pop(name) for name in ("rest", "deployment", "comparison", "as_pictures")}
-        plain |= {name: asdict(value) for name, value in seldom.items() if value is not None}
-        found = self.counterexample
-        plain |= {
-            "status": self.status.value,
-            "reason": None if self.reason is None else self.reason.value,
-            "profile": [{"from": i.start, "to": i.end, "class": i.winner, "proved": i.proved} for i in self.profile],
-            "counterexample": None
-            if found is None
-            else {("class" if key == "winner" else key): _listed(value) for key, value in asdict(found).items()},
-        }
-        return {key: _listed(value) for key, value in plain.items()}
+        return {key: value for key, value in _plain(self).items() if value is not None or key not in SELDOM}
 
     @staticmethod
     def from_json(line: str | Mapping[str, Any]) -> Record:
         """The record that one line of `--json` is, of an `--output` file, or of `shakeproof results`."""
-        with Explained():
+        try:
             said = dict(json.loads(line) if isinstance(line, str) else line)
+            check_version(said)
             for key in ("question", *CLAIMED):  # which are not the record's own
                 said.pop(key, None)
-            check_version(said)
-            found = said["counterexample"]
+            for key, kind in SELDOM.items():
+                said[key] = kind(**said[key]) if said.get(key) else None
+            shown = said["counterexample"]
+            if shown is not None:
+                place = _tupled(shown["strength"])
+                shown = RecordedCounterexample(place, shown["class"], shown["margin"], shown["replayed"])
+            profile = (  # answers of earlier versions do not say what is proved
+                Interval(part["from"], part["to"], part["class"], part.get("proved", False)) for part in said["profile"]
+            )
             said |= {
                 "status": Status(said["status"]),
                 "reason": None if said["reason"] is None else REASONS[said["reason"]],
-                "deployment": Deployment(**said["deployment"]) if said.get("deployment") else None,
-                "rest": Rest(**said["rest"]) if said.get("rest") else None,
-                "comparison": Noise(**said["comparison"]) if said.get("comparison") else None,
-                "as_pictures": Expected(**said["as_pictures"]) if said.get("as_pictures") else None,
-                "profile": tuple(  # answers of earlier versions do not say what is proved
-                    Interval(part["from"], part["to"], part["class"], part.get("proved", False))
-                    for part in said["profile"]
-                ),
+                "profile": tuple(profile),
                 "critical_strength": _tupled(said["critical_strength"]),
                 "strength": _tupled(said["strength"]),
-                "counterexample": None
-                if found is None
-                else RecordedCounterexample(
-                    _tupled(found["strength"]), found["class"], found["margin"], found["replayed"]
-                ),
+                "counterexample": shown,
             }
             return Record(**said)
+        except MALFORMED as error:
+            raise malformed(error) from error
+
+
+# What a record says only of some answers.
+SELDOM = {"rest": Rest, "deployment": Deployment, "comparison": Noise, "as_pictures": Expected}
+# Names that Python keeps for itself.
+KEYS = {"start": "from", "end": "to", "winner": "class"}
+
+
+def _plain(value: Any) -> Any:
+    """A frozen value as JSON has it."""
+    if is_dataclass(value):
+        return {KEYS.get(own.name, own.name): _plain(getattr(value, own.name)) for own in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def spoken_time(seconds: float) -> str:
@@ -451,13 +466,9 @@ def _at(strength: float | tuple[float, ...] | None, words: str) -> str:
     return words + ",".join(repr(z).removesuffix(".0") for z in several)
 
 
-def _plain(strengths: tuple[float, ...]) -> float | tuple[float, ...] | None:
+def _one_or_several(strengths: tuple[float, ...]) -> float | tuple[float, ...] | None:
     """One number on its own; nothing for none."""
     return (strengths[0] if len(strengths) == 1 else strengths) if strengths else None
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _tupled(value: Any) -> Any:

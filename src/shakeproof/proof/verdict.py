@@ -1,12 +1,19 @@
-"""The one judge: which verdict evidence supports. None is what is left over; each is built from evidence of its own."""
+"""Verdicts: which one evidence supports, and what an answer claims of each part [0, z] of its strengths.
+
+No verdict is what is left over: each is built from evidence of its own. Nothing here needs torch: a table of 100,000
+answers takes less time than importing that.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
     from shakeproof.model import Comparison
@@ -47,6 +54,17 @@ class Reason(StrEnum):
         "not-finite",
         "some of the network's scores are infinite or no numbers; check its weights, mean and std",
     )
+
+
+# The version of a record's JSON.
+FORMAT = 2
+# What `shakeproof results` adds to a record: its verdict, and the numbers that it claims.
+CLAIMED = ("verdict", "proved_up_to", "lost_from")
+# With these reasons, nothing that was proved of the network as it was read is claimed of the deployed one.
+UNFOUNDED = {Reason.RUNTIME_DISAGREES, Reason.NOT_FINITE}
+REASONS = {reason.value: reason for reason in Reason}
+# What Python raises when JSON is no record.
+MALFORMED = (KeyError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,3 +171,86 @@ def _missing(evidence: Evidence) -> Reason:
     # where all is proved, the property does not hold of a picture on the path whose pixels were rounded
     doubtful = any(proof.is_doubtful for proof in evidence.proofs) or all(proof.holds for proof in evidence.proofs)
     return Reason.ROUNDING if doubtful else Reason.BOUNDS
+
+
+# -- what an answer claims ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The verdict on all strengths up to `ends`, and two numbers that give the verdict on a part of them.
+
+    The label is proved to win at all strengths from 0 to `proved`, and is shown to lose at a strength of at most
+    `lost`; None where nothing is proved, or shown. Of several strengths, both are about the box in which each is at
+    most that. Where both are the same, the loss counts: it was seen in the runtime.
+    """
+
+    verdict: Status
+    ends: tuple[float, ...]
+    proved: float | None
+    lost: float | None
+
+    def at(self, strength: float) -> Status:
+        """The verdict on [0, `strength`]; of several strengths, on the box in which each is at most that.
+
+        Beyond what was asked, it is undecided, unless the label was lost before.
+        """
+        if self.lost is not None and self.lost <= strength:
+            return Status.MISCLASSIFIED if self.verdict is Status.MISCLASSIFIED else Status.UNSAFE
+        return Status.SAFE if self.proved is not None and strength <= self.proved else Status.UNDECIDED
+
+    @property
+    def critical(self) -> tuple[float, float] | None:
+        """Between which strengths the label loses first, of one strength; None where no loss was shown."""
+        if self.lost is None or len(self.ends) != 1:
+            return None
+        return self.proved or 0.0, self.lost
+
+
+def claim_of(record: Mapping[str, Any]) -> Claim:
+    """What a record claims, from its JSON: one rule, for tables, results, reports and evidence.
+
+    An answer that ignores rounding proves nothing: neither its certified nor its critical strength counts, only what
+    the runtime showed.
+    """
+    try:
+        check_version(record)
+        status, reason, witness = Status(record["status"]), record["reason"], record["counterexample"]
+        certified, critical = record["certified_strength"], record["critical_strength"]
+        ends, is_rigorous = strengths_of(record["strength"]), record["rounding"] == "rigorous"
+        if reason is not None and REASONS[reason] in UNFOUNDED:
+            return Claim(Status.UNDECIDED, ends, None, None)
+        if status is Status.MISCLASSIFIED:
+            return Claim(status, ends, None, 0.0)
+        if status is Status.SAFE:
+            if not is_rigorous:
+                return Claim(Status.UNDECIDED, ends, None, None)
+            return Claim(status, ends, min(ends, default=None), None)
+        proved = certified if is_rigorous and certified > 0 else None
+        if status is Status.UNDECIDED:
+            return Claim(status, ends, proved, None)
+        shown = [max(ends)] if ends else []
+        if witness is not None and witness["strength"] is not None:
+            shown.append(max(strengths_of(witness["strength"])))
+        if is_rigorous and critical is not None:
+            shown.append(critical[1])
+        lost = min(shown, default=None)
+        return Claim(status, ends, proved if proved is None or lost is None else min(proved, lost), lost)
+    except MALFORMED as error:
+        raise malformed(error) from error
+
+
+def check_version(record: Mapping[str, Any]) -> None:
+    if record["version"] != FORMAT:
+        raise InputError(f"a result of version {record['version']} cannot be read, only of version {FORMAT}")
+
+
+def malformed(error: Exception) -> InputError:
+    return InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})")
+
+
+def strengths_of(strength: float | Sequence[float] | None) -> tuple[float, ...]:
+    """Strengths as a tuple, whether one, several or none are given."""
+    if strength is None:
+        return ()
+    return (strength,) if isinstance(strength, (int, float)) else tuple(strength)
