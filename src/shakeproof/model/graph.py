@@ -19,6 +19,8 @@ FEW_LAYERS = 10
 STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 # What underflow may do to a result, and much more.
 TINY = 2.0**-1000
+# Of numbers between these, roundings are relative: none has lost digits by underflow.
+NORMAL = 2.0**-1000, 2.0**1000
 # Float32 overflows above 2^128, and a factor of up to 2^40 may have been folded into weights.
 LARGEST_FLOAT32 = 2.0**80
 Found = TypeVar("Found")

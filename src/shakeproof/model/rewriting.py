@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.model.graph import Graph, Node
+from shakeproof.model.graph import NORMAL, Graph, Node
 from shakeproof.operators import (
     CONSTANT_ROUNDINGS,
     UNIT,
@@ -38,8 +38,6 @@ from shakeproof.operators import (
 
 # Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
 FOLDED = 2.0**-40, 2.0**40
-# Of numbers between these, roundings are relative: none has lost digits by underflow.
-NORMAL = 2.0**-1000, 2.0**1000
 
 
 def simplify(graph: Graph) -> Graph:
