@@ -335,7 +335,7 @@ def reference(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     """A node that calculates nothing, by ONNX's own reference implementation."""
     from onnx.reference import ReferenceEvaluator  # most networks have no such node
 
-    arrays = {n: i for n, i in zip(node.input, inputs, strict=False) if i is not None}
+    arrays = {name: array for name, array in zip(node.input, inputs, strict=False) if array is not None}
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     del alone.input[len(inputs) :]
@@ -343,10 +343,10 @@ def reference(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     graph = onnx.helper.make_graph([alone], "constant", [infos[n] for n in arrays], [infos[n] for n in node.output])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
-        computed = ReferenceEvaluator(model).run(None, arrays)
+        results = ReferenceEvaluator(model).run(None, arrays)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
         raise Unsupported(f"cannot be computed ({first_line(error)})") from error
-    return [np.asarray(array) for array in computed]
+    return [np.asarray(array) for array in results]
 
 
 def _one_hot(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
@@ -383,11 +383,13 @@ RULES: Mapping[str, Callable[[onnx.NodeProto, Sequence[Array | None], int], list
 
 def _check_size(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> None:
     """Refuse what a few numbers in a file would make larger than any network needs, before it is made."""
-    arrays = {n: i for n, i in zip(node.input, inputs, strict=True) if i is not None}
-    types = {n: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in arrays.items()}
-    infos = [onnx.helper.make_tensor_value_info(n, types[n], array.shape) for n, array in arrays.items()]
-    outputs = [onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in node.output]
-    sizes = [numpy_helper.from_array(array, n) for n, array in arrays.items() if array.size <= FEW_ENTRIES]
+    make_info, arrays = onnx.helper.make_tensor_value_info, dict(zip(node.input, inputs, strict=True))
+    infos, sizes = [], []
+    for name, array in arrays.items():
+        if array is not None:
+            infos.append(make_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
+            sizes += [numpy_helper.from_array(array, name)] if array.size <= FEW_ENTRIES else []
+    outputs = [make_info(name, TensorProto.UNDEFINED, None) for name in node.output]
     graph = onnx.helper.make_graph([node], "sizes", infos, outputs, sizes)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:

@@ -138,7 +138,7 @@ def resize(call: Call) -> Value:
     coordinates = "asymmetric" if old else call.text("coordinate_transformation_mode", "half_pixel")
     rounding = "floor" if old else call.text("nearest_mode", "round_prefer_floor")
     bend = Fraction(call.attributes.get("cubic_coeff_a", -0.75))
-    weights: dict[str, Weights] = {"linear": linear, "cubic": partial(cubic, bend=bend)}
+    weights: dict[str, Weights] = {"linear": lambda share: [1 - share, share], "cubic": partial(cubic, bend=bend)}
     if mode not in ("nearest", *weights):
         raise Unsupported(f"mode {mode}")
     stretches = call.text("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -146,11 +146,14 @@ def resize(call: Call) -> Value:
         raise Unsupported("antialias, exclude_outside or keep_aspect_ratio_policy")
     for axis, wanted, scale in _resized_axes(call):
         call.builder.note_computed()
-        where = places(x.shape[axis], wanted, scale, coordinates, np.float32 if mode == "nearest" else Fraction)
-        if mode == "nearest":
-            x = x.take(axis, nearest(where, rounding, x.shape[axis]))
+        size = x.shape[axis]
+        where = _places(size, wanted, scale, coordinates, np.float32 if mode == "nearest" else Fraction)
+        if mode != "nearest":
+            x = _interpolated(x, axis, where, weights[mode])
+        elif rounding in ROUNDINGS:
+            x = x.take(axis, [min(max(ROUNDINGS[rounding](place), 0), size - 1) for place in where])
         else:
-            x = _interpolated(call, x, axis, where, weights[mode])
+            raise Unsupported(f"the nearest mode {rounding}")
     return x
 
 
@@ -160,13 +163,13 @@ def _resized_axes(call: Call) -> Iterator[tuple[int, int, Fraction]]:
     scales, sizes = (call.optional(1), None) if call.opset < 11 else (call.optional(2), call.optional(3))
     if "scales" in call.attributes:
         scales = np.asarray(call.attributes["scales"])
-    given = sizes if sizes is not None and sizes.size else scales
+    stated = sizes if sizes is not None and sizes.size else scales
     axes = call.attributes.get("axes", range(len(x.shape)))
-    if given is None or given.size != len(axes):
+    if stated is None or stated.size != len(axes):
         raise Unsupported("without a size or a scale for each axis")
-    for axis, number in zip(map(x.axis, axes), given.reshape(-1).tolist(), strict=True):
+    for axis, number in zip(map(x.axis, axes), stated.reshape(-1).tolist(), strict=True):
         size = x.shape[axis]
-        scale = Fraction(number) if given is scales else Fraction(int(number), size)
+        scale = Fraction(number) if stated is scales else Fraction(int(number), size)
         if scale != 1:
             yield axis, floor(size * scale), scale
 
@@ -190,26 +193,17 @@ ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
 Weights = Callable[[Fraction], list[Fraction]]
 
 
-def places(
-    size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any] = Fraction
-) -> list[Fraction]:
+def _places(size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any]) -> list[Fraction]:
     """Where each of the wanted entries lies among the given ones, worked out in some kind of numbers."""
     if mode not in PLACES:
         raise Unsupported(f"the coordinate transformation {mode}")
     if scale <= 0 or wanted < 1:
         raise Unsupported(f"{size} entries resized to {wanted}")
-    found = (PLACES[mode](number(i), size, wanted, number(scale)) for i in range(wanted))
-    return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in found]
+    places = (PLACES[mode](number(i), size, wanted, number(scale)) for i in range(wanted))
+    return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in places]
 
 
-def nearest(where: Sequence[Fraction], rounding: str, size: int) -> list[int]:
-    """The entry nearest to each place on an axis of so many entries."""
-    if rounding not in ROUNDINGS:
-        raise Unsupported(f"the nearest mode {rounding}")
-    return [min(max(ROUNDINGS[rounding](place), 0), size - 1) for place in where]
-
-
-def _interpolated(call: Call, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
+def _interpolated(x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
     """Along an axis, at each place the weighted sum of the entries around it; the last ones go on beyond the ends.
 
     Weights that float64 rounds are noted as rounded.
@@ -223,11 +217,7 @@ def _interpolated(call: Call, x: Value, axis: int, where: Sequence[Fraction], we
     return x.resample(axis, sources, weight, roundings=int(rounded))
 
 
-def linear(share: Fraction) -> list[Fraction]:
-    return [1 - share, share]
-
-
-def cubic(share: Fraction, bend: Fraction = Fraction(-3, 4)) -> list[Fraction]:
+def cubic(share: Fraction, bend: Fraction) -> list[Fraction]:
     """Keys' convolution: R. G. Keys, Cubic Convolution Interpolation for Digital Image Processing. IEEE 1981."""
 
     def near(t: Fraction) -> Fraction:
