@@ -78,7 +78,7 @@ def error_kinds() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operator_kinds,
-    "onnx": names_of("onnx_rules"),
+    "onnx": names_of("onnx_reader"),
     "reasons": reasons,
     "errors": error_kinds,
 }

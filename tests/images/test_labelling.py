@@ -8,7 +8,7 @@ from PIL import Image
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError
-from shakeproof.model.pictures import subfolder_label
+from shakeproof.model.loading import subfolder_label
 from shakeproof.question import ClassNames, Subfolder
 
 NAMED = ClassNames.of(["stop", "speed limit", "yield"])

@@ -364,6 +364,16 @@ def test_einsum_sums_a_constant_exactly_or_not_at_all():
     assert "Einsum (culprit)" in read(model([flat, summed], (1, 1, 1, 2), {"w": rounded}), "net").refusal
 
 
+def test_einsum_of_two_operands_with_the_same_axes():
+    """Neither may be summed on its own: the sum of products is no product of sums."""
+    flat = helper.make_node("Reshape", ["x", "four"], ["f"])
+    product = helper.make_node("Einsum", ["f", "w"], ["y"], equation="i,i->")
+    weights = {"four": np.array([4]), "w": np.float32([1, 2, 3, 4])}
+    graph = read(model([flat, product], (1, 4), weights), "net").graph
+    assert graph is not None
+    assert graph.run(torch.tensor([[1.0, 1.0, 1.0, 2.0]]).double()).tolist() == [[14.0]]
+
+
 # -- what is folded into weights ---------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,12 @@
 
 from shakeproof.model.comparison import SHARE, Comparison, Floats, telling
 from shakeproof.model.graph import Graph, Node, bending_neurons, bending_values, cached_per_graph
-from shakeproof.model.loading import load, load_deployed, read
+from shakeproof.model.loading import load, load_deployed, pictures_for, read, read_images
 from shakeproof.model.model_file import model_files
-from shakeproof.model.network import Deployed, Network, Normalisation
-from shakeproof.model.onnx_reader import Reading, UnsupportedNode
-from shakeproof.model.onnx_rules import OPERATORS
-from shakeproof.model.pictures import pictures_for, read_images
+from shakeproof.model.network import Deployed, Network
+from shakeproof.model.onnx_reader import OPERATORS, Reading
 from shakeproof.model.rewriting import with_claims, without_max_pools
-from shakeproof.model.runtimes import Deployment, Reference, Runtime
+from shakeproof.model.runtimes import Deployment, Runtime
 
 __all__ = [
     "OPERATORS",
@@ -21,11 +19,8 @@ __all__ = [
     "Graph",
     "Network",
     "Node",
-    "Normalisation",
     "Reading",
-    "Reference",
     "Runtime",
-    "UnsupportedNode",
     "bending_neurons",
     "bending_values",
     "cached_per_graph",

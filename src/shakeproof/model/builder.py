@@ -1,4 +1,4 @@
-"""Builds a graph node by node: convolve, pool, reshape, multiply.
+"""Builds a graph node by node: a rule calls methods of values (convolve, pool, reshape), and each adds its nodes.
 
 Exporters think of pictures with channels first, our operators store them with channels last. Each value therefore
 carries the order in which its stored axes are seen. A transposition only changes that order; entries are moved when an
@@ -13,57 +13,82 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.model.graph import Graph, Node
-from shakeproof.model.rewriting import NORMAL, simplify
-from shakeproof.operators import (
-    CONSTANT_ROUNDINGS,
-    UNIT,
-    Affine,
-    AveragePool,
-    Clip,
-    Combine,
-    Concat,
-    Conv,
-    LeakyRelu,
-    Linear,
-    MatMul,
-    MaxPool,
-    Mean,
-    Multiply,
-    Normalise,
-    Operator,
-    Pad,
-    Pair,
-    Resample,
-    Reshape,
-    Scale,
-    SlidingWindow,
-    Softmax,
-    Transpose,
-)
+import shakeproof.operators as ops
+from shakeproof.model.graph import NORMAL, Graph, Node
+from shakeproof.model.onnx_model import LARGEST_VALUE, Array, Unsupported
 
-Array = NDArray[Any]
 CHANNELS_LAST = (0, 3, 1, 2)
-# Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
-LARGEST_VALUE = 10**8
+# Numbers below this are as good as minus infinity.
+LOWEST = -1e30
+NO_NUMBERS_READ = "minus infinity, or a number as low as a mask's, other than under a softmax"
 
 
-class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
-    """An operator, or a use of one, that the graph cannot express; the reader collects these and goes on."""
+class Builder:
+    """The nodes so far.
+
+    `origin` is what is being read, as the file names it. `no_numbers`, by a stored value's number: what constants make
+    of its entries, -inf, as low, NaN, or 0 for usual numbers.
+    """
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        self.input_shape = torch.Size(input_shape)
+        self.nodes: list[Node] = []
+        self.origin = ""
+        self.computed: list[str] = []
+        self.no_numbers: dict[int, Tensor] = {}
+        self.moved: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def note_computed(self) -> None:
+        """What is being read has constants that every runtime computes in its own way, and rounds."""
+        self.computed.append(self.origin or "a computed constant")
+
+    def graph(self, output: Value) -> Graph:
+        """The network with `output`, flattened, as class scores."""
+        scores = output.reshape((prod(output.shape),), keep=True)
+        if scores.index in self.no_numbers:
+            raise Unsupported(NO_NUMBERS_READ)
+        return Graph(self.input_shape, tuple(self.nodes), computed=tuple(self.computed))
+
+    def value(self, index: int) -> Value:
+        """A value as it is stored; 0 is the network's input."""
+        shape = self.shape(index)
+        return Value(self, index, tuple(shape), tuple(range(len(shape))))
+
+    def shape(self, index: int) -> torch.Size:
+        return self.nodes[index - 1].shape if index else self.input_shape
+
+    def no_numbers_of(self, index: int) -> Tensor:
+        return self.no_numbers.get(index, torch.zeros(self.shape(index), dtype=torch.float64))
+
+    def add(self, operator: ops.Operator, *inputs: int, no_numbers: Tensor | None = None) -> int:
+        """The number of the stored value that a new node makes."""
+        if no_numbers is None and any(i in self.no_numbers for i in inputs):
+            no_numbers = _no_numbers_after(operator, [self.no_numbers_of(i) for i in inputs])
+            if no_numbers is None:
+                raise Unsupported(NO_NUMBERS_READ)
+        _check_size(operator, [self.shape(i) for i in inputs])
+        zeros = (torch.zeros(1, *self.shape(i), dtype=torch.float64) for i in inputs)
+        self.nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:], self.origin))
+        if no_numbers is not None and bool((no_numbers != 0).any()):
+            self.no_numbers[len(self.nodes)] = no_numbers
+        return len(self.nodes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Value:
-    """A value as the exporter sees it: axis i of `shape` is axis order[i] of the stored value number `index`."""
+    """A value as the exporter sees it: axis i of `shape` is axis order[i] of the stored value number `index`.
 
+    Methods that tensors have as well are called as theirs, so that a rule may be given either.
+    """
+
+    builder: Builder
     index: int
     shape: tuple[int, ...]
     order: tuple[int, ...]
@@ -74,74 +99,19 @@ class Value:
             raise Unsupported(f"axis {number} of a value of shape {list(self.shape)}")
         return number % len(self.shape)
 
-
-@dataclass(frozen=True)
-class Pooling:
-    """A window as exporters write it: kernel, strides, dilations, pads, and whether a last partial window counts."""
-
-    kernel: Pair
-    strides: Pair
-    dilations: Pair = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    ceil: bool = False
-
-    def window(self, height: int, width: int) -> SlidingWindow:
-        """The window for a picture size. Partial windows become padding at the bottom and right."""
-        top, left, bottom, right = self.pads
-        if self.ceil:
-            bottom += self._missing(height + top + bottom, 0, height + top)
-            right += self._missing(width + left + right, 1, width + left)
-        return SlidingWindow(self.kernel, self.strides, self.dilations, (top, left, bottom, right))
-
-    def _missing(self, padded: int, axis: int, content: int) -> int:
-        reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
-        steps = -(-(padded - reach) // self.strides[axis])
-        if steps * self.strides[axis] >= content:  # a window must not start beyond the picture
-            steps -= 1
-        return max(0, steps * self.strides[axis] + reach - padded)
-
-
-class Builder:
-    """Collects nodes. Methods take and return values as the exporter sees them."""
-
-    def __init__(self, input_shape: Sequence[int]) -> None:
-        self._input_shape = torch.Size(input_shape)
-        self._nodes: list[Node] = []
-        self._moved: dict[tuple[int, tuple[int, ...]], int] = {}
-        # By a stored value's number, what constants make of its entries: -inf, as low, NaN, or 0 for usual numbers.
-        self._no_numbers: dict[int, Tensor] = {}
-        self.input = self._seen(0)
-        self.origin = ""  # what is being read, as the file names it
-        self._computed: list[str] = []
-
-    def note_computed(self) -> None:
-        """What is being read has constants that every runtime computes in its own way, and rounds."""
-        self._computed.append(self.origin or "a computed constant")
-
-    def finish(self, output: Value) -> Graph:
-        """The simplified graph, with `output`, flattened, as class scores."""
-        scores = self.reshape(output, (prod(output.shape),), keep=True)
-        if scores.index in self._no_numbers:
-            raise Unsupported(REFUSED)
-        graph = simplify(Graph(self._input_shape, tuple(self._nodes), computed=tuple(self._computed)))
-        if any(isinstance(n.operator, Pad) and abs(n.operator.value) == float("inf") for n in graph.nodes):
-            raise Unsupported("padding with an infinite value, other than for max pooling")
-        return graph
-
     # -- affine ------------------------------------------------------------------------------------------------
 
-    def linear(self, x: Value, weight: Tensor) -> Value:
+    def linear(self, weight: Tensor) -> Value:
         """x @ weight along the last axis."""
-        if x.shape[-1] != weight.shape[0]:
-            raise Unsupported(f"a product of {x.shape[-1]} values with a {list(weight.shape)} matrix")
-        layer = Linear(weight.t().contiguous(), torch.zeros(weight.shape[1], dtype=weight.dtype))
-        return self._seen(self._node(layer, self._arranged(x, tuple(range(len(x.shape))))))
+        if self.shape[-1] != weight.shape[0]:
+            raise Unsupported(f"a product of {self.shape[-1]} values with a {list(weight.shape)} matrix")
+        layer = ops.Linear(weight.t().contiguous(), torch.zeros(weight.shape[1], dtype=weight.dtype))
+        return self.builder.value(self.builder.add(layer, self._stored_as(range(len(self.shape)))))
 
     def scale(
         self,
-        x: Value,
         factor: Tensor | float,
-        offset: Tensor | float,
+        offset: Tensor | float = 0.0,
         roundings: int = 0,
         terms: Tensor | float | None = None,
     ) -> Value:
@@ -153,248 +123,246 @@ class Builder:
         factor, offset = (torch.as_tensor(c, dtype=torch.float64) for c in (factor, offset))
         hides = (offset < LOWEST) | ~offset.isfinite()
         if bool(hides.any()):
-            return self.where(self.scale(x, factor, offset.masked_fill(hides, 0.0), roundings, terms), ~hides, offset)
+            return self.scale(factor, offset.masked_fill(hides, 0.0), roundings, terms).where(~hides, offset)
         size = factor[factor != 0].abs()
         if roundings and not bool(((size > NORMAL[0]) & (size < NORMAL[1])).all()):
             raise Unsupported("a factor that is computed, and infinite or too small for float64's digits")
-        x = self.expand(x, np.broadcast_shapes(factor.shape, offset.shape, x.shape))
+        x = self.broadcast(factor.shape, offset.shape)
         if not roundings and terms is None and bool((factor == 1).all()) and bool((offset == 0).all()):
             return x
-        off = None if terms is None else self._stored(torch.as_tensor(CONSTANT_ROUNDINGS * UNIT * terms), x)
-        stored = (self._stored(constant, x) for constant in (factor, offset))
-        return self.elementwise(Scale(*stored, roundings=roundings, off=off), x)
+        off = None if terms is None else x._turned(torch.as_tensor(ops.CONSTANT_ROUNDINGS * ops.UNIT * terms))
+        return x.elementwise(ops.Scale(x._turned(factor), x._turned(offset), roundings=roundings, off=off))
 
-    def where(self, x: Value, kept: Tensor, otherwise: Tensor) -> Value:
+    def where(self, kept: Tensor, otherwise: Tensor) -> Value:
         """The value where `kept`, and a constant elsewhere: minus infinity, or as low, only if a softmax reads it."""
-        x = self.expand(x, np.broadcast_shapes(x.shape, kept.shape, otherwise.shape))
+        x = self.broadcast(kept.shape, otherwise.shape)
         if bool(kept.all()):
             return x
-        kept, otherwise = (self._stored(constant, x) for constant in (kept, otherwise.double()))
+        kept, otherwise = x._turned(kept), x._turned(otherwise.double())
         put = torch.where(kept, 0.0, otherwise)
-        if bool((put.isnan() | (put == torch.inf)).any()):
+        if bool((put.isnan() | (put == inf)).any()):
             raise Unsupported("a constant that is infinite or no number")
         hidden = put.masked_fill(put >= LOWEST, 0.0)
-        no_numbers = torch.where(kept, self._no_numbers_of(x.index), hidden)
-        scale = Scale(kept.double(), put.masked_fill(put < LOWEST, 0.0))
-        return Value(self._node(scale, x.index, no_numbers=no_numbers), x.shape, x.order)
+        no_numbers = torch.where(kept, self.builder.no_numbers_of(x.index), hidden)
+        scale = ops.Scale(kept.double(), put.masked_fill(put < LOWEST, 0.0))
+        return replace(x, index=self.builder.add(scale, x.index, no_numbers=no_numbers))
 
-    def no_numbers(self, x: Value) -> Tensor:
+    @property
+    def no_numbers(self) -> Tensor:
         """What constants make of the value's entries: -inf, as low, NaN, or 0 for usual numbers."""
-        return self._no_numbers_of(x.index).permute(x.order)
+        return self.builder.no_numbers_of(self.index).permute(self.order)
 
-    def _no_numbers_of(self, index: int) -> Tensor:
-        return self._no_numbers.get(index, torch.zeros(self._shape(index), dtype=torch.float64))
+    def combine(self, other: Value, sign: int = 1) -> Value:
+        """self + sign * other."""
+        return self._with(ops.Combine(sign), other)
 
-    def combine(self, first: Value, second: Value, sign: int = 1) -> Value:
-        """first + sign * second."""
-        return self._aligned(Combine(sign), first, second)
-
-    def concat(self, values: Sequence[Value], axis: int) -> Value:
-        first = values[0]
-        axis = first.axis(axis)
-        index = self._node(Concat(first.order[axis]), *(self._arranged(v, first.order) for v in values))
-        shape = list(first.shape)
-        shape[axis] = sum(v.shape[axis] for v in values)
-        return Value(index, tuple(shape), first.order)
-
-    def mean(self, x: Value, axes: Sequence[int], keep: bool) -> Value:
-        axes = [x.axis(axis) for axis in axes]
+    def mean(self, axes: Sequence[int], keep: bool) -> Value:
+        axes = [self.axis(axis) for axis in axes]
         if len(set(axes)) < len(axes):
             raise Unsupported(f"the same axis twice in {axes}")
-        index = self._node(Mean(tuple(x.order[axis] for axis in axes)), x.index)
-        shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-        kept = Value(index, shape, x.order)
-        return kept if keep else self.reshape(kept, [s for axis, s in enumerate(shape) if axis not in axes])
+        index = self.builder.add(ops.Mean(tuple(self.order[axis] for axis in axes)), self.index)
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(self.shape))
+        kept = Value(self.builder, index, shape, self.order)
+        return kept if keep else kept.reshape([size for axis, size in enumerate(shape) if axis not in axes])
 
-    def conv(self, x: Value, weight: Tensor, bias: Tensor | None, pooling: Pooling, groups: int) -> Value:
+    def conv(self, weight: Tensor, bias: Tensor | None, window: ops.SlidingWindow, groups: int) -> Value:
         """Cross-correlation; `weight` (channels out, channels in / groups, height, width)."""
         outputs, depth, height, width = weight.shape
-        if x.shape[1] != depth * groups or outputs % groups:
-            raise Unsupported(f"a convolution of {x.shape[1]} channels with weights for {depth * groups}")
+        if self.shape[1] != depth * groups or outputs % groups:
+            raise Unsupported(f"a convolution of {self.shape[1]} channels with weights for {depth * groups}")
         by_group = weight.reshape(groups, outputs // groups, depth, height, width)
         matrix = by_group.permute(0, 1, 3, 4, 2).reshape(groups, outputs // groups, height * width * depth)
         zero = torch.zeros(outputs, dtype=weight.dtype)
-        window = pooling.window(x.shape[2], x.shape[3])
-        return self._picture(Conv(matrix.contiguous(), zero if bias is None else zero + bias, window), x, window)
+        return self._on_picture(ops.Conv(matrix.contiguous(), zero if bias is None else zero + bias, window), window)
 
-    def average_pool(self, x: Value, pooling: Pooling, count_padding: bool) -> Value:
-        window = pooling.window(x.shape[2], x.shape[3])
-        counted = torch.ones(1, *x.shape[2:], 1, dtype=torch.float64)
-        inner = SlidingWindow(window.kernel, pads=pooling.pads).padded(counted, float(count_padding))
-        extra = tuple(w - p for w, p in zip(window.pads, pooling.pads, strict=True))
-        whole = replace(window, pads=(extra[0], extra[1], extra[2], extra[3])).padded(inner, 0.0)
-        divisor = torch.stack(window.shifted(whole, window.output_size(*x.shape[2:]))).sum(0)[0]
-        return self._picture(AveragePool(window, divisor), x, window)
+    def average_pool(self, window: ops.SlidingWindow, divisor: Tensor) -> Value:
+        return self._on_picture(ops.AveragePool(window, divisor), window)
 
-    def resample(self, x: Value, axis: int, sources: Sequence[Sequence[int]], weight: Tensor, roundings: int) -> Value:
+    def resample(self, axis: int, sources: Sequence[Sequence[int]], weight: Tensor, roundings: int) -> Value:
         """Along one axis, output i is the sum over taps t of weight[t, i] times entry sources[t][i]."""
-        axis, taps = x.axis(axis), tuple(tuple(source) for source in sources)
-        index = self._node(Resample(x.order[axis], taps, weight, roundings=roundings), x.index)
-        return Value(index, (*x.shape[:axis], weight.shape[1], *x.shape[axis + 1 :]), x.order)
+        axis, taps = self.axis(axis), tuple(tuple(source) for source in sources)
+        index = self.builder.add(ops.Resample(self.order[axis], taps, weight, roundings=roundings), self.index)
+        shape = (*self.shape[:axis], weight.shape[1], *self.shape[axis + 1 :])
+        return Value(self.builder, index, shape, self.order)
 
     # -- not affine --------------------------------------------------------------------------------------------
 
-    def elementwise(self, operator: Operator, x: Value) -> Value:
+    def elementwise(self, operator: ops.Operator) -> Value:
         """An operator that treats all neurons alike, or has parameters that fit the value as stored."""
-        return Value(self._node(operator, x.index), x.shape, x.order)
+        return replace(self, index=self.builder.add(operator, self.index))
 
-    def leaky_relu(self, x: Value, slope: Tensor | float) -> Value:
+    def leaky_relu(self, slope: Tensor | float) -> Value:
         slope = torch.as_tensor(slope, dtype=torch.float64)
-        if slope.dim() > len(x.shape):
-            raise Unsupported(f"a slope of shape {list(slope.shape)} for a value of shape {list(x.shape)}")
-        return self.elementwise(LeakyRelu(self._stored(slope, x)), x)
+        if slope.dim() > len(self.shape):
+            raise Unsupported(f"a slope of shape {list(slope.shape)} for a value of shape {list(self.shape)}")
+        return self.elementwise(ops.LeakyRelu(self._turned(slope)))
 
-    def clip(self, x: Value, low: float, high: float) -> Value:
+    def clip(self, low: float, high: float) -> Value:
         if not low <= high:
             raise Unsupported(f"clipping to [{low}, {high}]")
-        if abs(low) == abs(high) == float("inf"):
-            return x
-        return self.elementwise(Clip(low, high), x)
+        return self if abs(low) == abs(high) == inf else self.elementwise(ops.Clip(low, high))
 
-    def max_pool(self, x: Value, pooling: Pooling) -> Value:
-        window = pooling.window(x.shape[2], x.shape[3])
-        return self._picture(MaxPool(window), x, window)
+    def max_pool(self, window: ops.SlidingWindow) -> Value:
+        return self._on_picture(ops.MaxPool(window), window)
 
-    def multiply(self, first: Value, second: Value) -> Value:
-        """first * second, entry by entry."""
-        return self._aligned(Multiply(), first, second)
+    def multiply(self, other: Value) -> Value:
+        """self * other, entry by entry."""
+        return self._with(ops.Multiply(), other)
 
-    def matmul(self, first: Value, second: Value) -> Value:
-        """first @ second along the last two axes, both of rank 2 or more."""
-        rank = max(len(first.shape), len(second.shape))
-        straight = tuple(range(rank))
-        stored = (self._arranged(self._with_rank(x, rank), straight) for x in (first, second))
-        return self._seen(self._node(MatMul(), *stored))
+    def matmul(self, other: Value) -> Value:
+        """self @ other along the last two axes, both of rank 2 or more."""
+        rank = max(len(self.shape), len(other.shape))
+        stored = (x._with_rank(rank)._stored_as(range(rank)) for x in (self, other))
+        return self.builder.value(self.builder.add(ops.MatMul(), *stored))
 
-    def normalise(self, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    def normalise(self, axes: Sequence[int], epsilon: float) -> Value:
         """(x - mean) / sqrt(variance + epsilon), both over some axes."""
-        return self.elementwise(Normalise(tuple(x.order[x.axis(axis)] for axis in axes), epsilon), x)
+        return self.elementwise(ops.Normalise(tuple(self.order[self.axis(axis)] for axis in axes), epsilon))
 
-    def softmax(self, x: Value, axis: int) -> Value:
-        axis = x.order[x.axis(axis)]
-        if x.index not in self._no_numbers:
-            return self.elementwise(Softmax(axis), x)
-        entries = self._no_numbers[x.index]
-        left = after_softmax(entries, axis)
+    def softmax(self, axis: int) -> Value:
+        axis = self.order[self.axis(axis)]
+        if self.index not in self.builder.no_numbers:
+            return self.elementwise(ops.Softmax(axis))
+        entries = self.builder.no_numbers[self.index]
+        left = _no_numbers_after_softmax(entries, axis)
         if left is None:
             raise Unsupported("a mask of finite numbers that leaves nothing")
-        index = self._node(Softmax(axis, (entries == 0).double()), x.index, no_numbers=left)
-        return Value(index, x.shape, x.order)
+        masked = ops.Softmax(axis, (entries == 0).double())
+        return replace(self, index=self.builder.add(masked, self.index, no_numbers=left))
 
-    # -- shape -------------------------------------------------------------------------------------------------
+    # -- moves of entries --------------------------------------------------------------------------------------
 
-    def reshape(self, x: Value, shape: Sequence[int], keep: bool = False) -> Value:
+    def reshape(self, shape: Sequence[int], keep: bool = False) -> Value:
         """The same entries in another shape; `keep` makes a node even if nothing changes."""
-        if prod(shape) != prod(x.shape):
-            raise Unsupported(f"reshaping {list(x.shape)} to {list(shape)}")
-        if tuple(shape) == x.shape and not keep:
-            return x
-        straight = self._arranged(x, tuple(range(len(x.shape))))
-        index = self._node(Reshape(tuple(shape) or (1,)), straight)  # a single number is stored with an axis
-        return Value(index, tuple(shape), tuple(range(len(shape))))
+        if prod(shape) != prod(self.shape):
+            raise Unsupported(f"reshaping {list(self.shape)} to {list(shape)}")
+        if tuple(shape) == self.shape and not keep:
+            return self
+        stored = ops.Reshape(tuple(shape) or (1,))  # a single number is stored with an axis
+        index = self.builder.add(stored, self._stored_as(range(len(self.shape))))
+        return Value(self.builder, index, tuple(shape), tuple(range(len(shape))))
 
-    def transpose(self, x: Value, order: Sequence[int]) -> Value:
-        return Value(x.index, tuple(x.shape[i] for i in order), tuple(x.order[i] for i in order))
+    def permute(self, order: Sequence[int]) -> Value:
+        return replace(self, shape=tuple(self.shape[i] for i in order), order=tuple(self.order[i] for i in order))
 
-    def pad(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
+    @property
+    def mT(self) -> Value:  # noqa: N802 - as tensors have it
+        """The last two axes exchanged."""
+        rank = len(self.shape)
+        return self.permute((*range(rank - 2), rank - 1, rank - 2))
+
+    def pad(self, sources: Sequence[Sequence[int]], value: float) -> Value:
         """Entries added or dropped along each axis: `sources[a]` lists the index each output index copies, or -1."""
-        crops = any(size and max(source, default=-1) != size - 1 for source, size in zip(sources, x.shape, strict=True))
-        if crops and abs(value) == float("inf"):
+        ends = zip(sources, self.shape, strict=True)
+        if abs(value) == inf and any(size and max(source, default=-1) != size - 1 for source, size in ends):
             raise Unsupported("cropping and padding with an infinite value at once")
-        if len(x.shape) == 4:  # a picture: what follows will want it with channels last
-            x = Value(self._arranged(x, CHANNELS_LAST), x.shape, CHANNELS_LAST)
-        return self._copied(x, sources, value)
+        if len(self.shape) != 4:
+            return self._copied(sources, value)
+        # a picture: what follows will want it with channels last
+        stored = Value(self.builder, self._stored_as(CHANNELS_LAST), self.shape, CHANNELS_LAST)
+        return stored._copied(sources, value)
 
-    def take(self, x: Value, axis: int, sources: Sequence[int]) -> Value:
+    def take(self, axis: int, sources: Sequence[int]) -> Value:
         """Entries along one axis: `sources` lists the index each output index copies, or -1 for a zero."""
-        every: list[Sequence[int]] = [range(size) for size in x.shape]
-        every[x.axis(axis)] = sources
-        return self._copied(x, every, 0.0)
+        every: list[Sequence[int]] = [range(size) for size in self.shape]
+        every[self.axis(axis)] = sources
+        return self._copied(every, 0.0)
 
-    def expand(self, x: Value, shape: Sequence[int]) -> Value:
-        """The value repeated along axes of length 1, and along new ones in front, until it has a shape."""
-        x = self._with_rank(x, len(shape))
-        if np.broadcast_shapes(x.shape, shape) != tuple(shape) or prod(shape) > LARGEST_VALUE:
+    def gather(self, axis: int, indices: Tensor) -> Value:
+        """Entries along an axis, which becomes the axes of `indices`: none for a single number."""
+        axis = self.axis(axis)
+        size, chosen = self.shape[axis], indices.reshape(-1).tolist()
+        if not all(-size <= index < size for index in chosen):
+            raise Unsupported(f"indices {chosen} along an axis of length {size}")
+        taken = self.take(axis, [index % size for index in chosen])
+        return taken.reshape((*self.shape[:axis], *indices.shape, *self.shape[axis + 1 :]))
+
+    def broadcast(self, *shapes: tuple[int, ...]) -> Value:
+        """The value repeated along axes of length 1, and along new ones in front, as numpy would beside such shapes."""
+        shape = np.broadcast_shapes(self.shape, *shapes)
+        x = self._with_rank(len(shape))
+        if prod(shape) > LARGEST_VALUE:
             raise Unsupported(f"repeating a value of shape {list(x.shape)} to {list(shape)}")
-        repeated = [range(wide) if wide == size else (0,) * wide for size, wide in zip(x.shape, shape, strict=True)]
-        return self._copied(x, repeated, 0.0)
+        sources = [range(wide) if wide == size else (0,) * wide for size, wide in zip(x.shape, shape, strict=True)]
+        return x._copied(sources, 0.0)
 
-    # -- how values are stored ---------------------------------------------------------------------------------
+    # -- how it is stored --------------------------------------------------------------------------------------
 
-    def _node(self, operator: Operator, *inputs: int, no_numbers: Tensor | None = None) -> int:
-        if no_numbers is None and any(i in self._no_numbers for i in inputs):
-            no_numbers = carried(operator, [self._no_numbers_of(i) for i in inputs])
-            if no_numbers is None:
-                raise Unsupported(REFUSED)
-        _check_size(operator, [self._shape(i) for i in inputs])
-        zeros = (torch.zeros(1, *self._shape(i), dtype=torch.float64) for i in inputs)
-        self._nodes.append(Node(operator, inputs, operator.apply(*zeros).shape[1:], self.origin))
-        if no_numbers is not None and bool((no_numbers != 0).any()):
-            self._no_numbers[len(self._nodes)] = no_numbers
-        return len(self._nodes)
-
-    def _shape(self, index: int) -> torch.Size:
-        return self._nodes[index - 1].shape if index else self._input_shape
-
-    def _seen(self, index: int) -> Value:
-        shape = self._shape(index)
-        return Value(index, tuple(shape), tuple(range(len(shape))))
-
-    def _aligned(self, operator: Operator, first: Value, second: Value) -> Value:
+    def _with(self, operator: ops.Operator, other: Value) -> Value:
         """An operator that broadcasts two values against each other, stored as the larger one is."""
-        rank = max(len(first.shape), len(second.shape))
-        first, second = self._with_rank(first, rank), self._with_rank(second, rank)
+        rank = max(len(self.shape), len(other.shape))
+        first, second = self._with_rank(rank), other._with_rank(rank)
         order = max(first, second, key=lambda x: prod(x.shape)).order
-        index = self._node(operator, self._arranged(first, order), self._arranged(second, order))
-        return Value(index, np.broadcast_shapes(first.shape, second.shape), order)
+        index = self.builder.add(operator, first._stored_as(order), second._stored_as(order))
+        return Value(self.builder, index, np.broadcast_shapes(first.shape, second.shape), order)
 
-    def _copied(self, x: Value, sources: Sequence[Sequence[int]], value: float) -> Value:
+    def _copied(self, sources: Sequence[Sequence[int]], value: float) -> Value:
         if prod(map(len, sources)) > LARGEST_VALUE:
             raise Unsupported(f"a value of {prod(map(len, sources))} entries")
         if not all(sources):
-            raise Unsupported(f"an empty part of a value of shape {list(x.shape)}")
-        if all(tuple(source) == tuple(range(size)) for source, size in zip(sources, x.shape, strict=True)):
-            return x
-        stored: list[tuple[int, ...]] = [()] * len(x.shape)
-        for axis, source in zip(x.order, sources, strict=True):
+            raise Unsupported(f"an empty part of a value of shape {list(self.shape)}")
+        if all(tuple(source) == tuple(range(size)) for source, size in zip(sources, self.shape, strict=True)):
+            return self
+        stored: list[tuple[int, ...]] = [()] * len(self.shape)
+        for axis, source in zip(self.order, sources, strict=True):
             stored[axis] = tuple(source)
-        return Value(self._node(Pad(tuple(stored), value), x.index), tuple(map(len, sources)), x.order)
+        index = self.builder.add(ops.Pad(tuple(stored), value), self.index)
+        return Value(self.builder, index, tuple(map(len, sources)), self.order)
 
-    def _picture(self, operator: Operator, x: Value, window: SlidingWindow) -> Value:
-        if min(window.output_size(x.shape[2], x.shape[3])) < 1:
-            raise Unsupported(
-                f"a {window.kernel[0]} x {window.kernel[1]} window on a {x.shape[2]} x {x.shape[3]} picture"
-            )
-        index = self._node(operator, self._arranged(x, CHANNELS_LAST))
-        n, height, width, channels = self._shape(index)
-        return Value(index, (n, channels, height, width), CHANNELS_LAST)
+    def _on_picture(self, operator: ops.Operator, window: ops.SlidingWindow) -> Value:
+        if min(window.output_size(self.shape[2], self.shape[3])) < 1:
+            kernel = f"{window.kernel[0]} x {window.kernel[1]}"
+            raise Unsupported(f"a {kernel} window on a {self.shape[2]} x {self.shape[3]} picture")
+        index = self.builder.add(operator, self._stored_as(CHANNELS_LAST))
+        n, height, width, channels = self.builder.shape(index)
+        return Value(self.builder, index, (n, channels, height, width), CHANNELS_LAST)
 
-    def _arranged(self, x: Value, order: tuple[int, ...]) -> int:
-        """The number of a stored value whose axes are seen through `order` as `x` is."""
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        move = tuple(x.order[i] for i in inverse)
-        stored = self._shape(x.index)
+    def _stored_as(self, order: Sequence[int]) -> int:
+        """The number of a stored value whose axes are seen through `order` as this one's are."""
+        move = tuple(self.order[i] for i in _inverse(order))
         if move == tuple(range(len(move))):
-            return x.index
-        if (x.index, move) not in self._moved:
+            return self.index
+        known, stored = self.builder.moved, self.builder.shape(self.index)
+        if (self.index, move) not in known:
             # Where only axes of length 1 move, the entries stay where they are.
             stays = [a for a in move if stored[a] > 1] == [a for a in sorted(move) if stored[a] > 1]
-            operator = Reshape(tuple(stored[a] for a in move)) if stays else Transpose(move)
-            self._moved[x.index, move] = self._node(operator, x.index)
-        return self._moved[x.index, move]
+            operator = ops.Reshape(tuple(stored[a] for a in move)) if stays else ops.Transpose(move)
+            known[self.index, move] = self.builder.add(operator, self.index)
+        return known[self.index, move]
 
-    def _stored(self, constant: Tensor, x: Value) -> Tensor:
-        """A constant that broadcasts against `x` as seen, turned to broadcast against `x` as stored."""
+    def _turned(self, constant: Tensor) -> Tensor:
+        """A constant that broadcasts against the value as seen, turned to broadcast against it as stored."""
         if constant.numel() == 1:
             return constant.reshape(())
-        inverse = sorted(range(len(x.order)), key=x.order.__getitem__)
-        return constant.reshape((1,) * (len(x.shape) - constant.dim()) + constant.shape).permute(inverse).contiguous()
+        wide = constant.reshape((1,) * (len(self.shape) - constant.dim()) + constant.shape)
+        return wide.permute(_inverse(self.order)).contiguous()
 
-    def _with_rank(self, x: Value, rank: int) -> Value:
-        return x if len(x.shape) >= rank else self.reshape(x, (1,) * (rank - len(x.shape)) + x.shape)
+    def _with_rank(self, rank: int) -> Value:
+        return self.reshape((1,) * (rank - len(self.shape)) + self.shape)
 
 
-def _check_size(operator: Operator, shapes: Sequence[torch.Size]) -> None:
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def concat(parts: Sequence[Value | Tensor], axis: int) -> Value:
+    """Values and constants one after another: constants are added where the values leave room for them."""
+    first, *others = values = [part for part in parts if isinstance(part, Value)]
+    joined, axis = first, first.axis(axis)
+    if others:
+        stored = (value._stored_as(first.order) for value in values)
+        shape = [sum(v.shape[axis] for v in values) if a == axis else size for a, size in enumerate(first.shape)]
+        index = first.builder.add(ops.Concat(first.order[axis]), *stored)
+        joined = Value(first.builder, index, tuple(shape), first.order)
+    if len(values) == len(parts):
+        return joined
+    indices = iter(range(joined.shape[axis]))
+    sources = [next(indices) if isinstance(part, Value) else -1 for part in parts for _ in range(part.shape[axis])]
+    zeros = (part if isinstance(part, Tensor) else torch.zeros(part.shape, dtype=torch.float64) for part in parts)
+    return joined.take(axis, sources).scale(1.0, torch.cat(list(zeros), axis))
+
+
+def _check_size(operator: ops.Operator, shapes: Sequence[torch.Size]) -> None:
     """Refuse what would make a value, or need room, beyond any picture's: worked out on no rows of it."""
     try:
         none = (torch.empty(0, *shape, dtype=torch.float64) for shape in shapes)
@@ -405,34 +373,125 @@ def _check_size(operator: Operator, shapes: Sequence[torch.Size]) -> None:
         raise Unsupported(f"a value of {entries} entries")
 
 
-# -- where a value is no number ---------------------------------------------------------------------------------------
-
-# Numbers below this are as good as minus infinity.
-LOWEST = -1e30
-REFUSED = "minus infinity, or a number as low as a mask's, other than under a softmax"
-
-
-def carried(operator: Operator, given: Sequence[Tensor]) -> Tensor | None:
+def _no_numbers_after(operator: ops.Operator, entries: Sequence[Tensor]) -> Tensor | None:
     """What an operator makes of such entries, by the rules of floating point; None if that may not be read."""
-    linear: Operator | None = None
-    if isinstance(operator, Affine) and operator.only_moves:
+    linear: ops.Operator | None = None
+    if isinstance(operator, ops.Affine) and operator.only_moves:
         linear = operator.magnitude()
-    elif isinstance(operator, Scale):
+    elif isinstance(operator, ops.Scale):
         linear = replace(operator, offset=torch.zeros_like(operator.offset))
-    elif isinstance(operator, Combine):
+    elif isinstance(operator, ops.Combine):
         linear = operator
     if linear is None:
         return None
-    found = linear.apply(*(entries.unsqueeze(0) for entries in given)).squeeze(0)
-    return found if bool(((found == 0) | (found < LOWEST) | found.isnan()).all()) else None
+    result = linear.apply(*(one.unsqueeze(0) for one in entries)).squeeze(0)
+    return result if bool(((result == 0) | (result < LOWEST) | result.isnan()).all()) else None
 
 
-def after_softmax(entries: Tensor, axis: int) -> Tensor | None:
+def _no_numbers_after_softmax(entries: Tensor, axis: int) -> Tensor | None:
     """NaN along an axis on which nothing but minus infinity is left, or NaN already; elsewhere numbers.
 
     None where nothing but low numbers are left: floats have forgotten what they were added to, and real numbers not.
     """
-    nothing = (entries == -torch.inf).all(axis, keepdim=True) | entries.isnan().any(axis, keepdim=True)
+    nothing = (entries == -inf).all(axis, keepdim=True) | entries.isnan().any(axis, keepdim=True)
     if bool((~nothing & (entries != 0).all(axis, keepdim=True)).any()):
         return None
     return torch.where(nothing, torch.nan, 0.0).expand_as(entries).double()
+
+
+# -- one node as its rule sees it -------------------------------------------------------------------------------------
+
+
+class Attributes(dict[str, Any]):
+    """A node's attributes, which remember what a rule has looked at: the others it would silently ignore."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        super().__init__(attributes)
+        self.unread = set(attributes)
+
+    def __getitem__(self, name: str) -> Any:
+        self.unread.discard(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.unread.discard(name)
+        return super().get(name, default)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ONNX node: its inputs (values, constants, or None where left out), attributes and number of outputs.
+
+    `roundings` counts how often its constants were rounded, at most, while they were computed.
+    """
+
+    builder: Builder
+    opset: int
+    inputs: tuple[Value | Array | None, ...]
+    attributes: Attributes
+    outputs: int
+    roundings: int = 0
+
+    def value(self, index: int = 0) -> Value:
+        operand = self._input(index)
+        if not isinstance(operand, Value):
+            raise Unsupported(f"input {index} is a constant")
+        return operand
+
+    def constant(self, index: int) -> Array:
+        operand = self._input(index)
+        if isinstance(operand, Value):
+            raise Unsupported(f"input {index} is computed by the network; only a constant is supported there")
+        return operand
+
+    def tensor(self, index: int) -> Tensor:
+        """A constant in float64."""
+        return torch.from_numpy(np.array(self.constant(index), dtype=np.float64))
+
+    def operand(self, index: int) -> Value | Tensor:
+        """An input that may be either."""
+        operand = self._input(index)
+        return operand if isinstance(operand, Value) else self.tensor(index)
+
+    def operands(self) -> list[Value | Tensor]:
+        return [self.operand(index) for index in range(len(self.inputs))]
+
+    def computed_first(self) -> list[Value | Tensor]:
+        return sorted(self.operands(), key=lambda x: not isinstance(x, Value))
+
+    def two(self) -> tuple[Value | Tensor, Value | Tensor]:
+        return self.operand(0), self.operand(1)
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is there."""
+        return len(self.inputs) > index and self.inputs[index] is not None
+
+    def optional(self, index: int) -> Array | None:
+        return self.constant(index) if self.has(index) else None
+
+    def indices(self) -> Tensor:
+        """The second input, as whole numbers."""
+        return torch.from_numpy(self.constant(1).astype(np.int64))
+
+    def text(self, name: str, default: str) -> str:
+        return str(self.attributes.get(name, default.encode()).decode())
+
+    def single(self, name: str, default: float) -> float:
+        """A number that is an attribute. Attributes are float32 numbers, and so are their defaults."""
+        return float(self.attributes.get(name, np.float32(default)))
+
+    def integers(self, name: str, index: int) -> list[int] | None:
+        """A list of integers that older opsets give as an attribute and newer ones as an input."""
+        listed = self.attributes.get(name) if name in self.attributes else self.optional(index)
+        return None if listed is None else [int(i) for i in np.ravel(listed)]
+
+    def number(self, name: str, index: int, default: float) -> float:
+        """A number that older opsets give as an attribute and newer ones as an input."""
+        number = self.attributes.get(name) if name in self.attributes else self.optional(index)
+        return default if number is None else float(np.asarray(number).reshape(()))
+
+    def _input(self, index: int) -> Value | Array:
+        operand = self.inputs[index] if index < len(self.inputs) else None
+        if operand is None:
+            raise Unsupported(f"input {index} is missing")
+        return operand

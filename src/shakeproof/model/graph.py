@@ -18,6 +18,8 @@ FEW_LAYERS = 10
 STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 # What underflow may do to a result, and much more.
 TINY = 2.0**-1000
+# Of numbers between these, roundings are relative: none has lost digits by underflow.
+NORMAL = 2.0**-1000, 2.0**1000
 # Runtimes fold factors into weights, before or behind which they stand. With sums up to this, and factors that shrink by
 # 2^-60 at most all together (`rewriting.fold`), nothing comes near 2^128 in any order.
 LARGEST_FLOAT32 = 2.0**40

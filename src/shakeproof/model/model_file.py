@@ -18,8 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto
 
 from shakeproof.errors import InputError
-from shakeproof.model.onnx_model import check_complete, scores, with_output
-from shakeproof.model.runtimes import first_line
+from shakeproof.model.onnx_model import check_complete, first_line, scores, with_output
 
 # What a packed file may unpack to. (A protobuf message ends at 2 GiB; a few bytes can be made to unpack to any number.)
 MOST_UNPACKED = 2**30

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from shakeproof.model.builder import LARGEST_VALUE, Array, Unsupported
-from shakeproof.model.onnx_model import FLOATS, SIXTEEN_BITS
+from shakeproof.model.onnx_model import FLOATS, LARGEST_VALUE, SIXTEEN_BITS, Array, Unsupported, first_line
 
 # Reasons that hold this say that somebody else has to compute constants.
 ROUNDED = "float64 would have to round a constant that the file computes"
@@ -63,56 +62,52 @@ class Constant:
     is_half: bool = False
 
 
-class Folded(NamedTuple):
-    """What a node makes of constants, and their `roundings` as above."""
-
-    arrays: list[Array]
-    roundings: int | None
-
-
 def folded(node: onnx.NodeProto, inputs: Sequence[Constant | None], opset: int) -> list[Constant]:
     """What a node gives that reads constants only.
 
     Weights of 16 bits may be moved and widened, all of which is exact. Whatever is computed from them rounds.
     """
-    is_half = node.op_type != "Cast" and any(constant is not None and constant.is_half for constant in inputs)
+    constants = [constant for constant in inputs if constant is not None]
+    is_half = node.op_type != "Cast" and any(constant.is_half for constant in constants)
     if is_half and node.op_type not in MOVES:
         raise Unsupported("computed in 16 bits, which rounds; export the network in float32")
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        raise Unsupported("a graph within the graph")
+    if node.op_type == "Constant" and len(node.attribute) != 1:
+        raise Unsupported(f"{len(node.attribute)} values")
     arrays = [None if constant is None else constant.array for constant in inputs]
-    result = _evaluated(node, arrays, [None if constant is None else constant.roundings for constant in inputs], opset)
-    is_half = is_half or any(array.dtype.name in ("float16", "bfloat16") for array in result.arrays)
-    return [Constant(widened(array), result.roundings, is_half) for array in result.arrays]
+    _check_size(node, arrays, opset)
+    results, roundings = _evaluated(node, arrays, [constant.roundings for constant in constants], opset)
+    return [
+        Constant(widened(array), roundings, is_half or array.dtype.name in ("float16", "bfloat16")) for array in results
+    ]
 
 
 def _evaluated(
     node: onnx.NodeProto, inputs: Sequence[Array | None], roundings: Sequence[int | None], opset: int
-) -> Folded:
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        raise Unsupported("a graph within the graph")
+) -> tuple[list[Array], int | None]:
+    """What a node makes of constants, and the `roundings` of that."""
     kind, arrays = node.op_type, [array for array in inputs if array is not None]
-    if kind == "Constant" and len(node.attribute) != 1:
-        raise Unsupported(f"{len(node.attribute)} values")
     computed = max((count for count in roundings if count is not None), default=None)
-    _check_size(node, inputs, opset)
     if kind == "Cast":
         return _cast(arrays[0], _attribute(node, "to", TensorProto.UNDEFINED), computed)
     is_whole = bool(arrays) and all(array.dtype.kind in "iu" for array in arrays)
     if is_whole and kind in WHOLE:
-        return Folded([_in_own_type(WHOLE[kind](node, *arrays), arrays[0].dtype)], None)
+        return [_in_own_type(WHOLE[kind](node, *(x.astype(object) for x in arrays)), arrays[0].dtype)], None
     if is_whole and kind in ("ReduceProd", "ReduceSum"):
-        return Folded(_reduced(node, inputs, opset), None)
+        return _reduced(node, inputs, opset), None
     if is_computed(node, arrays):
         with np.errstate(all="ignore"):
             result, is_exact = ARITHMETIC[kind](node, inputs, opset)
-        return _counted(kind, result, is_exact, [count or 0 for count in roundings], arrays)
+        return [result], _counted(kind, result, is_exact, [count or 0 for count in roundings], arrays)
     if kind == "Range" and is_whole:
-        return Folded(reference(node, inputs, opset), None)
+        return reference(node, inputs, opset), None
     if kind not in MOVES | CHOICES or _attribute(node, "reduction", b"none") != b"none":
         raise Unsupported(ROUNDED)
     if computed and kind in CHOICES:
         raise Unsupported(f"reads a rounded constant: {ROUNDED}")
     moved = RULES.get(kind, reference)(node, inputs, opset)
-    return Folded(moved, computed if any(array.dtype.kind == "f" for array in moved) else None)
+    return moved, computed if any(array.dtype.kind == "f" for array in moved) else None
 
 
 def is_computed(node: onnx.NodeProto, arrays: Sequence[Array]) -> bool:
@@ -120,16 +115,16 @@ def is_computed(node: onnx.NodeProto, arrays: Sequence[Array]) -> bool:
     return node.op_type in ARITHMETIC and any(array.dtype.kind == "f" for array in arrays)
 
 
-def _counted(kind: str, result: Array, is_exact: Array, roundings: Sequence[int], arrays: Sequence[Array]) -> Folded:
-    """The result with its count of roundings; an error where a relative count says nothing."""
+def _counted(kind: str, result: Array, is_exact: Array, roundings: Sequence[int], arrays: Sequence[Array]) -> int:
+    """How often the result was rounded; an error where a relative count says nothing."""
     if bool(np.isnan(result).any()):
         raise Unsupported("makes a constant that is no number")
     if not any(roundings) and bool(is_exact.all()):
-        return Folded([result], 0)
+        return 0
     sizes = [np.abs(array[array != 0]) for array in (result, *arrays) if array.dtype.kind == "f"]
     if kind not in RELATIVE or not all(bool(((x > NORMAL[0]) & (x < NORMAL[1])).all()) for x in sizes):
         raise Unsupported(ROUNDED)
-    return Folded([result], sum(roundings) + 1)
+    return sum(roundings) + 1
 
 
 # -- floats: the result, and where it is exact ------------------------------------------------------------------------
@@ -182,17 +177,17 @@ def root(x: Array) -> Exactly:
 
 def power(x: Array, exponents: Array) -> Exactly:
     """By the exponents that are one operation."""
-    (exponent,) = np.unique(exponents) if np.unique(exponents).size == 1 else (np.nan,)
-    wide = np.broadcast_to(x, np.broadcast_shapes(x.shape, exponents.shape))
-    known: Mapping[float, Callable[[], Exactly]] = {
-        -1.0: lambda: divided(np.ones_like(wide), wide),
-        0.5: lambda: root(wide),
-        1.0: lambda: (np.array(wide), np.ones(wide.shape, bool)),
-        2.0: lambda: multiplied(wide, wide),
-    }
-    if float(exponent) not in known:
-        raise Unsupported(ROUNDED)
-    return known[float(exponent)]()
+    x = np.broadcast_to(x, np.broadcast_shapes(x.shape, exponents.shape))
+    match [float(exponent) for exponent in np.unique(exponents)]:
+        case [-1.0]:
+            return divided(np.ones_like(x), x)
+        case [0.5]:
+            return root(x)
+        case [1.0]:
+            return np.array(x), np.ones(x.shape, bool)
+        case [2.0]:
+            return multiplied(x, x)
+    raise Unsupported(ROUNDED)
 
 
 def _odd(x: Array) -> Array:
@@ -268,24 +263,25 @@ def _quotient(node: onnx.NodeProto, x: Array, y: Array) -> Array:
     """Rounded towards zero, as ONNX says of whole numbers."""
     if bool((y == 0).any()):
         raise Unsupported("a division by zero")
-    size = abs(x.astype(object)) // abs(y.astype(object))
+    size = abs(x) // abs(y)
     return np.where((x < 0) != (y < 0), -size, size)
 
 
 def _remainder(node: onnx.NodeProto, x: Array, y: Array) -> Array:
     if bool((y == 0).any()) or _attribute(node, "fmod", 0):
         raise Unsupported("a division by zero, or fmod")
-    return np.asarray(x.astype(object) % y.astype(object))
+    return np.asarray(x % y)
 
 
+# Of Python's whole numbers, which do not overflow.
 WHOLE: Mapping[str, Callable[..., Array]] = {
-    "Abs": lambda node, x: abs(x.astype(object)),
-    "Add": lambda node, x, y: x.astype(object) + y.astype(object),
+    "Abs": lambda node, x: abs(x),
+    "Add": lambda node, x, y: x + y,
     "Div": _quotient,
     "Mod": _remainder,
-    "Mul": lambda node, x, y: x.astype(object) * y.astype(object),
-    "Neg": lambda node, x: -x.astype(object),
-    "Sub": lambda node, x, y: x.astype(object) - y.astype(object),
+    "Mul": lambda node, x, y: x * y,
+    "Neg": lambda node, x: -x,
+    "Sub": lambda node, x, y: x - y,
 }
 # All that may be done with constants; other operators are named as not supported.
 KNOWN_OF_CONSTANTS = MOVES | CHOICES | ARITHMETIC.keys() | WHOLE.keys() | {"Cast", "ReduceProd", "ReduceSum"}
@@ -309,31 +305,27 @@ def _reduced(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
     return [array.astype(x.dtype) for array in reference(node, inputs, opset)]
 
 
-def _cast(x: Array, to: int, computed: int | None) -> Folded:
+def _cast(x: Array, to: int, computed: int | None) -> tuple[list[Array], int | None]:
     """To a type of numbers; whole numbers must be within its range, and floats must not be rounded to 16 bits."""
     if computed is not None and x.dtype.kind == "f":
         if to in FLOATS:
-            return Folded([x], computed)
+            return [x], computed
         if computed or to in SIXTEEN_BITS:
             raise Unsupported(f"a cast of a computed constant: {ROUNDED}")
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
     if x.dtype.kind not in "fiub" or (to not in FLOATS and to not in SIXTEEN_BITS and dtype.kind not in "iub"):
         raise Unsupported("a cast to or from something other than numbers of 16 bits or more")
     if dtype.kind in "iu":
-        return Folded([_in_own_type(_truncated(x), dtype)], None)
+        if not bool(np.isfinite(x).all()):
+            raise Unsupported("a cast of infinite numbers to whole ones")
+        return [
+            _in_own_type(np.array([int(i) for i in x.ravel().tolist()], dtype=object).reshape(x.shape), dtype)
+        ], None
     with np.errstate(over="ignore"):
         made = x.astype(dtype)
     if to in SIXTEEN_BITS and not np.array_equal(widened(made), x, equal_nan=x.dtype.kind == "f"):
         raise Unsupported("a cast to 16 bits that rounds; export the network in float32")
-    return Folded([made], None)
-
-
-def _truncated(x: Array) -> Array:
-    if x.dtype.kind != "f":
-        return x.astype(object)
-    if not bool(np.isfinite(x).all()):
-        raise Unsupported("a cast of infinite numbers to whole ones")
-    return np.array([int(entry) for entry in x.ravel().tolist()], dtype=object).reshape(x.shape)
+    return [made], None
 
 
 # -- the rest by ONNX's own reference ---------------------------------------------------------------------------------
@@ -343,7 +335,7 @@ def reference(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     """A node that calculates nothing, by ONNX's own reference implementation."""
     from onnx.reference import ReferenceEvaluator  # most networks have no such node
 
-    arrays = {n: i for n, i in zip(node.input, inputs, strict=False) if i is not None}
+    arrays = {name: array for name, array in zip(node.input, inputs, strict=False) if array is not None}
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     del alone.input[len(inputs) :]
@@ -351,12 +343,10 @@ def reference(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     graph = onnx.helper.make_graph([alone], "constant", [infos[n] for n in arrays], [infos[n] for n in node.output])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
-        computed = ReferenceEvaluator(model).run(None, arrays)
+        results = ReferenceEvaluator(model).run(None, arrays)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
-        raise Unsupported(
-            f"cannot be computed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-        ) from error
-    return [np.asarray(array) for array in computed]
+        raise Unsupported(f"cannot be computed ({first_line(error)})") from error
+    return [np.asarray(array) for array in results]
 
 
 def _one_hot(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
@@ -393,17 +383,19 @@ RULES: Mapping[str, Callable[[onnx.NodeProto, Sequence[Array | None], int], list
 
 def _check_size(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> None:
     """Refuse what a few numbers in a file would make larger than any network needs, before it is made."""
-    arrays = {n: i for n, i in zip(node.input, inputs, strict=True) if i is not None}
-    types = {n: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in arrays.items()}
-    infos = [onnx.helper.make_tensor_value_info(n, types[n], array.shape) for n, array in arrays.items()]
-    outputs = [onnx.helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in node.output]
-    sizes = [numpy_helper.from_array(array, n) for n, array in arrays.items() if array.size <= FEW_ENTRIES]
+    make_info, arrays = onnx.helper.make_tensor_value_info, dict(zip(node.input, inputs, strict=True))
+    infos, sizes = [], []
+    for name, array in arrays.items():
+        if array is not None:
+            infos.append(make_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
+            sizes += [numpy_helper.from_array(array, name)] if array.size <= FEW_ENTRIES else []
+    outputs = [make_info(name, TensorProto.UNDEFINED, None) for name in node.output]
     graph = onnx.helper.make_graph([node], "sizes", infos, outputs, sizes)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         sized = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
-        raise Unsupported(f"malformed ({str(error).splitlines()[0]})") from error
+        raise Unsupported(f"malformed ({first_line(error)})") from error
     for made in sized.graph.output:
         entries = prod(dim.dim_value for dim in made.type.tensor_type.shape.dim if dim.HasField("dim_value"))
         if entries > LARGEST_VALUE:

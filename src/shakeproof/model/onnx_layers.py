@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import ceil, floor, prod
@@ -12,11 +13,10 @@ import numpy as np
 import onnx
 import torch
 
-from shakeproof.model.builder import LARGEST_VALUE, Array, Pooling, Unsupported, Value
+from shakeproof.model.builder import Call, Value, concat
 from shakeproof.model.onnx_constants import NOTHING_BACKWARDS
-from shakeproof.model.onnx_model import FLOATS
-from shakeproof.model.operands import Call, Operand, concat, gather, reshaped
-from shakeproof.operators import CONSTANT_ROUNDINGS
+from shakeproof.model.onnx_model import FLOATS, LARGEST_VALUE, Array, Unsupported
+from shakeproof.operators import CONSTANT_ROUNDINGS, SlidingWindow
 
 LARGEST_PAD = 10_000
 
@@ -24,41 +24,84 @@ LARGEST_PAD = 10_000
 
 
 def conv(call: Call) -> Value:
-    x, weight = call.value(), call.tensor(1)
-    bias = call.tensor(2) if call.has(2) else None
+    weight, bias = call.tensor(1), call.tensor(2) if call.has(2) else None
     kernel = list(weight.shape[2:])
     if list(call.attributes.get("kernel_shape", kernel)) != kernel:
         raise Unsupported(f"a kernel_shape other than the weights' {kernel}")
     if _padding(call).startswith("SAME") and max(call.attributes.get("dilations", (1,))) > 1:
         raise Unsupported("auto_pad with dilations, which onnxruntime does not run")
-    return _on_picture(
-        call,
-        x,
-        kernel,
-        lambda picture, pooling: call.builder.conv(
-            picture,
-            weight if weight.dim() == 4 else weight.unsqueeze(2),
-            bias,
-            pooling,
-            call.attributes.get("group", 1),
-        ),
-    )
+    weight, groups = weight if weight.dim() == 4 else weight.unsqueeze(2), call.attributes.get("group", 1)
+    return on_picture(call, kernel, lambda picture, window: picture.conv(weight, bias, window, groups))
 
 
 def max_pool(call: Call) -> Value:
+    def pooled(picture: Value, window: SlidingWindow) -> Value:
+        return picture.max_pool(_with_last_windows(call, window, picture))
+
     _check_same_padding(call)
-    return _on_picture(call, call.value(), call.attributes["kernel_shape"], call.builder.max_pool)
+    return on_picture(call, call.attributes["kernel_shape"], pooled)
 
 
 def average_pool(call: Call) -> Value:
+    count_padding = float(bool(call.attributes.get("count_include_pad", 0)))
+
+    def pooled(picture: Value, stated: SlidingWindow) -> Value:
+        window = _with_last_windows(call, stated, picture)
+        counted = stated.padded(torch.ones(1, *picture.shape[2:], 1, dtype=torch.float64), count_padding)
+        bottom, right = window.pads[2] - stated.pads[2], window.pads[3] - stated.pads[3]
+        counted = replace(window, pads=(0, 0, bottom, right)).padded(counted, 0.0)
+        divisor = torch.stack(window.shifted(counted, window.output_size(*picture.shape[2:]))).sum(0)[0]
+        return picture.average_pool(window, divisor)
+
     _check_same_padding(call)
-    count_padding = bool(call.attributes.get("count_include_pad", 0))
-    return _on_picture(
-        call,
-        call.value(),
-        call.attributes["kernel_shape"],
-        lambda picture, pooling: call.builder.average_pool(picture, pooling, count_padding),
-    )
+    return on_picture(call, call.attributes["kernel_shape"], pooled)
+
+
+def on_picture(call: Call, kernel: Sequence[int], operation: Callable[[Value, SlidingWindow], Value]) -> Value:
+    """A windowed operation in two dimensions; one-dimensional signals are pictures of height 1."""
+    x = call.value()
+    if len(kernel) not in (1, 2) or len(x.shape) != len(kernel) + 2:
+        raise Unsupported(f"a window of {len(kernel)} dimensions on a value of shape {list(x.shape)}")
+    if len(kernel) == 2:
+        return operation(x, _window(call, kernel, x.shape[2:]))
+    flat = operation(x.reshape((*x.shape[:2], 1, x.shape[2])), _window(call, kernel, x.shape[2:]))
+    return flat.reshape((*flat.shape[:2], flat.shape[3]))
+
+
+def _window(call: Call, kernel: Sequence[int], size: Sequence[int]) -> SlidingWindow:
+    """As the node states it, with a first axis of length 1 where it has one axis only."""
+    strides, dilations = (list(call.attributes.get(name, ())) or [1] * len(kernel) for name in ("strides", "dilations"))
+    pads, auto = list(call.attributes.get("pads", (0,) * (2 * len(kernel)))), _padding(call)
+    before, after = pads[: len(kernel)], pads[len(kernel) :]
+    if auto.startswith("SAME"):
+        totals = [
+            max(0, (-(-side // stride) - 1) * stride + dilation * (k - 1) + 1 - side)
+            for side, stride, dilation, k in zip(size, strides, dilations, kernel, strict=True)
+        ]
+        before, after = [t // 2 for t in totals], [t - t // 2 for t in totals]
+        if auto == "SAME_LOWER":
+            before, after = after, before
+    if min(*before, *after) < 0:
+        raise Unsupported("negative padding of a window")
+    first, none = [1] * (2 - len(kernel)), [0] * (2 - len(kernel))
+    (top, left), (bottom, right) = none + before, none + after
+    shape, steps, spread = ((int(a), int(b)) for a, b in (first + list(kernel), first + strides, first + dilations))
+    return SlidingWindow(shape, steps, spread, (top, left, bottom, right))
+
+
+def _with_last_windows(call: Call, window: SlidingWindow, picture: Value) -> SlidingWindow:
+    """With padding at the bottom and right for partial windows, where these count (ceil_mode)."""
+    if not call.attributes.get("ceil_mode", 0):
+        return window
+    pads = list(window.pads)
+    for axis, stride in enumerate(window.strides):
+        content = picture.shape[2 + axis] + pads[axis]
+        padded, reach = content + pads[2 + axis], window.dilations[axis] * (window.kernel[axis] - 1) + 1
+        steps = -(-(padded - reach) // stride)
+        if steps * stride >= content:  # a window must not start beyond the picture
+            steps -= 1
+        pads[2 + axis] += max(0, steps * stride + reach - padded)
+    return replace(window, pads=(pads[0], pads[1], pads[2], pads[3]))
 
 
 def _padding(call: Call) -> str:
@@ -82,56 +125,6 @@ def _check_same_padding(call: Call) -> None:
         raise Unsupported("auto_pad with strides larger than the kernel")
 
 
-def global_average_pool(call: Call) -> Value:
-    x = call.value()
-    return call.builder.mean(x, range(2, len(x.shape)), keep=True)
-
-
-def global_max_pool(call: Call) -> Value:
-    x = call.value()
-    return _on_picture(call, x, list(x.shape[2:]), call.builder.max_pool)
-
-
-def _on_picture(call: Call, x: Value, kernel: Sequence[int], operation: Callable[[Value, Pooling], Value]) -> Value:
-    """A windowed operation in two dimensions; one-dimensional signals are pictures of height 1."""
-    if len(kernel) not in (1, 2) or len(x.shape) != len(kernel) + 2:
-        raise Unsupported(f"a window of {len(kernel)} dimensions on a value of shape {list(x.shape)}")
-    if len(kernel) == 1:
-        picture = call.builder.reshape(x, (*x.shape[:2], 1, x.shape[2]))
-        flat = operation(picture, _pooling(call, [1, kernel[0]], picture.shape[2:], one_dimensional=True))
-        return call.builder.reshape(flat, (*flat.shape[:2], flat.shape[3]))
-    return operation(x, _pooling(call, kernel, x.shape[2:]))
-
-
-def _pooling(call: Call, kernel: Sequence[int], size: Sequence[int], one_dimensional: bool = False) -> Pooling:
-    def pair(name: str) -> tuple[int, int]:
-        given = list(call.attributes.get(name, ()))
-        padded = [1, *given] if one_dimensional and given else given or [1, 1]
-        return padded[0], padded[1]
-
-    strides, dilations = pair("strides"), pair("dilations")
-    pads = list(call.attributes.get("pads", (0,) * (2 if one_dimensional else 4)))
-    auto = _padding(call)
-    if one_dimensional:
-        pads = [0, pads[0], 0, pads[1]]
-    if auto.startswith("SAME"):
-        totals = [
-            max(0, (-(-side // stride) - 1) * stride + dilation * (k - 1) + 1 - side)
-            for side, stride, dilation, k in zip(size, strides, dilations, kernel, strict=True)
-        ]
-        small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        pads = [*small, *large] if auto == "SAME_UPPER" else [*large, *small]
-    if min(pads) < 0:
-        raise Unsupported("negative padding of a window")
-    return Pooling(
-        (int(kernel[0]), int(kernel[1])),
-        strides,
-        dilations,
-        (pads[0], pads[1], pads[2], pads[3]),
-        bool(call.attributes.get("ceil_mode", 0)),
-    )
-
-
 # -- other sizes ------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +138,7 @@ def resize(call: Call) -> Value:
     coordinates = "asymmetric" if old else call.text("coordinate_transformation_mode", "half_pixel")
     rounding = "floor" if old else call.text("nearest_mode", "round_prefer_floor")
     bend = Fraction(call.attributes.get("cubic_coeff_a", -0.75))
-    weights: dict[str, Weights] = {"linear": linear, "cubic": partial(cubic, bend=bend)}
+    weights: dict[str, Weights] = {"linear": lambda share: [1 - share, share], "cubic": partial(cubic, bend=bend)}
     if mode not in ("nearest", *weights):
         raise Unsupported(f"mode {mode}")
     stretches = call.text("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -153,11 +146,14 @@ def resize(call: Call) -> Value:
         raise Unsupported("antialias, exclude_outside or keep_aspect_ratio_policy")
     for axis, wanted, scale in _resized_axes(call):
         call.builder.note_computed()
-        where = places(x.shape[axis], wanted, scale, coordinates, np.float32 if mode == "nearest" else Fraction)
-        if mode == "nearest":
-            x = call.builder.take(x, axis, nearest(where, rounding, x.shape[axis]))
+        size = x.shape[axis]
+        where = _places(size, wanted, scale, coordinates, np.float32 if mode == "nearest" else Fraction)
+        if mode != "nearest":
+            x = _interpolated(x, axis, where, weights[mode])
+        elif rounding in ROUNDINGS:
+            x = x.take(axis, [min(max(ROUNDINGS[rounding](place), 0), size - 1) for place in where])
         else:
-            x = _interpolated(call, x, axis, where, weights[mode])
+            raise Unsupported(f"the nearest mode {rounding}")
     return x
 
 
@@ -167,13 +163,13 @@ def _resized_axes(call: Call) -> Iterator[tuple[int, int, Fraction]]:
     scales, sizes = (call.optional(1), None) if call.opset < 11 else (call.optional(2), call.optional(3))
     if "scales" in call.attributes:
         scales = np.asarray(call.attributes["scales"])
-    given = sizes if sizes is not None and sizes.size else scales
+    stated = sizes if sizes is not None and sizes.size else scales
     axes = call.attributes.get("axes", range(len(x.shape)))
-    if given is None or given.size != len(axes):
+    if stated is None or stated.size != len(axes):
         raise Unsupported("without a size or a scale for each axis")
-    for axis, number in zip(map(x.axis, axes), given.reshape(-1).tolist(), strict=True):
+    for axis, number in zip(map(x.axis, axes), stated.reshape(-1).tolist(), strict=True):
         size = x.shape[axis]
-        scale = Fraction(number) if given is scales else Fraction(int(number), size)
+        scale = Fraction(number) if stated is scales else Fraction(int(number), size)
         if scale != 1:
             yield axis, floor(size * scale), scale
 
@@ -197,26 +193,17 @@ ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
 Weights = Callable[[Fraction], list[Fraction]]
 
 
-def places(
-    size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any] = Fraction
-) -> list[Fraction]:
+def _places(size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any]) -> list[Fraction]:
     """Where each of the wanted entries lies among the given ones, worked out in some kind of numbers."""
     if mode not in PLACES:
         raise Unsupported(f"the coordinate transformation {mode}")
     if scale <= 0 or wanted < 1:
         raise Unsupported(f"{size} entries resized to {wanted}")
-    found = (PLACES[mode](number(i), size, wanted, number(scale)) for i in range(wanted))
-    return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in found]
+    places = (PLACES[mode](number(i), size, wanted, number(scale)) for i in range(wanted))
+    return [place if isinstance(place, Fraction) else Fraction(float(place)) for place in places]
 
 
-def nearest(where: Sequence[Fraction], rounding: str, size: int) -> list[int]:
-    """The entry nearest to each place on an axis of so many entries."""
-    if rounding not in ROUNDINGS:
-        raise Unsupported(f"the nearest mode {rounding}")
-    return [min(max(ROUNDINGS[rounding](place), 0), size - 1) for place in where]
-
-
-def _interpolated(call: Call, x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
+def _interpolated(x: Value, axis: int, where: Sequence[Fraction], weights: Weights) -> Value:
     """Along an axis, at each place the weighted sum of the entries around it; the last ones go on beyond the ends.
 
     Weights that float64 rounds are noted as rounded.
@@ -227,14 +214,10 @@ def _interpolated(call: Call, x: Value, axis: int, where: Sequence[Fraction], we
     sources = [[min(max(floor(place) + 1 - taps // 2 + t, 0), size - 1) for place in where] for t in range(taps)]
     rounded = any(Fraction(float(share)) != share for row in shares for share in row)
     weight = torch.tensor([[float(row[t]) for row in shares] for t in range(taps)], dtype=torch.float64)
-    return call.builder.resample(x, axis, sources, weight, roundings=int(rounded))
+    return x.resample(axis, sources, weight, roundings=int(rounded))
 
 
-def linear(share: Fraction) -> list[Fraction]:
-    return [1 - share, share]
-
-
-def cubic(share: Fraction, bend: Fraction = Fraction(-3, 4)) -> list[Fraction]:
+def cubic(share: Fraction, bend: Fraction) -> list[Fraction]:
     """Keys' convolution: R. G. Keys, Cubic Convolution Interpolation for Digital Image Processing. IEEE 1981."""
 
     def near(t: Fraction) -> Fraction:
@@ -261,7 +244,7 @@ def batch_norm(call: Call) -> Value:
     moved = mean * factor
     constants = (factor, bias - moved, bias.abs() + moved.abs())
     factor, offset, terms = (_by_channel(constant, x) for constant in constants)
-    return call.builder.scale(x, factor, offset, CONSTANT_ROUNDINGS, terms)
+    return x.scale(factor, offset, CONSTANT_ROUNDINGS, terms)
 
 
 def layer_norm(call: Call) -> Value:
@@ -269,8 +252,8 @@ def layer_norm(call: Call) -> Value:
     _check_stash(call)
     x = call.value()
     axes = range(x.axis(call.attributes.get("axis", -1)), len(x.shape))
-    even = call.builder.normalise(x, axes, call.single("epsilon", 1e-5))
-    return call.builder.scale(even, call.tensor(1), call.tensor(2) if call.has(2) else 0.0)
+    even = x.normalise(axes, call.single("epsilon", 1e-5))
+    return even.scale(call.tensor(1), call.tensor(2) if call.has(2) else 0.0)
 
 
 def group_norm(call: Call) -> Value:
@@ -280,23 +263,19 @@ def group_norm(call: Call) -> Value:
     weight, bias = call.tensor(1), call.tensor(2)
     if call.opset < 21:
         weight, bias = (constant.repeat_interleave(x.shape[1] // groups) for constant in (weight, bias))
-    return _normalised_groups(call, groups, weight, bias)
+    return normalised_groups(call, groups, weight, bias)
 
 
-def instance_norm(call: Call) -> Value:
-    return _normalised_groups(call, call.value().shape[1], call.tensor(1), call.tensor(2))
-
-
-def _normalised_groups(call: Call, groups: int, weight: torch.Tensor, bias: torch.Tensor) -> Value:
+def normalised_groups(call: Call, groups: int, weight: torch.Tensor, bias: torch.Tensor) -> Value:
     """Channels (axis 1) in so many groups, each normalised on its own; weight and bias are by channel."""
-    b, x = call.builder, call.value()
+    x = call.value()
     channels = x.shape[1]
     if groups < 1 or channels % groups:
         raise Unsupported(f"{channels} channels in {groups} groups")
-    grouped = b.reshape(x, (x.shape[0], groups, channels // groups, *x.shape[2:]))
-    normalised = b.normalise(grouped, range(2, len(grouped.shape)), call.single("epsilon", 1e-5))
+    grouped = x.reshape((x.shape[0], groups, channels // groups, *x.shape[2:]))
+    normalised = grouped.normalise(range(2, len(grouped.shape)), call.single("epsilon", 1e-5))
     factor, offset = (_by_channel(constant.expand(channels), x) for constant in (weight, bias))
-    return b.scale(b.reshape(normalised, x.shape), factor, offset)
+    return normalised.reshape(x.shape).scale(factor, offset)
 
 
 def _by_channel(constant: torch.Tensor, x: Value) -> torch.Tensor:
@@ -319,7 +298,7 @@ def shape(call: Call) -> Array:
 def flatten(call: Call) -> Value:
     x, axis = call.value(), call.attributes.get("axis", 1)
     axis = axis % len(x.shape) if axis < 0 else axis
-    return call.builder.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+    return x.reshape((prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
 def reshape(call: Call) -> Value:
@@ -330,19 +309,14 @@ def reshape(call: Call) -> Value:
     if -1 in target:
         rest = prod(size for size in target if size != -1)
         target[target.index(-1)] = prod(x.shape) // max(rest, 1)
-    return call.builder.reshape(x, target)
-
-
-def transpose(call: Call) -> Value:
-    x = call.value()
-    return call.builder.transpose(x, call.attributes.get("perm", range(len(x.shape))[::-1]))
+    return x.reshape(target)
 
 
 def squeeze(call: Call) -> Value:
     x = call.value()
     axes = call.integers("axes", 1)
     drop = {a % len(x.shape) for a in axes} if axes is not None else {a for a, s in enumerate(x.shape) if s == 1}
-    return call.builder.reshape(x, [s for a, s in enumerate(x.shape) if a not in drop])
+    return x.reshape([s for a, s in enumerate(x.shape) if a not in drop])
 
 
 def unsqueeze(call: Call) -> Value:
@@ -351,16 +325,7 @@ def unsqueeze(call: Call) -> Value:
     rank = len(x.shape) + len(axes)
     added = {a % rank for a in axes}
     sizes = iter(x.shape)
-    return call.builder.reshape(x, [1 if a in added else next(sizes) for a in range(rank)])
-
-
-def expand(call: Call) -> Value:
-    x = call.value()
-    return call.builder.expand(x, np.broadcast_shapes(x.shape, tuple(call.constant(1).tolist())))
-
-
-def joined(call: Call) -> Value:
-    return concat(call.builder, call.operands(), call.attributes["axis"])
+    return x.reshape([1 if a in added else next(sizes) for a in range(rank)])
 
 
 def cut(call: Call) -> Value:
@@ -378,7 +343,7 @@ def cut(call: Call) -> Value:
         chosen = range(x.shape[x.axis(axis)])[start:end:step]
         if step < 0 and not chosen:
             raise Unsupported(NOTHING_BACKWARDS)
-        x = call.builder.take(x, axis, chosen)
+        x = x.take(axis, chosen)
     return x
 
 
@@ -396,7 +361,7 @@ def split(call: Call) -> tuple[Value, ...]:
     if sum(sizes) != length or min(sizes, default=0) < 1:
         raise Unsupported(f"parts of sizes {sizes} of an axis of length {length}")
     ends = np.cumsum(sizes).tolist()
-    return tuple(call.builder.take(x, axis, range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
+    return tuple(x.take(axis, range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
 
 
 def pad(call: Call) -> Value:
@@ -409,7 +374,7 @@ def pad(call: Call) -> Value:
     sources = [list(range(size)) for size in x.shape]
     for place, axis in enumerate(chosen):
         sources[axis] = _pad_sources(x.shape[axis], pads[place], pads[place + len(chosen)], mode)
-    return call.builder.pad(x, sources, call.number("value", 2, 0.0))
+    return x.pad(sources, call.number("value", 2, 0.0))
 
 
 def _pad_sources(size: int, before: int, after: int, mode: str) -> list[int]:
@@ -431,7 +396,7 @@ def _pad_sources(size: int, before: int, after: int, mode: str) -> list[int]:
 
 def depth_to_space(call: Call) -> Value:
     """Channels to pixels: a pixel becomes a block; channels are numbered block by block (DCR), or by channel first."""
-    b, x, block, mode = call.builder, call.value(), call.attributes["blocksize"], call.text("mode", "DCR")
+    x, block, mode = call.value(), call.attributes["blocksize"], call.text("mode", "DCR")
     if mode not in ("DCR", "CRD"):
         raise Unsupported(f"mode {mode}")
     n, channels, height, width = _picture(x)
@@ -439,21 +404,20 @@ def depth_to_space(call: Call) -> Value:
         raise Unsupported(f"{channels} channels as blocks of {block} x {block} pixels")
     depth = channels // block**2
     if mode == "DCR":
-        blocks = b.transpose(b.reshape(x, (n, block, block, depth, height, width)), (0, 3, 4, 1, 5, 2))
+        blocks = x.reshape((n, block, block, depth, height, width)).permute((0, 3, 4, 1, 5, 2))
     else:
-        blocks = b.transpose(b.reshape(x, (n, depth, block, block, height, width)), (0, 1, 4, 2, 5, 3))
-    return b.reshape(blocks, (n, depth, height * block, width * block))
+        blocks = x.reshape((n, depth, block, block, height, width)).permute((0, 1, 4, 2, 5, 3))
+    return blocks.reshape((n, depth, height * block, width * block))
 
 
 def space_to_depth(call: Call) -> Value:
     """Pixels to channels, the other way round; channels are numbered block by block."""
-    b, x, block = call.builder, call.value(), call.attributes["blocksize"]
+    x, block = call.value(), call.attributes["blocksize"]
     n, channels, height, width = _picture(x)
     if block < 1 or height % block or width % block:
         raise Unsupported(f"a picture of {height} x {width} in blocks of {block} x {block} pixels")
-    blocks = b.reshape(x, (n, channels, height // block, block, width // block, block))
-    shape = (n, channels * block**2, height // block, width // block)
-    return b.reshape(b.transpose(blocks, (0, 3, 5, 1, 2, 4)), shape)
+    blocks = x.reshape((n, channels, height // block, block, width // block, block)).permute((0, 3, 5, 1, 2, 4))
+    return blocks.reshape((n, channels * block**2, height // block, width // block))
 
 
 def _picture(x: Value) -> tuple[int, int, int, int]:
@@ -465,25 +429,21 @@ def _picture(x: Value) -> tuple[int, int, int, int]:
 def tile(call: Call) -> Value:
     """The value one after another, so many times along each axis; further axes are new ones in front."""
     x, repeats = call.value(), [int(count) for count in call.constant(1).reshape(-1)]
-    x = call.builder.reshape(x, (1,) * (len(repeats) - len(x.shape)) + x.shape)
+    x = x.reshape((1,) * (len(repeats) - len(x.shape)) + x.shape)
     if len(repeats) != len(x.shape) or prod(x.shape) * prod(repeats) > LARGEST_VALUE:
         raise Unsupported(f"repeating a value of shape {list(x.shape)} by {repeats}")
     for axis, (size, count) in enumerate(zip(x.shape, repeats, strict=True)):
-        x = call.builder.take(x, axis, [*range(size)] * count)
+        x = x.take(axis, [*range(size)] * count)
     return x
 
 
 # -- entries by tables of indices -------------------------------------------------------------------------------------
 
 
-def gathered(call: Call) -> Value:
-    return gather(call.builder, call.value(), call.attributes.get("axis", 0), call.indices())
-
-
 def gather_elements(call: Call) -> Value:
     x = call.value()
     places = _along(x.shape, x.axis(call.attributes.get("axis", 0)), call.indices())
-    return gather(call.builder, call.builder.reshape(x, (prod(x.shape),)), 0, places)
+    return x.reshape((prod(x.shape),)).gather(0, places)
 
 
 def gather_nd(call: Call) -> Value:
@@ -494,7 +454,7 @@ def gather_nd(call: Call) -> Value:
     sizes, rest = x.shape[: len(tables)], x.shape[len(tables) :]
     if any(bool(((t < -size) | (t >= size)).any()) for t, size in zip(tables, sizes, strict=True)):
         raise Unsupported(f"indices beyond axes of lengths {list(sizes)}")
-    return gather(call.builder, call.builder.reshape(x, (prod(sizes), *rest)), 0, _numbered(sizes)[tables])
+    return x.reshape((prod(sizes), *rest)).gather(0, _numbered(sizes)[tables])
 
 
 def scatter_elements(call: Call) -> Value:
@@ -507,7 +467,7 @@ def scatter_nd(call: Call) -> Value:
     return _replaced(call, x, _numbered(x.shape)[call.indices().unbind(-1)])
 
 
-def _replaced(call: Call, x: Operand, places: torch.Tensor) -> Value:
+def _replaced(call: Call, x: Value | torch.Tensor, places: torch.Tensor) -> Value:
     """The third input's entries put in the place of others, which are numbered as in a flat value."""
     if call.attributes.get("reduction", b"none") != b"none":
         raise Unsupported("a reduction")
@@ -517,8 +477,8 @@ def _replaced(call: Call, x: Operand, places: torch.Tensor) -> Value:
     count = prod(x.shape)
     flat = torch.arange(count)
     flat[places.reshape(-1)] = count + torch.arange(places.numel())
-    both = concat(call.builder, [reshaped(call.builder, part, (prod(part.shape),)) for part in (x, updates)], 0)
-    return call.builder.reshape(call.builder.take(both, 0, flat.tolist()), x.shape)
+    both = concat([part.reshape((prod(part.shape),)) for part in (x, updates)], 0)
+    return both.take(0, flat.tolist()).reshape(x.shape)
 
 
 def _numbered(shape: Sequence[int]) -> torch.Tensor:

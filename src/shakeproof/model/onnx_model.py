@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from shakeproof.errors import InputError, UnsupportedNetworkError, by
@@ -24,7 +25,14 @@ LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatu
 MOST_NODES, DEEPEST_CALLS = 200_000, 50
 # What outputs with class scores are called; the first of these that is there is meant.
 USUAL_NAMES = ("logits", "scores", "probabilities", "output_probability", "output")
+# Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
+LARGEST_VALUE = 10**8
+Array = NDArray[Any]
 Shape = tuple[int, ...]
+
+
+class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
+    """An operator, or a use of one, that the graph cannot express; the reader collects these and goes on."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,11 @@ class Scores:
     value: str
     note: str | None
     ranks_only: bool = False
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says first."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def word_of(node: onnx.NodeProto) -> str:
@@ -299,7 +312,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 LEARNING_DOMAIN = "ai.onnx.ml"
 # What a linear classifier does to its scores at the end, as an operator.
 TRANSFORMS = {b"NONE": "Identity", b"SOFTMAX": "Softmax", b"LOGISTIC": "Sigmoid"}
-Written = tuple[list[onnx.NodeProto], dict[str, np.ndarray[Any, Any]]]
+Written = tuple[list[onnx.NodeProto], dict[str, Array]]
 
 
 def plain(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import prod
+from functools import partial
+from math import inf, prod
 
+import numpy as np
 import onnx
 
+import shakeproof.model.onnx_layers as layers
+import shakeproof.model.onnx_rules as rules
+import shakeproof.operators as ops
 from shakeproof.errors import InputError, UnsupportedNetworkError
-from shakeproof.model.builder import LARGEST_VALUE, Builder, Unsupported, Value
+from shakeproof.model.builder import Attributes, Builder, Call, Value, concat
 from shakeproof.model.graph import Graph
 from shakeproof.model.onnx_constants import KNOWN_OF_CONSTANTS, ROUNDED, Constant, folded, is_computed, stated
-from shakeproof.model.onnx_model import STANDARD_DOMAINS, Shape, image_input, inlined, needed, plain, text_of, word_of
-from shakeproof.model.onnx_rules import IRRELEVANT, OPERATORS, TAKES_ROUNDED, softmax_axes
-from shakeproof.model.operands import Attributes, Call
+from shakeproof.model.onnx_model import (
+    LARGEST_VALUE,
+    STANDARD_DOMAINS,
+    Array,
+    Shape,
+    Unsupported,
+    image_input,
+    inlined,
+    needed,
+    plain,
+    text_of,
+    word_of,
+)
+from shakeproof.model.rewriting import simplify
 
 # How the names of domains begin whose operators are ONNX's or onnxruntime's.
 RUNTIME_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.")
@@ -30,6 +46,110 @@ FOLD = (
     " InferenceSession('model.onnx', o)"
 )
 MOST_LISTED = 8
+
+# What each ONNX operator means, as one of ours, entry by entry.
+FUNCTIONS = (
+    *(ops.Abs, ops.Ceil, ops.Erf, ops.Exp, ops.Floor, ops.HardSwish, ops.Log, ops.Mish, ops.Relu, ops.Round),
+    *(ops.Sigmoid, ops.Sign, ops.Softplus, ops.Tanh),
+)
+
+
+def elementwise(function: ops.Operator, call: Call) -> Value:
+    return call.value().elementwise(function)
+
+
+# A rule gives a node's output, or a tuple of them; the Shape of a value is a constant.
+OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
+    **{kind.__name__: partial(elementwise, kind()) for kind in FUNCTIONS},
+    "Add": lambda call: rules.add(*call.two()),
+    "AveragePool": layers.average_pool,
+    "BatchNormalization": layers.batch_norm,
+    "Cast": rules.cast,
+    "Celu": rules.celu,
+    "Clip": lambda call: call.value().clip(call.number("min", 1, -inf), call.number("max", 2, inf)),
+    "Concat": lambda call: concat(call.operands(), call.attributes["axis"]),
+    "Conv": layers.conv,
+    "DepthToSpace": layers.depth_to_space,
+    "Div": lambda call: rules.divide(*call.two(), call.roundings),
+    "Dropout": rules.dropout,
+    "Einsum": rules.einsum,
+    "Elu": rules.elu,
+    "Equal": rules.equal,
+    "Expand": lambda call: call.value().broadcast(tuple(call.constant(1).tolist())),
+    "Flatten": layers.flatten,
+    "Gather": lambda call: call.value().gather(call.attributes.get("axis", 0), call.indices()),
+    "GatherElements": layers.gather_elements,
+    "GatherND": layers.gather_nd,
+    "Gelu": rules.gelu,
+    "Gemm": rules.gemm,
+    "GlobalAveragePool": lambda call: call.value().mean(range(2, len(call.value().shape)), keep=True),
+    "GlobalMaxPool": lambda call: layers.on_picture(call, call.value().shape[2:], Value.max_pool),
+    "Greater": lambda call: rules.larger(*call.two()),
+    "GreaterOrEqual": lambda call: rules.larger(*call.two(), or_equal=True),
+    "GroupNormalization": layers.group_norm,
+    "HardSigmoid": lambda call: call.value().scale(call.single("alpha", 0.2), call.single("beta", 0.5)).clip(0.0, 1.0),
+    "Identity": Call.value,
+    "InstanceNormalization": lambda call: layers.normalised_groups(
+        call, call.value().shape[1], call.tensor(1), call.tensor(2)
+    ),
+    "IsNaN": lambda call: np.asarray(call.value().no_numbers.isnan()),
+    "LayerNormalization": layers.layer_norm,
+    "LeakyRelu": lambda call: call.value().leaky_relu(call.single("alpha", 0.01)),
+    "Less": lambda call: rules.larger(*call.two()[::-1]),
+    "LessOrEqual": lambda call: rules.larger(*call.two()[::-1], or_equal=True),
+    "LogSoftmax": rules.log_softmax,
+    "LpNormalization": rules.lp_norm,
+    "MatMul": lambda call: rules.matmul(*call.two()),
+    "Max": partial(rules.variadic, rules.maximum),
+    "MaxPool": layers.max_pool,
+    "Min": partial(rules.variadic, rules.minimum),
+    "Mul": lambda call: rules.multiply(*call.two(), call.roundings),
+    "Neg": lambda call: call.value().scale(-1.0),
+    "Not": lambda call: call.value().scale(-1.0, 1.0),
+    "PRelu": lambda call: call.value().leaky_relu(call.tensor(1)),
+    "Pad": layers.pad,
+    "Pow": rules.pow_,
+    "Reciprocal": lambda call: rules.power(call.value(), -1.0),
+    "ReduceL1": partial(rules.reduce, rules.norm1),
+    "ReduceL2": partial(rules.reduce, rules.norm2),
+    "ReduceLogSum": partial(rules.reduce, rules.log_sum),
+    "ReduceLogSumExp": partial(rules.reduce, rules.log_sum_exp),
+    "ReduceMax": partial(rules.reduce, rules.largest),
+    "ReduceMean": partial(rules.reduce, Value.mean),
+    "ReduceMin": partial(rules.reduce, rules.smallest),
+    "ReduceSum": partial(rules.reduce, rules.total),
+    "ReduceSumSquare": partial(rules.reduce, lambda x, axes, keep: rules.total(rules.power(x, 2.0), axes, keep)),
+    "Reshape": layers.reshape,
+    "Resize": layers.resize,
+    "ScatterElements": layers.scatter_elements,
+    "ScatterND": layers.scatter_nd,
+    "Selu": lambda call: rules.elu(call, 1.6732632423543772).scale(call.single("gamma", 1.0507009873554805)),
+    "Shape": layers.shape,
+    "Slice": layers.cut,
+    "Softmax": rules.softmax,
+    "SpaceToDepth": layers.space_to_depth,
+    "Split": layers.split,
+    "Sqrt": lambda call: rules.power(call.value(), 0.5),
+    "Squeeze": layers.squeeze,
+    "Sub": lambda call: rules.add(*call.two(), -1),
+    "Sum": partial(rules.variadic, rules.add),
+    "Tile": layers.tile,
+    "Transpose": lambda call: call.value().permute(call.attributes.get("perm", range(len(call.value().shape))[::-1])),
+    "Unsqueeze": layers.unsqueeze,
+    "Upsample": layers.resize,
+    "Where": rules.where,
+}
+# Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
+IRRELEVANT: Mapping[str, frozenset[str]] = {
+    "BatchNormalization": frozenset(("momentum",)),
+    "Cast": frozenset(("saturate", "round_mode")),
+    "Dropout": frozenset(("ratio", "seed")),
+    "MaxPool": frozenset(("storage_order",)),
+    "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
+}
+SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
+# What may read a constant that was rounded.
+TAKES_ROUNDED = frozenset(("Div", "Mul"))
 
 
 @dataclass(frozen=True)
@@ -81,103 +201,109 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
 
     `picture` (channels, height, width) decides where the input leaves its size open.
     """
-    reader = _OnnxReader(model, name, picture)
-    for node in reader.nodes:
-        reader.take(node)
-    return reader.finish()
-
-
-class _OnnxReader:
-    """The values known so far, and the problems met."""
-
-    def __init__(self, model: onnx.ModelProto, name: str, picture: Shape | None) -> None:
-        self.name = name
-        self.opset = _opset(model, name)
-        self.image = image_input(model, name, picture)
-        if prod(self.image.shape) > LARGEST_VALUE:
-            raise InputError(f"{name}: an input of {prod(self.image.shape)} numbers is too large to analyse")
-        graph = plain(inlined(model, name)).graph
-        self.output, self.nodes = graph.output[0].name, needed(graph)
-        self.builder = Builder(self.image.shape)
-        self.known: dict[str, Value | Constant | None] = {tensor.name: stated(tensor) for tensor in graph.initializer}
-        self.known |= {self.image.name: self.builder.input, "": None}
-        self.reads = {i for node in self.nodes for i in node.input} - {""} | {self.output}
-        self.operators: Counter[str] = Counter()
-        self.problems = _redefinitions(model)
-        self.dropped: str | None = None
-
-    def take(self, node: onnx.NodeProto) -> None:
-        """Read one node; what it needs has been read, or has failed."""
-        word = word_of(node)
-        if any(i not in self.known for i in node.input):  # behind a node that already failed
-            self.operators[word] += 1
+    opset, image = _opset(model, name), image_input(model, name, picture)
+    if prod(image.shape) > LARGEST_VALUE:
+        raise InputError(f"{name}: an input of {prod(image.shape)} numbers is too large to analyse")
+    proto = plain(inlined(model, name)).graph
+    nodes, output, builder = needed(proto), proto.output[0].name, Builder(image.shape)
+    used = {i for node in nodes for i in node.input} - {""} | {output}
+    known: dict[str, Value | Constant | None] = {tensor.name: stated(tensor) for tensor in proto.initializer}
+    known |= {image.name: builder.value(0), "": None}
+    operators, problems = Counter[str](), _redefinitions(model)
+    dropped: str | None = None
+    for node in nodes:
+        word, place = word_of(node), text_of(node.name or node.output[0])
+        if any(i not in known for i in node.input):  # behind a node that already failed
+            operators[word] += 1
             if word not in OPERATORS and word not in KNOWN_OF_CONSTANTS:
-                self._refuse(node, "not supported")
-            return
-        self.builder.origin = f"{word} ({_name(node)})"
+                problems.append(UnsupportedNode(word, place, "not supported"))
+            continue
+        builder.origin, inputs = f"{word} ({place})", [known[i] for i in node.input]
         try:
-            sees_image = any(isinstance(self.known[i], Value) for i in node.input)
-            results = self._built(node) if sees_image else self._folded(node)
+            if any(isinstance(i, Value) for i in inputs):
+                operators[word] += 1
+                results = _computed(node, inputs, builder, opset, used, output)
+                dropped = word if word in SOFTMAXES and results[0] is inputs[0] else dropped
+            else:
+                results = _folded(node, inputs, builder, opset)
+            known.update((name, result) for name, result in zip(node.output, results, strict=False) if name)
         except Unsupported as problem:
-            self._refuse(node, str(problem))
+            problems.append(UnsupportedNode(word, place, str(problem)))
         except KeyError as attribute:
-            self._refuse(node, f"the attribute {attribute} is missing")
+            problems.append(UnsupportedNode(word, place, f"the attribute {attribute} is missing"))
         except MALFORMED as error:
-            self._refuse(node, f"malformed ({' '.join(str(error).split())})")
-        else:
-            self.known.update((name, result) for name, result in zip(node.output, results, strict=False) if name)
+            problems.append(UnsupportedNode(word, place, f"malformed ({' '.join(str(error).split())})"))
+    graph: Graph | None = None
+    output_shape: tuple[int, ...] = ()
+    if not problems:
+        scores = known.get(output)
+        if not isinstance(scores, Value):
+            raise UnsupportedNetworkError(f"{name}: the output {output!r} does not depend on the input")
+        try:
+            graph, output_shape = _simplified(builder.graph(scores)), scores.shape
+        except Unsupported as problem:
+            problems.append(UnsupportedNode("output", output, str(problem)))
+    notes = () if image.note is None else (image.note,)
+    return Reading(graph, operators, tuple(problems), dropped, output_shape, notes, image.is_double)
 
-    def finish(self) -> Reading:
-        graph = None
-        output_shape: tuple[int, ...] = ()
-        if not self.problems:
-            final = self.known.get(self.output)
-            if not isinstance(final, Value):
-                raise UnsupportedNetworkError(f"{self.name}: the output {self.output!r} does not depend on the input")
-            try:
-                graph, output_shape = self.builder.finish(final), tuple(final.shape)
-            except Unsupported as problem:
-                self.problems.append(UnsupportedNode("output", self.output, str(problem)))
-        notes = () if self.image.note is None else (self.image.note,)
-        problems = tuple(self.problems)
-        return Reading(graph, self.operators, problems, self.dropped, output_shape, notes, self.image.is_double)
 
-    def _refuse(self, node: onnx.NodeProto, reason: str) -> None:
-        self.problems.append(UnsupportedNode(word_of(node), _name(node), reason))
+def _folded(
+    node: onnx.NodeProto, inputs: Sequence[Value | Constant | None], builder: Builder, opset: int
+) -> Sequence[Value | Constant]:
+    """What a node gives that reads constants only."""
+    if node.domain not in STANDARD_DOMAINS:
+        raise Unsupported("not supported")
+    constants = [constant for constant in inputs if not isinstance(constant, Value)]
+    results = folded(node, constants, opset)
+    if is_computed(node, [constant.array for constant in constants if constant is not None]):
+        builder.note_computed()
+    return results
 
-    def _folded(self, node: onnx.NodeProto) -> list[Constant]:
-        """What a node gives that reads constants only."""
-        if node.domain not in STANDARD_DOMAINS:
-            raise Unsupported("not supported")
-        inputs = [constant for constant in map(self.known.get, node.input) if not isinstance(constant, Value)]
-        results = folded(node, inputs, self.opset)
-        if is_computed(node, [constant.array for constant in inputs if constant is not None]):
-            self.builder.note_computed()
-        return results
 
-    def _built(self, node: onnx.NodeProto) -> list[Value | Constant]:
-        """What a node that the image flows into gives."""
-        word, inputs = word_of(node), [self.known[i] for i in node.input]
-        self.operators[word] += 1
-        rule = OPERATORS.get(word)
-        if rule is None:
-            raise Unsupported("not supported")
-        attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
-        roundings = max(i.roundings or 0 if isinstance(i, Constant) else 0 for i in inputs)
-        if roundings and word not in TAKES_ROUNDED:
-            raise Unsupported(f"reads a constant that was rounded: {ROUNDED}")
-        operands = tuple(i.array if isinstance(i, Constant) else i for i in inputs)
-        call = Call(self.builder, self.opset, operands, attributes, len(node.output), roundings)
-        final_softmax = word in ("Softmax", "LogSoftmax") and node.output[0] == self.output and _ranks_all(call)
-        result = call.value() if final_softmax else rule(call)
-        results = result if isinstance(result, tuple) else (result,)
-        ignored = attributes.unread - IRRELEVANT.get(word, frozenset())
-        if ignored:
-            raise Unsupported(f"with the attribute {', '.join(sorted(ignored))}")
-        if any(name in self.reads for name in node.output[len(results) :]):
-            raise Unsupported("an output other than the first is used")
-        self.dropped = word if final_softmax else self.dropped
-        return [made if isinstance(made, Value) else Constant(made) for made in results]
+def _computed(
+    node: onnx.NodeProto,
+    inputs: Sequence[Value | Constant | None],
+    builder: Builder,
+    opset: int,
+    used: Set[str],
+    output: str,
+) -> Sequence[Value | Constant]:
+    """What a node gives that the image flows into: what it reads if it is a softmax at the end that ranks all scores.
+
+    `used` are the values that some node reads, or the output.
+    """
+    word = word_of(node)
+    rule = OPERATORS.get(word)
+    if rule is None:
+        raise Unsupported("not supported")
+    attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+    roundings = max(i.roundings or 0 if isinstance(i, Constant) else 0 for i in inputs)
+    if roundings and word not in TAKES_ROUNDED:
+        raise Unsupported(f"reads a constant that was rounded: {ROUNDED}")
+    operands = tuple(i.array if isinstance(i, Constant) else i for i in inputs)
+    call = Call(builder, opset, operands, attributes, len(node.output), roundings)
+    is_left_out = word in SOFTMAXES and node.output[0] == output and _ranks_all(call)
+    result = call.value() if is_left_out else rule(call)
+    results = result if isinstance(result, tuple) else (result,)
+    ignored = attributes.unread - IRRELEVANT.get(word, frozenset())
+    if ignored:
+        raise Unsupported(f"with the attribute {', '.join(sorted(ignored))}")
+    if not used.isdisjoint(node.output[len(results) :]):
+        raise Unsupported("an output other than the first is used")
+    return [one if isinstance(one, Value) else Constant(one) for one in results]
+
+
+def _ranks_all(call: Call) -> bool:
+    """Whether a softmax is over all entries, so that it does not change their order."""
+    shape = call.value().shape
+    return prod(shape[axis] for axis in rules.softmax_axes(call)) == prod(shape)
+
+
+def _simplified(graph: Graph) -> Graph:
+    graph = simplify(graph)
+    if any(isinstance(n.operator, ops.Pad) and abs(n.operator.value) == inf for n in graph.nodes):
+        raise Unsupported("padding with an infinite value, other than for max pooling")
+    return graph
 
 
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
@@ -192,13 +318,3 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     if len(versions) > 1:
         raise InputError(f"{name}: the network names several versions of ONNX's operators: {sorted(versions)}")
     return versions.pop()
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return text_of(node.name or node.output[0])
-
-
-def _ranks_all(call: Call) -> bool:
-    """Whether a softmax is over all entries, so that it does not change their order."""
-    shape = call.value().shape
-    return prod(shape[axis] for axis in softmax_axes(call)) == prod(shape)

@@ -1,205 +1,222 @@
-"""What each ONNX operator means in the builder's words: one small function each, joined by the table at the end."""
+"""What each ONNX operator means that works entry by entry, on several operands, or over axes: one function each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from math import prod
+from collections.abc import Callable, Sequence
+from math import inf, prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import shakeproof.model.onnx_layers as onnx_layers
-from shakeproof.model.builder import Array, Builder, Pooling, Unsupported, Value
+import shakeproof.operators as ops
+from shakeproof.model.builder import Call, Value, concat
 from shakeproof.model.onnx_constants import ROUNDED, summed
-from shakeproof.model.onnx_model import FLOATS
-from shakeproof.model.operands import (
-    NEITHER_COMPUTED,
-    Call,
-    Operand,
-    add,
-    divide,
-    matmul,
-    maximum,
-    minimum,
-    multiply,
-    power,
-    reshaped,
-    transposed,
-)
-from shakeproof.operators import (
-    Abs,
-    Ceil,
-    Elu,
-    Erf,
-    Exp,
-    Floor,
-    Gelu,
-    GeluTanh,
-    HardSwish,
-    Log,
-    Mish,
-    Operator,
-    Positive,
-    Relu,
-    Round,
-    Sigmoid,
-    Sign,
-    Softplus,
-    Tanh,
-)
+from shakeproof.model.onnx_model import FLOATS, Array, Unsupported
 
+# Computed by the network, or a constant.
+Operand = Value | Tensor
 # Differences of whole numbers up to this are not rounded.
 WHOLE = 2.0**50
+# A product with a stack of matrices is one linear layer for each.
+LARGEST_STACK = 64
+NEITHER_COMPUTED = Unsupported("neither operand is computed by the network")
 
 # -- entry by entry ---------------------------------------------------------------------------------------------------
 
 
-def _same(call: Call) -> Value:
-    return call.value()
-
-
-def _dropout(call: Call) -> Value:
+def dropout(call: Call) -> Value:
     training = call.optional(2)
     if training is not None and bool(training.any()):
         raise Unsupported("training mode")
     return call.value()
 
 
-def _cast(call: Call) -> Value:
+def cast(call: Call) -> Value:
     if call.attributes["to"] not in FLOATS:
         raise Unsupported("a cast of computed values to integers or 16 bits, which rounds them")
     return call.value()
 
 
-def _function(function: Operator, call: Call) -> Value:
-    return call.builder.elementwise(function, call.value())
-
-
-def _gelu(call: Call) -> Value:
+def gelu(call: Call) -> Value:
     approximate = call.text("approximate", "none")
     if approximate not in ("none", "tanh"):
         raise Unsupported(f"approximate={approximate}")
-    return _function(GeluTanh() if approximate == "tanh" else Gelu(), call)
+    return call.value().elementwise(ops.GeluTanh() if approximate == "tanh" else ops.Gelu())
 
 
-def _power(exponent: float, call: Call) -> Value:
-    return power(call.builder, call.value(), exponent)
-
-
-def _pow(call: Call) -> Value:
+def pow_(call: Call) -> Value:
     exponents, x = call.constant(1), call.value()
     different = np.unique(exponents)
     if different.size != 1:
         raise Unsupported(f"{different.size} different exponents")
-    wide = call.builder.expand(x, np.broadcast_shapes(x.shape, exponents.shape))
-    return power(call.builder, wide, float(different[0]))
+    return power(x.broadcast(exponents.shape), float(different[0]))
 
 
-def _leaky_relu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), call.single("alpha", 0.01))
-
-
-def _prelu(call: Call) -> Value:
-    return call.builder.leaky_relu(call.value(), call.tensor(1))
-
-
-def _clip(call: Call) -> Value:
-    low, high = call.number("min", 1, -np.inf), call.number("max", 2, np.inf)
-    return call.builder.clip(call.value(), low, high)
-
-
-def _elu(call: Call, default: float = 1.0) -> Value:
+def elu(call: Call, default: float = 1.0) -> Value:
     alpha = call.single("alpha", default)
-    return call.builder.elementwise(Elu(alpha) if alpha else Relu(), call.value())
+    return call.value().elementwise(ops.Elu(alpha) if alpha else ops.Relu())
 
 
-def _selu(call: Call) -> Value:
-    return call.builder.scale(_elu(call, 1.6732632423543772), call.single("gamma", 1.0507009873554805), 0.0)
-
-
-def _celu(call: Call) -> Value:
+def celu(call: Call) -> Value:
     """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
-    b, alpha = call.builder, call.single("alpha", 1.0)
+    alpha = call.single("alpha", 1.0)
     if not alpha > 0:
         raise Unsupported(f"alpha={alpha:g}")
-    return b.scale(b.elementwise(Elu(1.0), b.scale(call.value(), 1 / alpha, 0.0, roundings=1)), alpha, 0.0)
+    return call.value().scale(1 / alpha, roundings=1).elementwise(ops.Elu(1.0)).scale(alpha)
 
 
-def _hard_sigmoid(call: Call) -> Value:
-    alpha, beta = call.single("alpha", 0.2), call.single("beta", 0.5)
-    return call.builder.clip(call.builder.scale(call.value(), alpha, beta), 0.0, 1.0)
+# -- several operands, of which one at least is computed ---------------------------------------------------------------
 
 
-# -- several operands -------------------------------------------------------------------------------------------------
+def add(first: Operand, second: Operand, sign: int = 1) -> Value:
+    """first + sign * second."""
+    match first, second:
+        case Value() as x, Value() as y:
+            return x.combine(y, sign)
+        case Value() as x, Tensor() as constant:
+            return x.scale(1.0, sign * constant)
+        case Tensor() as constant, Value() as x:
+            return x.scale(float(sign), constant)
+    raise NEITHER_COMPUTED
 
 
-def _binary(operation: Callable[..., Value], call: Call) -> Value:
-    return operation(call.builder, call.operand(0), call.operand(1))
+def multiply(first: Operand, second: Operand, roundings: int = 0) -> Value:
+    """first * second; a constant among them was rounded so many times."""
+    match first, second:
+        case Value() as x, Value() as y:
+            return x.multiply(y)
+        case (Value() as x, Tensor() as constant) | (Tensor() as constant, Value() as x):
+            return x.scale(constant, 0.0, roundings)
+    raise NEITHER_COMPUTED
 
 
-def _factor(operation: Callable[..., Value], call: Call) -> Value:
-    """A product or quotient; its constant may have been rounded."""
-    return operation(call.builder, call.operand(0), call.operand(1), call.roundings)
+def divide(first: Operand, second: Operand, roundings: int = 0) -> Value:
+    """first / second; a constant among them was rounded so many times."""
+    if isinstance(second, Value):
+        return multiply(first, power(second, -1.0), roundings)
+    return multiply(first, 1.0 / second, roundings + 1)
 
 
-def _folded(operation: Callable[..., Value], call: Call) -> Value:
+def power(x: Value, exponent: float) -> Value:
+    if exponent == 0:
+        return x.scale(0.0, 1.0)
+    return x if exponent == 1 else x.elementwise(ops.Power(exponent))
+
+
+def maximum(first: Operand, second: Operand) -> Value:
+    """The larger of two, as relu(first - second) + second: what they have in common stays known to bounds."""
+    x, other, limit = _compared(first, second)
+    if limit is not None:
+        return x.clip(limit, inf)
+    return add(add(x, other, -1).elementwise(ops.Relu()), other)
+
+
+def minimum(first: Operand, second: Operand) -> Value:
+    """The smaller of two, as second - relu(second - first)."""
+    x, other, limit = _compared(first, second)
+    if limit is not None:
+        return x.clip(-inf, limit)
+    return add(other, add(other, x, -1).elementwise(ops.Relu()), -1)
+
+
+def _compared(first: Operand, second: Operand) -> tuple[Value, Operand, float | None]:
+    """Two that are compared, the first of them computed; and the second as a number, if it is the same throughout."""
+    if isinstance(first, Tensor):
+        first, second = second, first
+    if isinstance(first, Tensor):
+        raise NEITHER_COMPUTED
+    if isinstance(second, Value) or not bool((second == second.flatten()[0]).all()):
+        return first, second, None
+    return first.broadcast(second.shape), second, float(second.flatten()[0])
+
+
+def larger(first: Operand, second: Operand, or_equal: bool = False) -> Value:
+    """1 where the first is larger than the second (or equal to it), 0 elsewhere."""
+    return add(first, second, -1).elementwise(ops.Positive(or_equal))
+
+
+def matmul(first: Operand, second: Operand) -> Value:
+    """first @ second as numpy means it."""
+    if len(first.shape) == 1:
+        product = matmul(first.reshape((1, *first.shape)), second)
+        return product.reshape((*product.shape[:-2], product.shape[-1]))
+    if len(second.shape) == 1:
+        product = matmul(first, second.reshape((*second.shape, 1)))
+        return product.reshape(product.shape[:-1])
+    match first, second:
+        case Value() as x, Value() as y:
+            return x.matmul(y)
+        case Value() as x, Tensor() as constant:
+            return _times_constant(x, constant)
+        case Tensor() as constant, Value() as x:
+            return _times_constant(x.mT, constant.mT).mT
+    raise NEITHER_COMPUTED
+
+
+def _times_constant(x: Value, matrices: Tensor) -> Value:
+    """x @ matrices, where the constant's leading axes are a batch."""
+    if matrices.dim() == 2:
+        return x.linear(matrices)
+    if prod(matrices.shape[:-2]) > LARGEST_STACK:
+        raise Unsupported(f"a product with {prod(matrices.shape[:-2])} constant matrices")
+    x = x.broadcast((*matrices.shape[:-2], 1, 1))
+    if len(matrices) == 1:
+        return _times_constant(x, matrices[0])
+    axis = len(x.shape) - matrices.dim()
+    return concat([_times_constant(x.take(axis, [i]), matrix) for i, matrix in enumerate(matrices)], axis)
+
+
+def variadic(operation: Callable[[Operand, Operand], Value], call: Call) -> Value:
     """An operation of two on all inputs, the computed ones first."""
-    result, others = _computed_first(call)
+    result, *others = call.computed_first()
     for other in others:
-        result = operation(call.builder, result, other)
+        result = operation(result, other)
+    assert isinstance(result, Value)
     return result
 
 
-def _computed_first(call: Call) -> tuple[Value, list[Operand]]:
-    first, *others = sorted(call.operands(), key=lambda x: not isinstance(x, Value))
-    assert isinstance(first, Value)
-    return first, others
-
-
-def _gemm(call: Call) -> Value:
-    b, beta = call.builder, call.single("beta", 1.0)
+def gemm(call: Call) -> Value:
+    beta = call.single("beta", 1.0)
     first, second = (
-        transposed(b, call.operand(i)) if call.attributes.get(name) else call.operand(i)
+        call.operand(i).mT if call.attributes.get(name) else call.operand(i)
         for i, name in enumerate(("transA", "transB"))
     )
-    product = b.scale(matmul(b, first, second), call.single("alpha", 1.0), 0.0)
+    product = matmul(first, second).scale(call.single("alpha", 1.0))
     if not call.has(2):
         return product
     bias = call.operand(2)
     if isinstance(bias, Value):
-        return add(b, product, b.scale(bias, beta, 0.0))
-    return b.scale(product, 1.0, beta * bias, roundings=int(beta != 1))
+        return add(product, bias.scale(beta))
+    return product.scale(1.0, beta * bias, roundings=int(beta != 1))
 
 
-def _larger(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
-    """1 where the first is larger than the second (or equal to it), 0 elsewhere."""
-    return b.elementwise(Positive(or_equal), add(b, first, second, -1))
+def equal(call: Call) -> Array:
+    """Only where a value is minus infinity, by constants alone, can be told beforehand."""
+    x, other = call.computed_first()
+    if isinstance(x, Tensor) or isinstance(other, Value) or not bool((other == -inf).all()):
+        raise Unsupported("a comparison of computed values")
+    return np.asarray(x.no_numbers == other)
 
 
-def _smaller(b: Builder, first: Operand, second: Operand, or_equal: bool = False) -> Value:
-    return _larger(b, second, first, or_equal)
-
-
-def _where(call: Call) -> Value:
+def where(call: Call) -> Value:
     """The first where a condition holds, the second elsewhere: both constant, or the condition is."""
-    b, (condition, first, second) = call.builder, call.operands()
+    condition, first, second = call.operands()
     if isinstance(condition, Value):
-        return _chosen(b, condition, first, second)
+        return _chosen(condition, first, second)
     condition = condition.bool()
     match first, second:
         case Value() as x, Tensor() as constant:
-            return b.where(x, condition, constant)
+            return x.where(condition, constant)
         case Tensor() as constant, Value() as x:
-            return b.where(x, ~condition, constant)
+            return x.where(~condition, constant)
         case Value() as x, Value() as y:
             zero = torch.zeros((), dtype=torch.float64)
-            return b.combine(b.where(x, condition, zero), b.where(y, ~condition, zero))
+            return x.where(condition, zero).combine(y.where(~condition, zero))
     raise NEITHER_COMPUTED
 
 
-def _chosen(b: Builder, condition: Value, first: Operand, second: Operand) -> Value:
+def _chosen(condition: Value, first: Operand, second: Operand) -> Value:
     """One of two constants where a computed condition is 1, the other where it is 0."""
     if isinstance(first, Value) or isinstance(second, Value):
         raise Unsupported("a computed choice between computed values")
@@ -207,88 +224,63 @@ def _chosen(b: Builder, condition: Value, first: Operand, second: Operand) -> Va
         raise Unsupported("a computed choice of infinite values")
     whole = all(bool(((c == c.round()) & (c.abs() < WHOLE)).all()) for c in (first, second))
     terms = None if whole else first.abs() + second.abs()
-    return b.scale(condition, first - second, second, int(not whole), terms)
-
-
-def _not(call: Call) -> Value:
-    return call.builder.scale(call.value(), -1.0, 1.0)
-
-
-def _is_nan(call: Call) -> Array:
-    """Real numbers are numbers: only what constants make of a value may be none."""
-    return np.asarray(call.builder.no_numbers(call.value()).isnan())
-
-
-def _equal(call: Call) -> Array:
-    """Only where a value is minus infinity, by constants alone, can be told beforehand."""
-    x, (other,) = _computed_first(call)
-    if isinstance(other, Value) or not bool((other == -np.inf).all()):
-        raise Unsupported("a comparison of computed values")
-    return np.asarray(call.builder.no_numbers(x) == other)
+    return condition.scale(first - second, second, int(not whole), terms)
 
 
 # -- over axes --------------------------------------------------------------------------------------------------------
 
 
-def _negative(b: Builder, x: Value) -> Value:
-    return b.scale(x, -1.0, 0.0)
-
-
-def _total(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+def total(x: Value, axes: Sequence[int], keep: bool) -> Value:
     """The sum over some axes."""
-    return b.scale(b.mean(x, axes, keep), float(prod(x.shape[axis] for axis in axes)), 0.0)
+    return x.mean(axes, keep).scale(float(prod(x.shape[axis] for axis in axes)))
 
 
-def _largest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
+def largest(x: Value, axes: Sequence[int], keep: bool) -> Value:
     """The maximum over some axes: max pooling of a picture that has them as its height, and all others as channels."""
     reduced = [x.axis(axis) for axis in axes]
     others = [axis for axis in range(len(x.shape)) if axis not in reduced]
     height, channels = prod(x.shape[axis] for axis in reduced), prod(x.shape[axis] for axis in others)
-    picture = b.transpose(b.reshape(b.transpose(x, (*reduced, *others)), (1, height, 1, channels)), (0, 3, 1, 2))
-    pooled = b.max_pool(picture, Pooling((height, 1), (1, 1)))
+    picture = x.permute((*reduced, *others)).reshape((1, height, 1, channels)).permute((0, 3, 1, 2))
     kept = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
-    return b.reshape(pooled, kept if keep else [x.shape[axis] for axis in others])
+    pooled = picture.max_pool(ops.SlidingWindow((height, 1)))
+    return pooled.reshape(kept if keep else [x.shape[axis] for axis in others])
 
 
-def _smallest(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return _negative(b, _largest(b, _negative(b, x), axes, keep))
+def smallest(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return largest(x.scale(-1.0), axes, keep).scale(-1.0)
 
 
-def _square_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return _total(b, power(b, x, 2.0), axes, keep)
+def norm1(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return total(x.elementwise(ops.Abs()), axes, keep)
 
 
-def _norm1(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return _total(b, b.elementwise(Abs(), x), axes, keep)
+def norm2(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return power(total(power(x, 2.0), axes, keep), 0.5)
 
 
-def _norm2(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return power(b, _square_sum(b, x, axes, keep), 0.5)
+def log_sum(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return total(x, axes, keep).elementwise(ops.Log())
 
 
-def _log_sum(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return b.elementwise(Log(), _total(b, x, axes, keep))
+def log_sum_exp(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return log_sum(x.elementwise(ops.Exp()), axes, keep)
 
 
-def _log_sum_exp(b: Builder, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return _log_sum(b, b.elementwise(Exp(), x), axes, keep)
-
-
-def _reduce(operation: Callable[..., Value], call: Call) -> Value:
+def reduce(operation: Callable[[Value, Sequence[int], bool], Value], call: Call) -> Value:
     x = call.value()
     axes, keep = call.integers("axes", 1), bool(call.attributes.get("keepdims", 1))
     if call.attributes.get("noop_with_empty_axes") and not axes:
-        x, axes, keep = call.builder.reshape(x, (*x.shape, 1)), [-1], False  # of each entry on its own
-    return operation(call.builder, x, axes or range(len(x.shape)), keep)
+        x, axes, keep = x.reshape((*x.shape, 1)), [-1], False  # of each entry on its own
+    return operation(x, axes or range(len(x.shape)), keep)
 
 
-def _lp_norm(call: Call) -> Value:
+def lp_norm(call: Call) -> Value:
     """x divided by its norm along an axis."""
-    b, x, order = call.builder, call.value(), call.attributes.get("p", 2)
+    x, order = call.value(), call.attributes.get("p", 2)
     if order not in (1, 2):
         raise Unsupported(f"a norm of order {order}")
-    norm = (_norm1 if order == 1 else _norm2)(b, x, [call.attributes.get("axis", -1)], True)
-    return b.multiply(x, power(b, norm, -1.0))
+    norm = (norm1 if order == 1 else norm2)(x, [call.attributes.get("axis", -1)], True)
+    return x.multiply(power(norm, -1.0))
 
 
 def softmax_axes(call: Call) -> range:
@@ -300,17 +292,17 @@ def softmax_axes(call: Call) -> range:
     return range(x.axis(call.attributes.get("axis", 1)), len(x.shape))
 
 
-def _softmax(call: Call) -> Value:
+def softmax(call: Call) -> Value:
     x, axes = call.value(), softmax_axes(call)
     if len(axes) == 1:
-        return call.builder.softmax(x, axes[0])
-    flat = call.builder.reshape(x, (*x.shape[: axes[0]], prod(x.shape[axes[0] :])))
-    return call.builder.reshape(call.builder.softmax(flat, -1), x.shape)
+        return x.softmax(axes[0])
+    flat = x.reshape((*x.shape[: axes[0]], prod(x.shape[axes[0] :])))
+    return flat.softmax(-1).reshape(x.shape)
 
 
-def _log_softmax(call: Call) -> Value:
+def log_softmax(call: Call) -> Value:
     x = call.value()
-    return add(call.builder, x, _log_sum_exp(call.builder, x, softmax_axes(call), keep=True), -1)
+    return add(x, log_sum_exp(x, softmax_axes(call), keep=True), -1)
 
 
 # -- Einstein sums ----------------------------------------------------------------------------------------------------
@@ -319,198 +311,74 @@ def _log_softmax(call: Call) -> Value:
 REST = "0123456789"
 
 
-def _einsum(call: Call) -> Value:
+def einsum(call: Call) -> Value:
     """The equation as numpy.einsum takes it, for operands none of which has an axis twice."""
-    b, equation, operands = call.builder, call.attributes["equation"].decode(), call.operands()
+    equation, operands = call.attributes["equation"].decode(), call.operands()
     inputs, output = _axes(equation, [len(x.shape) for x in operands])
     if len(operands) > 2 or any(len(set(axes)) < len(axes) for axes in (*inputs, output)):
         raise Unsupported(f"the equation {equation}")
-    kept = [set(output).union(*(other for other in inputs if other is not axes)) for axes in inputs]
-    summed = [_without(b, x, axes, keep) for x, axes, keep in zip(operands, inputs, kept, strict=True)]
-    if len(summed) == 1:
-        ((x, axes),) = summed
-        assert isinstance(x, Value)
-        return b.transpose(x, [axes.index(axis) for axis in output])
-    return _product(b, summed[0], summed[1], output)
+    for number, axes in enumerate(inputs):  # sum over the axes that nothing else has
+        used = {*output, *(axis for other, axes in enumerate(inputs) if other != number for axis in axes)}
+        operands[number] = _summed(call, operands[number], [i for i, axis in enumerate(axes) if axis not in used])
+        inputs[number] = "".join(axis for axis in axes if axis in used)
+    if len(operands) == 2:
+        return _product(operands[0], operands[1], inputs[0], inputs[1], output)
+    (x,), (axes,) = operands, inputs
+    assert isinstance(x, Value)
+    return x.permute([axes.index(axis) for axis in output])
 
 
-def _product(b: Builder, first: tuple[Operand, str], second: tuple[Operand, str], output: str) -> Value:
-    """A matrix product for each entry of the axes that both have and keep; a plain one where nothing is summed."""
-    (x, left), (y, right) = first, second
-    both = [axis for axis in left if axis in right]
-    batch, summed = [axis for axis in both if axis in output], [axis for axis in both if axis not in output]
-    rows, columns = [axis for axis in left if axis not in both], [axis for axis in right if axis not in both]
-    sizes = _sizes(first, second)
-    if not summed:
-        return multiply(b, _aligned(b, x, left, output), _aligned(b, y, right, output))
-    x = _matrices(b, _arranged(b, x, left, [*batch, *rows, *summed]), sizes, (batch, rows, summed))
-    y = _matrices(b, _arranged(b, y, right, [*batch, *summed, *columns]), sizes, (batch, summed, columns))
-    axes = [*batch, *rows, *columns]
-    product = b.reshape(matmul(b, x, y), [sizes[axis] for axis in axes])
-    return b.transpose(product, [axes.index(axis) for axis in output])
-
-
-def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The axes of each operand and of the output, a letter or digit each."""
-    given, arrow, output = equation.replace(" ", "").partition("->")
-    words = given.split(",")
-    if len(words) != len(ranks):
-        raise Unsupported(f"the equation {equation} for {len(ranks)} operands")
-    left = [rank - len(word.replace("...", "")) for word, rank in zip(words, ranks, strict=True)]
-    widest = max((rank for word, rank in zip(words, left, strict=True) if "..." in word), default=0)
-    if widest > len(REST) or any(rank != 0 and "..." not in word for word, rank in zip(words, left, strict=True)):
-        raise Unsupported(f"the equation {equation} for operands of {list(ranks)} axes")
-    inputs = [word.replace("...", REST[widest - rank : widest]) for word, rank in zip(words, left, strict=True)]
-    if not arrow:  # what appears once, in the order of the alphabet
-        once = sorted(axis for axis in set("".join(inputs)) - set(REST) if "".join(inputs).count(axis) == 1)
-        return inputs, REST[:widest] + "".join(once)
-    return inputs, output.replace("...", REST[:widest])
-
-
-def _without(b: Builder, x: Operand, axes: str, kept: set[str]) -> tuple[Operand, str]:
-    """An operand summed over the axes that nothing else has; of a constant, exactly."""
-    alone = [place for place, axis in enumerate(axes) if axis not in kept]
-    if alone:
-        x = _constant_sum(b, x, alone) if isinstance(x, Tensor) else _total(b, x, alone, keep=False)
-    return x, "".join(axis for axis in axes if axis in kept)
-
-
-def _constant_sum(b: Builder, x: Tensor, axes: Sequence[int]) -> Tensor:
-    b.note_computed()
+def _summed(call: Call, x: Operand, axes: Sequence[int]) -> Operand:
+    """The sum over some axes; of a constant, exactly."""
+    if not axes:
+        return x
+    if isinstance(x, Value):
+        return total(x, axes, keep=False)
+    call.builder.note_computed()
     sums, is_exact = summed(x.numpy(), axes)
     if not bool(is_exact.all()):
         raise Unsupported(ROUNDED)
     return torch.from_numpy(np.asarray(sums))
 
 
-def _sizes(*operands: tuple[Operand, str]) -> dict[str, int]:
+def _product(x: Operand, y: Operand, left: str, right: str, output: str) -> Value:
+    """A matrix product for each entry of the axes that both have and keep; a plain one where nothing is summed."""
     sizes: dict[str, int] = {}
-    for x, axes in operands:
-        for size, axis in zip(x.shape, axes, strict=True):
+    for operand, axes in ((x, left), (y, right)):
+        for size, axis in zip(operand.shape, axes, strict=True):
             if sizes.setdefault(axis, size) != size:
                 raise Unsupported(f"axis {axis} of length {size} and {sizes[axis]}")
-    return sizes
+
+    def arranged(operand: Operand, axes: str, *groups: Sequence[str]) -> Operand:
+        """With its axes in an order, each group of them as one; of length 1 where it has none of them."""
+        moved = operand.permute([axes.index(axis) for group in groups for axis in group if axis in axes])
+        return moved.reshape([prod(sizes[axis] for axis in group if axis in axes) for group in groups])
+
+    both = [axis for axis in left if axis in right]
+    batch, inner = [axis for axis in both if axis in output], [axis for axis in both if axis not in output]
+    rows, columns = [axis for axis in left if axis not in both], [axis for axis in right if axis not in both]
+    if not inner:
+        return multiply(arranged(x, left, *output), arranged(y, right, *output))
+    if prod(sizes[axis] for axis in batch) == 1:
+        product = matmul(arranged(x, left, [*batch, *rows], inner), arranged(y, right, [*batch, *inner], columns))
+    else:
+        product = matmul(arranged(x, left, batch, rows, inner), arranged(y, right, batch, inner, columns))
+    order = [*batch, *rows, *columns]
+    return product.reshape([sizes[axis] for axis in order]).permute([order.index(axis) for axis in output])
 
 
-def _arranged(b: Builder, x: Operand, axes: str, order: Sequence[str]) -> Operand:
-    places = [axes.index(axis) for axis in order]
-    return x.permute(places) if isinstance(x, Tensor) else b.transpose(x, places)
-
-
-def _aligned(b: Builder, x: Operand, axes: str, output: str) -> Operand:
-    """With an axis of length 1 for each of the output's that it has not."""
-    arranged = _arranged(b, x, axes, [axis for axis in output if axis in axes])
-    sizes = iter(arranged.shape)
-    return reshaped(b, arranged, tuple(next(sizes) if axis in axes else 1 for axis in output))
-
-
-def _matrices(b: Builder, x: Operand, sizes: dict[str, int], groups: Sequence[Sequence[str]]) -> Operand:
-    batch, *sides = (prod(sizes[axis] for axis in group) for group in groups)
-    shape = tuple(sides) if batch == 1 else (batch, *sides)
-    return reshaped(b, x, shape)
-
-
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-# A rule gives a node's output, or a tuple of them; the Shape of a value is a constant.
-OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
-    "Abs": partial(_function, Abs()),
-    "Add": partial(_binary, add),
-    "AveragePool": onnx_layers.average_pool,
-    "BatchNormalization": onnx_layers.batch_norm,
-    "Cast": _cast,
-    "Ceil": partial(_function, Ceil()),
-    "Celu": _celu,
-    "Clip": _clip,
-    "Concat": onnx_layers.joined,
-    "Conv": onnx_layers.conv,
-    "DepthToSpace": onnx_layers.depth_to_space,
-    "Div": partial(_factor, divide),
-    "Dropout": _dropout,
-    "Einsum": _einsum,
-    "Elu": _elu,
-    "Equal": _equal,
-    "Erf": partial(_function, Erf()),
-    "Exp": partial(_function, Exp()),
-    "Expand": onnx_layers.expand,
-    "Flatten": onnx_layers.flatten,
-    "Floor": partial(_function, Floor()),
-    "Gather": onnx_layers.gathered,
-    "GatherElements": onnx_layers.gather_elements,
-    "GatherND": onnx_layers.gather_nd,
-    "Gelu": _gelu,
-    "Gemm": _gemm,
-    "GlobalAveragePool": onnx_layers.global_average_pool,
-    "GlobalMaxPool": onnx_layers.global_max_pool,
-    "Greater": partial(_binary, _larger),
-    "GreaterOrEqual": partial(_binary, partial(_larger, or_equal=True)),
-    "GroupNormalization": onnx_layers.group_norm,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": partial(_function, HardSwish()),
-    "Identity": _same,
-    "InstanceNormalization": onnx_layers.instance_norm,
-    "IsNaN": _is_nan,
-    "LayerNormalization": onnx_layers.layer_norm,
-    "LeakyRelu": _leaky_relu,
-    "Less": partial(_binary, _smaller),
-    "LessOrEqual": partial(_binary, partial(_smaller, or_equal=True)),
-    "Log": partial(_function, Log()),
-    "LogSoftmax": _log_softmax,
-    "LpNormalization": _lp_norm,
-    "MatMul": partial(_binary, matmul),
-    "Max": partial(_folded, maximum),
-    "MaxPool": onnx_layers.max_pool,
-    "Min": partial(_folded, minimum),
-    "Mish": partial(_function, Mish()),
-    "Mul": partial(_factor, multiply),
-    "Neg": lambda call: _negative(call.builder, call.value()),
-    "Not": _not,
-    "PRelu": _prelu,
-    "Pad": onnx_layers.pad,
-    "Pow": _pow,
-    "Reciprocal": partial(_power, -1.0),
-    "ReduceL1": partial(_reduce, _norm1),
-    "ReduceL2": partial(_reduce, _norm2),
-    "ReduceLogSum": partial(_reduce, _log_sum),
-    "ReduceLogSumExp": partial(_reduce, _log_sum_exp),
-    "ReduceMax": partial(_reduce, _largest),
-    "ReduceMean": partial(_reduce, Builder.mean),
-    "ReduceMin": partial(_reduce, _smallest),
-    "ReduceSum": partial(_reduce, _total),
-    "ReduceSumSquare": partial(_reduce, _square_sum),
-    "Relu": partial(_function, Relu()),
-    "Reshape": onnx_layers.reshape,
-    "Resize": onnx_layers.resize,
-    "Round": partial(_function, Round()),
-    "ScatterElements": onnx_layers.scatter_elements,
-    "ScatterND": onnx_layers.scatter_nd,
-    "Selu": _selu,
-    "Shape": onnx_layers.shape,
-    "Sigmoid": partial(_function, Sigmoid()),
-    "Sign": partial(_function, Sign()),
-    "Slice": onnx_layers.cut,
-    "Softmax": _softmax,
-    "Softplus": partial(_function, Softplus()),
-    "SpaceToDepth": onnx_layers.space_to_depth,
-    "Split": onnx_layers.split,
-    "Sqrt": partial(_power, 0.5),
-    "Squeeze": onnx_layers.squeeze,
-    "Sub": partial(_binary, partial(add, sign=-1)),
-    "Sum": partial(_folded, add),
-    "Tanh": partial(_function, Tanh()),
-    "Tile": onnx_layers.tile,
-    "Transpose": onnx_layers.transpose,
-    "Unsqueeze": onnx_layers.unsqueeze,
-    "Upsample": onnx_layers.resize,
-    "Where": _where,
-}
-# Attributes that change nothing here: about training, about outputs that are refused, about types that are refused.
-IRRELEVANT: Mapping[str, frozenset[str]] = {
-    "BatchNormalization": frozenset(("momentum",)),
-    "Cast": frozenset(("saturate", "round_mode")),
-    "Dropout": frozenset(("ratio", "seed")),
-    "MaxPool": frozenset(("storage_order",)),
-    "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
-}
-# What may read a constant that was rounded.
-TAKES_ROUNDED = frozenset(("Div", "Mul"))
+def _axes(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The axes of each operand and of the output, a letter or digit each."""
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    words = left.split(",")
+    if len(words) != len(ranks):
+        raise Unsupported(f"the equation {equation} for {len(ranks)} operands")
+    rests = [rank - len(word.replace("...", "")) for word, rank in zip(words, ranks, strict=True)]
+    widest = max((rest for word, rest in zip(words, rests, strict=True) if "..." in word), default=0)
+    if widest > len(REST) or any(rest != 0 and "..." not in word for word, rest in zip(words, rests, strict=True)):
+        raise Unsupported(f"the equation {equation} for operands of {list(ranks)} axes")
+    inputs = [word.replace("...", REST[widest - rest : widest]) for word, rest in zip(words, rests, strict=True)]
+    if not arrow:  # what appears once, in the order of the alphabet
+        once = sorted(axis for axis in set("".join(inputs)) - set(REST) if "".join(inputs).count(axis) == 1)
+        return inputs, REST[:widest] + "".join(once)
+    return inputs, output.replace("...", REST[:widest])

@@ -15,33 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.model.graph import Graph, Node
-from shakeproof.operators import (
-    CONSTANT_ROUNDINGS,
-    UNIT,
-    Affine,
-    Combine,
-    Conv,
-    Linear,
-    MaxPool,
-    Multiply,
-    Operator,
-    Pad,
-    Power,
-    Relu,
-    Scale,
-    Sigmoid,
-    Silu,
-    SlidingWindow,
-    unrolled,
-)
+import shakeproof.operators as ops
+from shakeproof.model.graph import NORMAL, Graph, Node
 
 # Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
 FOLDED = 2.0**-40, 2.0**40
 # In float32, all factors that shrink together may not shrink by more, nor factors folded into one weight grow by more.
 SHRUNK, GROWN = 2.0**-60, 2.0**12
-# Of numbers between these, roundings are relative: none has lost digits by underflow.
-NORMAL = 2.0**-1000, 2.0**1000
 
 
 def simplify(graph: Graph) -> Graph:
@@ -53,19 +33,19 @@ def recognise(graph: Graph) -> Graph:
     """x * x and x * sigmoid(x) as functions of x, whose enclosures are tighter than those of a product."""
     nodes = []
     for node in graph.nodes:
-        function = of_one(graph, node) if isinstance(node.operator, Multiply) else None
+        function = of_one(graph, node) if isinstance(node.operator, ops.Multiply) else None
         nodes.append(replace(node, operator=function[0], inputs=(function[1],)) if function else node)
     return replace(graph, nodes=tuple(nodes))
 
 
-def of_one(graph: Graph, product: Node) -> tuple[Operator, int] | None:
+def of_one(graph: Graph, product: Node) -> tuple[ops.Operator, int] | None:
     """The function of one value that a product is, and that value, if it is one."""
     first, second = product.inputs
     if first == second:
-        return Power(2.0), first
+        return ops.Power(2.0), first
     for x, gate in ((first, second), (second, first)):
-        if gate and isinstance(graph.nodes[gate - 1].operator, Sigmoid) and graph.nodes[gate - 1].inputs == (x,):
-            return Silu(), x
+        if gate and isinstance(graph.nodes[gate - 1].operator, ops.Sigmoid) and graph.nodes[gate - 1].inputs == (x,):
+            return ops.Silu(), x
     return None
 
 
@@ -102,36 +82,34 @@ def fold(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), computed=(*graph.computed, *lost))
 
 
-def _factors(operator: Operator) -> tuple[float, float]:
+def _factors(operator: ops.Operator) -> tuple[float, float]:
     """The least and the largest factor of a scaling, but for zeros."""
-    size = operator.factor[operator.factor != 0].abs() if isinstance(operator, Scale) else torch.ones(1)
+    size = operator.factor[operator.factor != 0].abs() if isinstance(operator, ops.Scale) else torch.ones(1)
     return (float(size.min()), float(size.max())) if size.numel() else (1.0, 1.0)
 
 
-def merge(first: Operator, second: Operator) -> Operator | None:
+def merge(first: ops.Operator, second: ops.Operator) -> ops.Operator | None:
     """One operator that does both, if there is one."""
-    if isinstance(second, Scale):
+    if isinstance(second, ops.Scale):
         return scaled(first, second)
-    if isinstance(first, Relu) and isinstance(second, Relu):
-        return first
-    if isinstance(first, Relu) and isinstance(second, MaxPool):
+    if isinstance(first, ops.Relu) and isinstance(second, ops.MaxPool):
         # max(relu(a), relu(b)) = max(a, b, 0): a ReLU's break below the maximum is none of the output's.
         return replace(second, floor=max(second.floor, 0.0))
-    if isinstance(first, Pad) and isinstance(second, MaxPool) and first.value == -torch.inf:
+    if isinstance(first, ops.Pad) and isinstance(second, ops.MaxPool) and first.value == -torch.inf:
         return padded(first, second)
-    if isinstance(first, Power) and isinstance(second, Power):
+    if isinstance(first, ops.Power) and isinstance(second, ops.Power):
         return powered(first.exponent, second.exponent)
     return None
 
 
-def powered(first: float, second: float) -> Power | None:
+def powered(first: float, second: float) -> ops.Power | None:
     """A power of a power: 1 / sqrt(x). Both are defined for positive x only, as long as no exponent is whole."""
     whole = first.is_integer() or (first * second).is_integer()
     is_exact = Fraction(first) * Fraction(second) == Fraction(first * second)
-    return Power(first * second) if is_exact and not whole else None
+    return ops.Power(first * second) if is_exact and not whole else None
 
 
-def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
+def padded(pad: ops.Pad, pool: ops.MaxPool) -> ops.MaxPool | None:
     """Max pooling that pads by itself, where a padding with -inf adds a border around the picture and no more."""
     widths = []
     for source in pad.sources:
@@ -147,25 +125,25 @@ def padded(pad: Pad, pool: MaxPool) -> MaxPool | None:
     return replace(pool, window=replace(pool.window, pads=pads))
 
 
-def scaled(first: Operator, scale: Scale) -> Operator | None:
+def scaled(first: ops.Operator, scale: ops.Scale) -> ops.Operator | None:
     """Linear, Conv or Scale followed by a scaling that is the same at every position: batch norm, mostly."""
     constants = (scale.factor, scale.offset, torch.zeros_like(scale.offset) if scale.off is None else scale.off)
     size = scale.factor[scale.factor != 0].abs()
     if bool(((size < FOLDED[0]) | (size > FOLDED[1])).any()):
         return None
-    if isinstance(first, Scale):
+    if isinstance(first, ops.Scale):
         shapes = [first.factor.shape, first.offset.shape]
         if np.broadcast_shapes(*shapes) != np.broadcast_shapes(*shapes, *(c.shape for c in constants)):
             return None
         made = _folded(first, first.offset, *constants, scale.roundings)
         if not (_keeps_digits(first.factor, scale.factor) and _keeps_digits(first.offset, scale.factor)):
             return None
-        return Scale(first.factor * scale.factor, made.constant, roundings=made.roundings, off=made.off)
-    if not isinstance(first, (Linear, Conv)) or not all(c.numel() in (1, _last(c)) for c in constants):
+        return ops.Scale(first.factor * scale.factor, made.constant, roundings=made.roundings, off=made.off)
+    if not isinstance(first, (ops.Linear, ops.Conv)) or not all(c.numel() in (1, _last(c)) for c in constants):
         return None
     factor, offset, off = (c.reshape(-1).expand(first.bias.numel()) for c in constants)
     made = _folded(first, first.bias, factor, offset, off, scale.roundings)
-    by_output = factor.unsqueeze(1) if isinstance(first, Linear) else factor.reshape(first.weight.shape[0], -1, 1)
+    by_output = factor.unsqueeze(1) if isinstance(first, ops.Linear) else factor.reshape(first.weight.shape[0], -1, 1)
     if not (_keeps_digits(first.weight, by_output) and _keeps_digits(first.bias, factor)):
         return None
     weight = first.weight * by_output
@@ -187,14 +165,16 @@ class _Folded(NamedTuple):
     off: Tensor | None
 
 
-def _folded(first: Affine, constant: Tensor, factor: Tensor, offset: Tensor, off: Tensor, roundings: int) -> _Folded:
+def _folded(
+    first: ops.Affine, constant: Tensor, factor: Tensor, offset: Tensor, off: Tensor, roundings: int
+) -> _Folded:
     """constant * factor + offset: its terms may cancel, their roundings do not."""
     moved = constant * factor
     shifts = bool((factor.frexp().mantissa.abs() == 0.5).all())  # powers of two
     adds = bool(((moved != 0) & (offset != 0)).any())
     together = first.roundings + roundings + (not shifts) + adds
     # a sum may begin with its constant, and be rounded at that size with every term
-    share = UNIT * (together + (first.terms() + CONSTANT_ROUNDINGS) * (adds or not shifts))
+    share = ops.UNIT * (together + (first.terms() + ops.CONSTANT_ROUNDINGS) * (adds or not shifts))
     carried = 0.0 if first.off is None else factor.abs() * first.off
     wrong = carried + off + share * (moved.abs() + offset.abs())
     return _Folded(moved + offset, together, wrong if bool((wrong > 0).any()) else None)
@@ -202,10 +182,11 @@ def _folded(first: Affine, constant: Tensor, factor: Tensor, offset: Tensor, off
 
 def unroll(graph: Graph) -> Graph:
     """Convolutions of small pictures as plain matrices, where that is less work."""
-    nodes = []
-    for node in graph.nodes:
-        small = unrolled(node.operator, graph.shape(node.inputs[0])) if isinstance(node.operator, Conv) else None
-        nodes.append(replace(node, operator=small or node.operator))
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        if isinstance(node.operator, ops.Conv):
+            matrix = ops.unrolled(node.operator, graph.shape(node.inputs[0]))
+            nodes[index] = replace(node, operator=matrix or node.operator)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -236,9 +217,9 @@ def with_claims(graph: Graph, coefficients: Tensor, constants: Tensor) -> Graph:
     cases, rows, _ = coefficients.shape
     by_row = coefficients.transpose(0, 1).flatten(0, 1), constants.t().flatten()
     made = _Nodes(list(graph.nodes))
-    values = made.add(Linear(*(x.contiguous() for x in by_row)), len(graph.nodes), shape=(rows * cases,))
+    values = made.add(ops.Linear(*(x.contiguous() for x in by_row)), len(graph.nodes), shape=(rows * cases,))
     if rows > 1:
-        parts = [Pad((tuple(range(start, start + cases)),), 0.0) for start in range(0, rows * cases, cases)]
+        parts = [ops.Pad((tuple(range(start, start + cases)),), 0.0) for start in range(0, rows * cases, cases)]
         made.largest([made.add(part, values, shape=(cases,)) for part in parts])
     return replace(graph, nodes=tuple(made.nodes))
 
@@ -249,11 +230,12 @@ def without_max_pools(graph: Graph) -> Graph:
     renamed = {0: 0}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(renamed[value] for value in node.inputs)
-        views = _views(node.operator.window, graph.shape(node.inputs[0])) if isinstance(node.operator, MaxPool) else []
-        if isinstance(node.operator, MaxPool) and views:
+        pool = node.operator if isinstance(node.operator, ops.MaxPool) else None
+        views = _views(pool.window, graph.shape(node.inputs[0])) if pool else []
+        if pool and views:
             entries = [made.add(view, *inputs, shape=node.shape) for view in views]
-            if node.operator.floor == 0:
-                entries[0] = made.add(Relu(), entries[0], shape=node.shape)
+            if pool.floor == 0:
+                entries[0] = made.add(ops.Relu(), entries[0], shape=node.shape)
             renamed[index + 1] = made.largest(entries)
         else:
             renamed[index + 1] = made.add(node.operator, *inputs, shape=node.shape)
@@ -266,7 +248,7 @@ class _Nodes:
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
 
-    def add(self, operator: Operator, *inputs: int, shape: Sequence[int]) -> int:
+    def add(self, operator: ops.Operator, *inputs: int, shape: Sequence[int]) -> int:
         """The number of the value that the new node makes."""
         self.nodes.append(Node(operator, inputs, torch.Size(shape)))
         return len(self.nodes)
@@ -276,12 +258,12 @@ class _Nodes:
         shape = self.nodes[values[0] - 1].shape
         while len(values) > 1:
             first, second, *rest = values
-            above = self.add(Relu(), self.add(Combine(-1), first, second, shape=shape), shape=shape)
-            values = [*rest, self.add(Combine(1), above, second, shape=shape)]
+            above = self.add(ops.Relu(), self.add(ops.Combine(-1), first, second, shape=shape), shape=shape)
+            values = [*rest, self.add(ops.Combine(1), above, second, shape=shape)]
         return values[0]
 
 
-def _views(window: SlidingWindow, shape: torch.Size) -> list[Pad]:
+def _views(window: ops.SlidingWindow, shape: torch.Size) -> list[ops.Pad]:
     """What selects each entry of every window; where that lies in the border, another entry of the same window.
 
     Nothing, if a window lies in the border as a whole.
@@ -292,7 +274,7 @@ def _views(window: SlidingWindow, shape: torch.Size) -> list[Pad]:
     steps = window.strides, window.dilations, (top, left)
     down, across = (_entries(*axis) for axis in zip(*sizes, *steps, strict=True))
     batches, every = tuple(range(batch)), tuple(range(channels))
-    return [Pad((batches, rows, columns, every), 0.0) for rows in down for columns in across]
+    return [ops.Pad((batches, rows, columns, every), 0.0) for rows in down for columns in across]
 
 
 def _entries(size: int, positions: int, kernel: int, stride: int, dilation: int, before: int) -> list[tuple[int, ...]]:

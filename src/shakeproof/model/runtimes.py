@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
-from shakeproof.model.onnx_model import inlined, needed, plain
+from shakeproof.model.onnx_model import first_line, inlined, needed, plain
 
 # Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -155,8 +155,8 @@ class NoKernelError(InputError):
     """A network of onnxruntime's operators, but in numbers that it does not compute some of them in."""
 
 
-def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
-    """A serialised model in onnxruntime."""
+def onnx_runtime(data: bytes, name: str, inputs: NDArray[np.float32]) -> tuple[OnnxRuntime, bool]:
+    """A serialised model in onnxruntime, and whether it mixes the images of a batch, so that each is run alone."""
     from onnxruntime.capi import onnxruntime_pybind11_state as states
 
     try:
@@ -166,7 +166,9 @@ def onnx_runtime(data: bytes, name: str) -> OnnxRuntime:
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise InputError(f"{name}: onnxruntime cannot load the network ({first_line(error)})") from error
     shape = session.get_inputs()[0].shape
-    return OnnxRuntime(name, session, len(shape) > 1 and not isinstance(shape[0], int), data)
+    runtime = OnnxRuntime(name, session, len(shape) > 1 and not isinstance(shape[0], int), data)
+    mixes = runtime.in_batches and runtime.mixes(inputs)
+    return replace(runtime, in_batches=runtime.in_batches and not mixes), mixes
 
 
 def _session(data: bytes, threads: int) -> Any:
@@ -178,11 +180,6 @@ def _session(data: bytes, threads: int) -> Any:
     # threads that spin while they wait would take the cores from torch's, run after run
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of somebody else's says first."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # -- what exactly computes the scores ---------------------------------------------------------------------------------

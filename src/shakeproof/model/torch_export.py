@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shakeproof.errors import InputError
-from shakeproof.model.onnx_model import chosen_output
-from shakeproof.model.runtimes import first_line
+from shakeproof.model.onnx_model import chosen_output, first_line
 
 if TYPE_CHECKING:
     import onnx
