@@ -118,7 +118,7 @@ def _layers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
 # scipy's reader crashes on some damaged files, so it runs in a process of its own, which writes an .npz archive: the
 # variables by name, or the cells of a single one by number.
 MATLAB_READER = """
-import io, resource, sys
+import io, resource, sys, zipfile
 import numpy as np
 from scipy.io import loadmat
 
@@ -140,7 +140,10 @@ if len(arrays) == 1:
     arrays = arrays if cells is None else {str(number): np.asarray(cell) for number, cell in enumerate(cells)}
 if sum(array.nbytes for array in arrays.values()) > most_bytes:
     sys.exit(too_many)
-np.savez(sys.stdout.buffer, **{name: np.empty(0) if a.dtype.hasobject else a for name, a in arrays.items()})
+with zipfile.ZipFile(sys.stdout.buffer, "w") as archive:
+    for name, array in arrays.items():
+        with archive.open(name + ".npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, np.empty(0) if array.dtype.hasobject else array)
 """
 MATLAB_SECONDS = 60.0
 
