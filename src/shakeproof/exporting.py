@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -140,7 +141,11 @@ def _augmented(model: onnx.ModelProto, network: Network, query: Query, rewrite: 
     parts = front.constant("R_A", line.slopes.T), front.constant("R_B", line.base)
     value = front.node("Gemm", start.name, *parts, transB=1)
     if path.clip is not None:
-        value = _clipped(front, value, path.clip, opset)
+        if opset < CLIP_TAKES_INPUTS:
+            value = front.node("Clip", value, min=path.clip[0], max=path.clip[1])
+        else:
+            low, high = (np.array(end) for end in path.clip)
+            value = front.node("Clip", value, front.constant("low", low), front.constant("high", high))
         if normalised is not None:
             for operator, name, entries in zip(
                 ("Sub", "Div"), ("mean", "std"), normalised.as_inputs(layout), strict=True
@@ -153,13 +158,6 @@ def _augmented(model: onnx.ModelProto, network: Network, query: Query, rewrite: 
     front.node("Reshape", value, shape, output=fed)
     _fix_batch(model.graph, image)
     return front.attached(model, image, start)
-
-
-def _clipped(front: _Front, value: str, clip: tuple[float, float], opset: int) -> str:
-    if opset < CLIP_TAKES_INPUTS:
-        return front.node("Clip", value, min=clip[0], max=clip[1])
-    limits = (front.constant(name, np.array(end)) for name, end in zip(("low", "high"), clip, strict=True))
-    return front.node("Clip", value, *limits)
 
 
 class _Line(NamedTuple):
@@ -237,23 +235,15 @@ def pooling_as_relus(model: onnx.ModelProto, front: _Front, name: str) -> None:
         before = len(front.nodes)
         values = [front.node("Conv", node.input[0], front.constant("tap", tap), **options) for tap in taps]
         while len(values) > 1:
-            values = [_larger(front, pair, node.output[0] if len(values) == 2 else None) for pair in _pairs(values)]
+            output, larger = node.output[0] if len(values) == 2 else None, []
+            for first, second in zip_longest(values[::2], values[1::2]):
+                rest = second and front.node("Relu", front.node("Sub", second, first))
+                larger.append(front.node("Add", first, rest, output=output) if rest else first)
+            values = larger
         nodes += front.nodes[before:]
         del front.nodes[before:]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-
-
-def _pairs(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (values[start : start + 2] for start in range(0, len(values), 2))
-
-
-def _larger(front: _Front, values: Sequence[str], output: str | None) -> str:
-    """The larger of two values, entry by entry; or the only one."""
-    if len(values) == 1:
-        return values[0]
-    rest = front.node("Relu", front.node("Sub", values[1], values[0]))
-    return front.node("Add", values[0], rest, output=output)
 
 
 class _Front:
@@ -282,10 +272,9 @@ class _Front:
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Add a node and return its output's name."""
-        made = self.name(f"z_{operator.lower()}")
-        result = made if output is None else output
-        self.nodes.append(helper.make_node(operator, inputs, [result], made, **attributes))
-        return result
+        name = self.name(f"z_{operator.lower()}")
+        self.nodes.append(helper.make_node(operator, inputs, [output or name], name, **attributes))
+        return output or name
 
     def attached(
         self, model: onnx.ModelProto, image: onnx.ValueInfoProto, start: onnx.ValueInfoProto
@@ -297,9 +286,9 @@ class _Front:
         if model.ir_version < INITIALIZERS_ARE_NO_INPUTS:
             graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self.constants)
         graph.initializer.extend(self.constants)
-        behind = list(graph.node)
+        nodes = [*self.nodes, *graph.node]
         del graph.node[:]
-        graph.node.extend((*self.nodes, *behind))
+        graph.node.extend(nodes)
         return model
 
 

@@ -117,6 +117,12 @@ def test_matlab_files_as_scipy_writes_them(tmp_path, kind, packed):
     assert np.array_equal(end(tmp_path / "k.mat", "long_name_of_b"), matrix.T)
 
 
+def test_matlab_variables_may_have_any_name(tmp_path):
+    savemat(tmp_path / "k.mat", {"file": ONE, "allow_pickle": TWO})
+    assert np.array_equal(end(tmp_path / "k.mat", "file"), ONE)
+    assert np.array_equal(end(tmp_path / "k.mat", "allow_pickle"), TWO)
+
+
 def test_matlab_files_of_version_4(tmp_path):
     savemat(tmp_path / "k.mat", {"one": ONE}, format="4")
     assert np.array_equal(end(tmp_path / "k.mat"), ONE)

@@ -3,9 +3,9 @@
 Enumerations speak of onnxruntime, and are checked with it.
 """
 
+from shakeproof.checker.budget import Refused, Unknown
 from shakeproof.checker.certificate import MALFORMED, Outcome, check, unpack
 from shakeproof.checker.enumeration import Pictures
 from shakeproof.checker.question import Question
-from shakeproof.checker.wire import Refused, Unknown
 
 __all__ = ["MALFORMED", "Outcome", "Pictures", "Question", "Refused", "Unknown", "check", "unpack"]

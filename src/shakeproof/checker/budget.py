@@ -1,4 +1,4 @@
-"""What a check may cost: every part says what it is about to compute and to keep, before it does.
+"""What a check may say, and what it may cost: every part says what it is about to compute and keep, before it does.
 
 Work is counted in multiplications; one core does 10^9 to 10^10 of them in a second. The prover, which has limits of its
 own, is only kept from taking too much memory.
@@ -9,14 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
-from shakeproof.checker.wire import Unknown, require
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
 
 # Of a check, for each leaf and once for what they share: for any model, for each byte of it, and at most in all.
 PER_LEAF, PER_BYTE, MOST_WORK = 1e10, 1e4, 1e14
 MEMORY = 2**29  # bytes of all values at a time; while one is made, several times its own size is needed
 CALL = 1e5  # what calling an operator's rule costs, whatever its size,
 ELEMENTWISE = 100  # and what its steps on each entry do
+
+
+class Refused(Exception):  # noqa: N818 - a finding, not a failure
+    """Why something was not accepted, in one sentence."""
+
+
+class Unknown(Refused):
+    """The checker has no rule for something in the network."""
+
+
+def require(holds: Any, otherwise: str, finding: type[Refused] = Refused) -> None:
+    if not holds:
+        raise finding(otherwise)
 
 
 @dataclass

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shakeproof.checker import enumeration
-from shakeproof.checker.budget import limited
+import shakeproof.checker.enumeration as enumeration
+from shakeproof.checker.budget import Array, Refused, Unknown, limited, require
 from shakeproof.checker.enumeration import Details, Progress, shown
 from shakeproof.checker.picture import compared
 from shakeproof.checker.question import Question
-from shakeproof.checker.wire import Array, Refused, Unknown, require
 
 MAGIC = b"shakeproof certificate 1\n"
 # fmt: off

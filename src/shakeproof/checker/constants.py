@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shakeproof.checker.wire import Array, Unknown, require
+from shakeproof.checker.budget import Array, Unknown, require
 
 SMALLEST, LARGEST = 2.0**-400, 2.0**400  # between these, nothing in a transformation underflows or overflows
 

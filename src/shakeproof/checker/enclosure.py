@@ -15,8 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from shakeproof.checker.budget import ELEMENTWISE, spend
-from shakeproof.checker.wire import Array, Unknown, require
+from shakeproof.checker.budget import ELEMENTWISE, Array, Unknown, require, spend
 
 U64, U32 = 2.0**-53, 2.0**-24
 FOLDED = 16  # roundings that runtimes may add to each weight by folding batch norms and factors into it, 4 for each

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from shakeproof.checker.budget import spend
-from shakeproof.checker.kernels import Added, identity, windows
+from shakeproof.checker.budget import Array, Refused, Unknown, require, spend
+from shakeproof.checker.kernels import Added, identity, understood, windows
 from shakeproof.checker.picture import arranged, compared, input_shape
-from shakeproof.checker.question import understood
-from shakeproof.checker.wire import Array, Refused, Unknown, require, unzipped
+from shakeproof.checker.wire import unzipped
 
 HALF, BLACK, WHITE = Fraction(1, 2), Fraction(0), Fraction(255)
 ROUNDED: Mapping[str, Callable[[Fraction], int]] = {"half-even": round, "half-up": lambda x: math.floor(x + HALF)}

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shakeproof.checker.budget import spend
+from shakeproof.checker.budget import Array, require, spend
 from shakeproof.checker.enclosure import U64, gamma
-from shakeproof.checker.wire import Array, require
 
 Matrix = list[list[Any]]  # of fractions, or of floats where a family has no fractions
 PADDINGS: dict[str, Any] = {"reflect": "reflect", "zeros": "constant", "replicate": "edge", "circular": "wrap"}
@@ -128,6 +127,21 @@ def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[flo
             remarks.append(f"the kernel of {words!r} is the certificate's own, within 1e-9 of the checker's")
         parts.append(Added(kernel, padding, Fraction(offset)))
     return parts, [float(_number(bound)) for bound in clip.groups()] if clip else [], remarks
+
+
+def understood(header: Mapping[str, Any], pixels: Array) -> tuple[list[Added], list[float], list[str]]:
+    """What a header asks about an image, whatever computes the network: parts, what pixels are clipped to, remarks."""
+    strength, mean, std = (header[key] for key in ("strength", "mean", "std"))
+    require(pixels.ndim == 3 and (np.abs(pixels) < 2.0**60).all(), "the pixels are not finite numbers")
+    require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
+    fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
+    require(fits, "mean and std are not for the image's channels, or std is not positive")
+    parts, clip, remarks = meaning(header["perturbation"], header["kernels"])
+    require(clip == [] or clip[0] < clip[1], "the clip range is empty")
+    inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
+    require(inside, "there must be one strength in [0, 1] for each part")
+    # whoever reads the outcome must know what the network was given
+    return parts, clip, [*remarks, f"the model is given (x - {mean}) / {std}"] if mean else remarks
 
 
 def windows(image: Array, kernel: Matrix, padding: str) -> Iterator[tuple[Any, Array]]:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from shakeproof.checker import constants, enclosure
-from shakeproof.checker.budget import CALL, ELEMENTWISE, spend
+import shakeproof.checker.constants as constants
+import shakeproof.checker.enclosure as enclosure
+from shakeproof.checker.budget import CALL, ELEMENTWISE, Array, Unknown, require, spend
 from shakeproof.checker.enclosure import Norms, Tube, affine, placed, rectified, scaled
 from shakeproof.checker.spectral import convolution_norms
-from shakeproof.checker.wire import FLOATS, TYPES, Array, Model, Unknown, exact, require
+from shakeproof.checker.wire import FLOATS, TYPES, Model, exact
 
 MOST_AXES = 1000  # in a list of axes, or of the sizes of parts
 COLUMNS = 2**18  # entries of the patches that a convolution multiplies at once

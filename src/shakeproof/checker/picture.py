@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shakeproof.checker.wire import Array, Refused, require
+from shakeproof.checker.budget import Array, Refused, require
 
 CHANNELS = (1, 3, 4)  # how many a picture has, if its sizes leave that open
 USUAL = {784: (1, 28, 28), 3072: (3, 32, 32)}  # what flat inputs and flat files of these sizes are

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from shakeproof.checker import kernels
-from shakeproof.checker.budget import spend
+from shakeproof.checker.budget import Array, require, spend
 from shakeproof.checker.enclosure import U64, Tube, clipped, norm, scaled, up
+from shakeproof.checker.kernels import path, understood
 from shakeproof.checker.operators import Program
 from shakeproof.checker.picture import PictureLayout, arranged, input_shape, require_layout
-from shakeproof.checker.wire import Array, read_model, require
+from shakeproof.checker.wire import read_model
 
 MEMORY = 2**27  # bytes that a batch of leaves may take
 
@@ -20,21 +20,6 @@ MEMORY = 2**27  # bytes that a batch of leaves may take
 def _program(model: bytes) -> Program:
     """Kept for the next question about the same bytes: the norms of a large network take seconds."""
     return Program(read_model(model))
-
-
-def understood(header: Mapping[str, Any], pixels: Array) -> tuple[list[kernels.Added], list[float], list[str]]:
-    """What a header asks about an image, whatever computes the network: parts, what pixels are clipped to, remarks."""
-    strength, mean, std = (header[key] for key in ("strength", "mean", "std"))
-    require(pixels.ndim == 3 and (np.abs(pixels) < 2.0**60).all(), "the pixels are not finite numbers")
-    require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
-    fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
-    require(fits, "mean and std are not for the image's channels, or std is not positive")
-    parts, clip, remarks = kernels.meaning(header["perturbation"], header["kernels"])
-    require(clip == [] or clip[0] < clip[1], "the clip range is empty")
-    inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
-    require(inside, "there must be one strength in [0, 1] for each part")
-    # whoever reads the outcome must know what the network was given
-    return parts, clip, [*remarks, f"the model is given (x - {mean}) / {std}"] if mean else remarks
 
 
 class Question:
@@ -50,7 +35,7 @@ class Question:
         parts, self._clip, self.remarks = understood(header, pixels)
         self._float32, self._channels_last = header["arithmetic"] == "float32", header["channels_last"]
         self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (header["mean"], header["std"]))
-        self._base, self._slopes, self._error = kernels.path(np.asarray(pixels, dtype=np.float64), parts)
+        self._base, self._slopes, self._error = path(np.asarray(pixels, dtype=np.float64), parts)
         self._program = _program(bytes(model))
         self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
         require_layout(PictureLayout(pixels.shape, self._channels_last), self.input_shape)

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shakeproof.checker.budget import spend
+from shakeproof.checker.budget import Array, spend
 from shakeproof.checker.enclosure import U64, Norms
-from shakeproof.checker.wire import Array
 
 MOST_WORK = 2e11  # floating-point operations on one operator's norm; beyond, a coarser bound does
 CHUNK = 2**22  # entries of the matrices that are looked at together

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from shakeproof.checker.budget import Array, Refused, Unknown, require
+
 MOST_BYTES = 2**31  # protobuf reads no larger file
 MOST_PACKED = 100  # a packed model is at most so many times as large as its file, and 1 MiB
 FLOATS = (1, 11)  # ONNX's numbers of float32 and float64
@@ -56,19 +56,6 @@ WITHOUT_MEANING = {
 }
 WIRE = {"int": 0, "double": 1, "float": 5}  # protobuf's wire types; all else is 2, and so are packed numbers
 WIDTH = {1: 8, 5: 4}
-
-
-class Refused(Exception):  # noqa: N818 - a finding, not a failure
-    """Why something was not accepted, in one sentence."""
-
-
-class Unknown(Refused):
-    """The checker has no rule for something in the network."""
-
-
-def require(holds: Any, otherwise: str, finding: type[Refused] = Refused) -> None:
-    if not holds:
-        raise finding(otherwise)
 
 
 def _fields(message: str) -> dict[int, list[str]]:

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     )
     from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
-    from shakeproof.question.inputs import ClipRange, InputBox, InputPath, InputSet, Path
-    from shakeproof.question.kernels import Matrix, ParameterisedKernel
+    from shakeproof.question.inputs import InputBox, InputPath, InputSet, Path
     from shakeproof.question.perturbation import (
         MOST_PARTS,
         PADDINGS,
         AnyKernel,
+        ClipRange,
         ExactPath,
+        Matrix,
+        ParameterisedKernel,
         Part,
         Perturbation,
         Tone,
@@ -58,9 +60,10 @@ if TYPE_CHECKING:
 # Where each name lives. They are imported on first use: to read a perturbation's text takes no torch.
 _HOMES = {
     "class_names": "ClassNames names_in_metadata read_class_names",
-    "kernels": "Matrix ParameterisedKernel",
-    "inputs": "ClipRange InputBox InputPath InputSet Path",
-    "perturbation": "MOST_PARTS PADDINGS AnyKernel ExactPath Part Perturbation Tone as_whole",
+    "inputs": "InputBox InputPath InputSet Path",
+    "perturbation": (
+        "MOST_PARTS PADDINGS AnyKernel ClipRange ExactPath Matrix ParameterisedKernel Part Perturbation Tone as_whole"
+    ),
     "families": (
         "FAMILIES any_kernel box_blur brightness contrast custom defocus gaussian_blur haze identity "
         "motion_blur parse parse_path psf sharpen unsharp"

@@ -34,9 +34,10 @@ class ClassNames:
         What would be shown for two classes is shown with its number.
         """
         words = [_words(entry) for entry in entries]
-        shown = Counter(own[0] for own in words)
-        numbered = ((f"{own[0]} ({n})", *own) if shown[own[0]] > 1 else own for n, own in enumerate(words))
-        return ClassNames(tuple(numbered))
+        often = Counter(first for first, *_ in words)
+        return ClassNames(
+            tuple((f"{each[0]} ({n})", *each) if often[each[0]] > 1 else each for n, each in enumerate(words))
+        )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -47,25 +48,25 @@ class ClassNames:
 
     def find(self, name: str) -> int | None:
         """The one class that goes by a name; case, spaces, hyphens and underscores do not matter."""
-        found = self._places.get(_plain(name), set())
-        return next(iter(found)) if len(found) == 1 else None
+        places = self._places.get(_plain(name), set())
+        return next(iter(places)) if len(places) == 1 else None
 
     def number(self, name: str) -> int:
         """The class that goes by a name; an error that helps if there is none."""
-        found = self.find(name)
-        if found is not None:
-            return found
+        number = self.find(name)
+        if number is not None:
+            return number
         if not self.words:
             raise InputError(f"label {name!r}: the network's classes have no names, only numbers", option="classes")
         near = [self.words[n][0] for key in get_close_matches(_plain(name), self._places) for n in self._places[key]]
-        meant = ", ".join(dict.fromkeys(near)) or ", ".join(own[0] for own in self.words[:10])
+        meant = ", ".join(dict.fromkeys(near)) or ", ".join(first for first, *_ in self.words[:10])
         raise InputError(f"label {name!r} is the name of no class, or of several; there are {meant}")
 
     @cached_property
     def _places(self) -> dict[str, set[int]]:
         places: dict[str, set[int]] = {}
-        for number, own in enumerate(self.words):
-            for word in own:
+        for number, synonyms in enumerate(self.words):
+            for word in synonyms:
                 places.setdefault(_plain(word), set()).add(number)
         return places
 
@@ -92,31 +93,32 @@ def parse_class_names(text: str) -> ClassNames:
     """Names in a text: JSON, the same as Python writes it, or lines. A ValueError if it is none of these."""
     if text.lstrip().startswith(("{", "[")):
         try:
-            said = json.loads(text)
+            entries = json.loads(text)
         except ValueError:
-            said = ast.literal_eval(text.strip())
-        return ClassNames.of(_listed(said))
+            entries = ast.literal_eval(text.strip())
+        return ClassNames.of(_listed(entries))
     lines = [line.strip() for line in text.rstrip().splitlines()]
     if len(lines) < 2:  # no network has one class
         lines = [word.strip() for word in text.split(",")]
     numbered = [re.fullmatch(r"(\d{1,9})\s*[:,\s]\s*(\S.*)", line) for line in lines]
-    if all(numbered) and {int(found[1]) for found in numbered if found} == {*range(len(lines))}:
-        return ClassNames.of(_listed({found[1]: found[2] for found in numbered if found}))
+    by_number = {int(line[1]): line[2] for line in numbered if line}
+    if by_number.keys() == {*range(len(lines))}:
+        return ClassNames.of(_listed(by_number))
     return ClassNames.of(lines)
 
 
-def _listed(said: Any) -> list[Any]:
+def _listed(entries: Any) -> list[Any]:
     """Entries in the order of their classes."""
-    if isinstance(said, list):
-        return said
-    if not isinstance(said, Mapping):
-        raise ValueError(f"a {type(said).__name__}")
+    if isinstance(entries, list):
+        return entries
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"a {type(entries).__name__}")
     for key in KEYS:
-        if isinstance(said.get(key), (list, Mapping)):
-            return _listed(said[key])
-    if all(isinstance(value, int) for value in said.values()):
-        said = {number: name for name, number in said.items()}
-    by_number = {int(number): entry for number, entry in said.items()}
+        if isinstance(entries.get(key), (list, Mapping)):
+            return _listed(entries[key])
+    if all(isinstance(value, int) for value in entries.values()):
+        entries = {number: name for name, number in entries.items()}
+    by_number = {int(number): entry for number, entry in entries.items()}
     if sorted(by_number) != [*range(len(by_number))]:
         raise ValueError("its numbers are not 0, 1, 2, ... without gaps")
     return [by_number[number] for number in range(len(by_number))]
@@ -124,10 +126,10 @@ def _listed(said: Any) -> list[Any]:
 
 def _words(entry: Any) -> tuple[str, ...]:
     """The words for one class: of `["n02123045", "tabby"]` the last is shown, of `tabby, tabby cat` the first."""
-    given = [*reversed(entry)] if isinstance(entry, (list, tuple)) else [entry]
-    if not given or not all(isinstance(word, (str, int)) for word in given):
+    names = [*reversed(entry)] if isinstance(entry, (list, tuple)) else [entry]
+    if not names or not all(isinstance(name, (str, int)) for name in names):
         raise ValueError(f"a name that is {entry!r}")
-    texts = ["".join(c if c.isprintable() else " " for c in str(word)).strip() for word in given]
+    texts = ["".join(c if c.isprintable() else " " for c in str(name)).strip() for name in names]
     identified = re.fullmatch(r"(n\d{8})\s+(.+)", texts[0])  # as in lists of ImageNet's synsets
     texts = [identified[2], identified[1], *texts[1:]] if identified else texts
     if not all(texts):

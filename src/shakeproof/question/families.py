@@ -17,29 +17,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import add
 from pathlib import Path
 
 from shakeproof.errors import InputError, kind_of
-from shakeproof.question.inputs import ClipRange
-from shakeproof.question.kernel_files import LARGEST_ENTRY, LARGEST_SIZE, read_matrix
-from shakeproof.question.kernels import Matrix, ParameterisedKernel, identity_matrix
-from shakeproof.question.perturbation import AnyKernel, Part, Perturbation, Tone, plain
-
-Options = tuple[tuple[str, str], ...]
+from shakeproof.question.perturbation import (
+    LARGEST_ENTRY,
+    LARGEST_SIZE,
+    AnyKernel,
+    ClipRange,
+    Matrix,
+    ParameterisedKernel,
+    Part,
+    Perturbation,
+    Tone,
+    identity_matrix,
+    plain,
+)
 
 
 def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """No change at all: the control experiment."""
-    return _to_kernel("identity", (), identity_matrix(1, 1), padding, clip)
+    return _to_kernel("identity", identity_matrix(1, 1), padding, clip)
 
 
 def box_blur(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Blur: the mean over a size x size square."""
     _check_size(size)
     end = tuple((Fraction(1, size * size),) * size for _ in range(size))
-    return _to_kernel("box-blur", (("size", str(size)),), end, padding, clip)
+    return _to_kernel("box-blur", end, padding, clip, size=size)
 
 
 def sharpen(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -58,7 +65,7 @@ def sharpen(size: int, padding: str = "reflect", clip: ClipRange | None = None) 
     diamond = [[outside(i) + outside(j) <= reach and not centre[i][j] for j in range(size)] for i in range(size)]
     weight = Fraction(1, sum(map(sum, diamond)))
     end = tuple(tuple(2 * centre[i][j] - weight * diamond[i][j] for j in range(size)) for i in range(size))
-    return _to_kernel("sharpen", (("size", str(size)),), end, padding, clip)
+    return _to_kernel("sharpen", end, padding, clip, size=size)
 
 
 def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -73,21 +80,15 @@ def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRan
         raise InputError(f"motion-blur: angle must be a finite number of degrees, not {angle}")
     reduced = angle % 180 % 180  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
     entries = [[Fraction(0)] * size for _ in range(size)]
-    for row, column, share in _pixels_on_ray(size, *_direction(angle, reduced)):
+    eighth, rest = divmod(reduced, 45)
+    if rest == 0:  # exact
+        right, down = map(Fraction, ((0, -1), (1, -1), (1, 0), (1, 1))[int(eighth)])
+    else:
+        right, down = Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
+    for row, column, share in _pixels_on_ray(size, right, down):
         entries[row][column] += share / 2
         entries[size - 1 - row][size - 1 - column] += share / 2
-    options = (("size", str(size)), ("angle", plain(reduced)))
-    return _to_kernel("motion-blur", options, tuple(map(tuple, entries)), padding, clip)
-
-
-def _direction(angle: float, reduced: float) -> tuple[Fraction, Fraction]:
-    """The bearing as (right, down); exact for the multiples of 45 degrees."""
-    eighth, rest = divmod(reduced, 45)
-    if rest == 0:
-        compass = ((0, -1), (1, -1), (1, 0), (1, 1))
-        right, down = compass[int(eighth)]
-        return Fraction(right), Fraction(down)
-    return Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
+    return _to_kernel("motion-blur", tuple(map(tuple, entries)), padding, clip, size=size, angle=reduced)
 
 
 def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple[int, int, Fraction]]:
@@ -104,35 +105,30 @@ def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple
             cuts.update(t for t in (line / component for line in lines) if 0 < t < end)
     for before, after in pairwise(sorted(cuts)):
         middle = (before + after) / 2
-        rows, columns = _cells(half + middle * down), _cells(half + middle * right)
-        for row in rows:
-            for column in columns:
-                yield row, column, (after - before) / end / (len(rows) * len(columns))
-
-
-def _cells(position: Fraction) -> list[int]:
-    """The unit cell(s) holding a coordinate: two of them when it lies on a grid line."""
-    cell = math.floor(position)
-    return [cell - 1, cell] if cell == position else [cell]
+        places = (half + middle * component for component in (down, right))
+        # the rows and the columns that hold the middle: two of them where it lies on a grid line
+        rows, columns = ({math.ceil(place) - 1, math.floor(place)} for place in places)
+        for row, column in product(rows, columns):
+            yield row, column, (after - before) / end / (len(rows) * len(columns))
 
 
 def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square."""
-    end, options = _gaussian("gaussian-blur", size, sigma)
-    return _to_kernel("gaussian-blur", options, end, padding, clip)
+    sigma = _number("gaussian-blur", "sigma", sigma)
+    return _to_kernel("gaussian-blur", _gaussian("gaussian-blur", size, sigma), padding, clip, size=size, sigma=sigma)
 
 
 def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Unsharp masking: the image plus its difference from its Gaussian blur."""
-    blurred, options = _gaussian("unsharp", size, sigma)
+    sigma = _number("unsharp", "sigma", sigma)
+    blurred = _gaussian("unsharp", size, sigma)
     rows = zip(identity_matrix(size, size), blurred, strict=True)
     end = tuple(tuple(2 * same - blur for same, blur in zip(*pair, strict=True)) for pair in rows)
-    return _to_kernel("unsharp", options, end, padding, clip)
+    return _to_kernel("unsharp", end, padding, clip, size=size, sigma=sigma)
 
 
-def _gaussian(family: str, size: int, sigma: float) -> tuple[Matrix, Options]:
-    """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum; and the options' texts."""
-    sigma = _number(family, "sigma", sigma)
+def _gaussian(family: str, size: int, sigma: float) -> Matrix:
+    """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum."""
     _check_size(size)
     if not 0 < sigma < math.inf:
         raise InputError(f"{family}: sigma must be a number of pixels above 0, not {sigma:g}")
@@ -141,10 +137,7 @@ def _gaussian(family: str, size: int, sigma: float) -> tuple[Matrix, Options]:
     weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squares]
     total = sum(weights)
     shares = [weight / total for weight in weights]
-    return tuple(tuple(down * right for right in shares) for down in shares), (
-        ("size", str(size)),
-        ("sigma", plain(sigma)),
-    )
+    return tuple(tuple(down * right for right in shares) for down in shares)
 
 
 def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -162,7 +155,7 @@ def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = No
     areas = [[Fraction(_area_in_pixel(radius, i, j)) for j in range(i + 1)] for i in range(reach + 1)]
     away = [abs(place - reach) for place in range(2 * reach + 1)]
     end = _normalised(tuple(tuple(areas[max(i, j)][min(i, j)] for j in away) for i in away))
-    return _to_kernel("defocus", (("radius", plain(radius)),), end, padding, clip)
+    return _to_kernel("defocus", end, padding, clip, radius=radius)
 
 
 def _area_in_pixel(radius: float, down: int, right: int) -> float:
@@ -198,8 +191,7 @@ def psf(
     are cut off, and what is shorter on one side of the centre is padded, so that both sides are odd. A point spread
     function is what a point becomes; to be cross-correlated with, it is turned by 180 degrees.
     """
-    options = _file_options(file, index)
-    spread = read_matrix(Path(file), dict(options).get("index"))
+    options, spread = _from_file(file, index)
     if any(entry < 0 for row in spread for entry in row):
         raise InputError(f"{file}: what a point of light becomes has no negative entries; use the family custom")
     spread = _normalised(spread, file)
@@ -208,7 +200,7 @@ def psf(
         raise InputError(f"{file}: centred, the kernel is larger than {LARGEST_SIZE} x {LARGEST_SIZE}; crop it")
     entries = {(i, j): entry for i, row in enumerate(spread) for j, entry in enumerate(row)}
     end = tuple(tuple(entries.get((i, j), Fraction(0)) for j in reversed(columns)) for i in reversed(rows))
-    return _to_kernel("psf", options, end, padding, clip)
+    return _to_kernel("psf", end, padding, clip, **options)
 
 
 def _around_mass(weights: Sequence[Fraction | int]) -> range:
@@ -227,11 +219,10 @@ def custom(
     clip: ClipRange | None = None,
 ) -> Perturbation:
     """From the identity to your own kernel, as it is; `normalise` divides it by its sum."""
-    options = _file_options(file, index)
-    end = read_matrix(Path(file), dict(options).get("index"))
+    options, end = _from_file(file, index)
     if normalise:
-        options, end = (*options, ("normalise", "yes")), _normalised(end, file)
-    return _to_kernel("custom", options, end, padding, clip)
+        options, end = options | {"normalise": "yes"}, _normalised(end, file)
+    return _to_kernel("custom", end, padding, clip, **options)
 
 
 def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
@@ -239,22 +230,21 @@ def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
     colour = _number("haze", "colour", colour)
     if not abs(colour) <= LARGEST_ENTRY:
         raise InputError(f"haze: colour must be a number of at most {LARGEST_ENTRY:g} either way, not {colour:g}")
-    text = plain(colour)
-    return _tone("haze", ("colour", text), Tone(gain=Fraction(-1), offset=Fraction(text)), clip)
+    return _tone("haze", Tone(gain=Fraction(-1), offset=Fraction(plain(colour))), clip, colour=colour)
 
 
 def brightness(max: float, clip: ClipRange | None = None) -> Perturbation:
     """Brighter: max is added to every pixel (darker if it is negative)."""
-    text = _tone_text("brightness", max)
-    return _tone("brightness", ("max", text), Tone(offset=Fraction(text)), clip)
+    most = _limit("brightness", max)
+    return _tone("brightness", Tone(offset=Fraction(plain(most))), clip, max=most)
 
 
 def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
     """More contrast: every pixel times 1 + max (less if it is negative)."""
-    text = _tone_text("contrast", max)
-    if not Fraction(text) > -1:
-        raise InputError(f"contrast: max must be above -1, where nothing is left of the image, not {text}")
-    return _tone("contrast", ("max", text), Tone(gain=Fraction(text)), clip)
+    most = _limit("contrast", max)
+    if not most > -1:
+        raise InputError(f"contrast: max must be above -1, where nothing is left of the image, not {plain(most)}")
+    return _tone("contrast", Tone(gain=Fraction(plain(most))), clip, max=most)
 
 
 def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
@@ -262,16 +252,20 @@ def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
     return AnyKernel(size, clip)
 
 
-def _to_kernel(family: str, options: Options, end: Matrix, padding: str, clip: ClipRange | None) -> Perturbation:
-    """From the identity to an end kernel (the paper's Example 1)."""
+def _to_kernel(family: str, end: Matrix, padding: str, clip: ClipRange | None, **options: str | float) -> Perturbation:
+    """From the identity to an end kernel (the paper's Example 1); `options` are the keys of its text."""
     start = identity_matrix(len(end), len(end[0]))
     pairs = zip(start, end, strict=True)
     change = tuple(tuple(after - before for before, after in zip(*pair, strict=True)) for pair in pairs)
-    return Perturbation((Part(family, options, ParameterisedKernel((change,), start), padding),), clip)
+    return Perturbation((Part(family, _texts(options), ParameterisedKernel((change,), start), padding),), clip)
 
 
-def _tone(family: str, option: tuple[str, str], tone: Tone, clip: ClipRange | None) -> Perturbation:
-    return Perturbation((Part(family, (option,), tone),), clip)
+def _tone(family: str, tone: Tone, clip: ClipRange | None, **options: float) -> Perturbation:
+    return Perturbation((Part(family, _texts(options), tone),), clip)
+
+
+def _texts(options: Mapping[str, str | float]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value if isinstance(value, str) else plain(value)) for key, value in options.items())
 
 
 def _normalised(matrix: Matrix, file: str | Path = "") -> Matrix:
@@ -291,15 +285,18 @@ def _check_size(size: int) -> None:
         )
 
 
-def _file_options(file: str | Path, index: str | int | None) -> Options:
+def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str], Matrix]:
+    """The options that name a kernel in a file, and the kernel."""
+    from shakeproof.question.kernel_files import read_matrix
+
     if not isinstance(file, (str, Path)):
         raise InputError(f"a kernel's file is given by its name, not by {kind_of(file)}")
-    options = (("file", str(file)), *(() if index is None else (("index", str(index)),)))
-    for key, text in options:
+    options = {"file": str(file)} | ({} if index is None else {"index": str(index)})
+    for key, text in options.items():
         if _BETWEEN_PARTS.search(text) or _BETWEEN_OPTIONS.search(text):
             what = "file" if key == "file" else "array"
             raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
-    return options
+    return options, read_matrix(Path(file), options.get("index"))
 
 
 def _number(family: str, key: str, given: float) -> float:
@@ -309,13 +306,14 @@ def _number(family: str, key: str, given: float) -> float:
         raise InputError(f"{family}: {key} must be a number, not {given!r}") from None
 
 
-def _tone_text(family: str, given: float) -> str:
+def _limit(family: str, given: float) -> float:
+    """What a change of light adds, or multiplies by, at most."""
     largest = _number(family, "max", given)
     if not 0 < abs(largest) <= LARGEST_ENTRY:
         raise InputError(
             f"{family}: max must be a number other than 0, of at most {LARGEST_ENTRY:g} either way, not {largest:g}"
         )
-    return plain(largest)
+    return largest
 
 
 # -- text -------------------------------------------------------------------------------------------------------------
@@ -421,7 +419,7 @@ def _parse_single(text: str) -> Perturbation | AnyKernel:
             values[key] = READERS[family.keys[key].annotation](value)
         except ValueError as error:
             raise InputError(f"{text!r}: {key} {error}, not {value!r}") from error
-    missing = [key for key, own in family.keys.items() if own.default is own.empty and key not in values]
+    missing = [key for key, kind in family.keys.items() if kind.default is kind.empty and key not in values]
     if missing:
         raise InputError(f"{text!r}: {' and '.join(missing)} missing; write for example {family.example}")
     return family.make(**values)

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from glob import glob, has_magic
 from io import BytesIO
-from lzma import LZMAError
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +27,7 @@ from PIL import Image as Pillow
 from shakeproof.errors import InputError, by
 from shakeproof.files import check_regular
 from shakeproof.question.images import RawImage
-from shakeproof.question.vnnlib import read_specification
+from shakeproof.question.kernel_files import DAMAGED
 
 Array = NDArray[Any]
 QUERIES = (".vnnlib", ".vnnlib.gz")
@@ -48,20 +45,8 @@ MOST_PICTURES = 250_000
 LONGEST_HEADER = 2**14
 # Of one picture.
 MOST_BYTES = 2**30
-# What numpy, zipfile and Pillow raise when they meet a file that is not what it seems.
-DAMAGED = (
-    EOFError,
-    LZMAError,
-    MemoryError,
-    RecursionError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Readers of headers, by the version of the format.
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # Formats of pixels only: others make Pillow start programs, or need a size to be drawn at.
 FORMATS = {
     "AVIF": (".avif",),
@@ -115,9 +100,9 @@ def sources(words: Sequence[str], array: str | None = None, labels: str | None =
 
 def one_source(word: str, array: str | None = None, labels: str | None = None) -> Source:
     """What a word stands for that must not stand for several pictures."""
-    found = sources([word], array, labels)
-    first, second = next(found), next(found, None)
-    if second is not None:
+    pictures = sources([word], array, labels)
+    first = next(pictures)
+    if next(pictures, None) is not None:
         raise InputError(f"{word}: stands for several images; say which one is meant, e.g. {first.name}")
     return first
 
@@ -142,30 +127,28 @@ class _Finder:
     def find(self, word: str) -> Iterator[Source]:
         part = re.fullmatch(r"(.*\.np[yz])@(.*)", word, re.DOTALL)
         if os.path.isdir(word):
-            return _in_folder(word)
-        if part and not os.path.lexists(word):
-            return self._rows(part[1], part[2])
-        if has_magic(word) and not os.path.lexists(word):
-            return self._matching(word)
-        if word.endswith(".npz") or (word.endswith(".npy") and self._is_stack(word)):
-            return self._rows(word, ":")
-        return iter([Source(word, partial(_read_file, word))])
-
-    def _is_stack(self, word: str) -> bool:
-        shape = self.stored(Path(word)).shape
-        return len(shape) == 4 and shape[0] > 1
-
-    def _matching(self, pattern: str) -> Iterator[Source]:
-        wanted = (*ENDINGS, ".npy", ".npz", *QUERIES)
-        found = [word for word in sorted(glob(pattern, recursive=True)) if word.lower().endswith(wanted)]
-        if not found:
-            raise InputError(f"{pattern}: no picture has such a name")
-        for word in found:
-            yield from self.find(word)
+            yield from _in_folder(word)
+        elif part and not os.path.lexists(word):
+            yield from self._rows(part[1], part[2])
+        elif has_magic(word) and not os.path.lexists(word):
+            endings = (*ENDINGS, ".npy", ".npz", *QUERIES)
+            names = [name for name in sorted(glob(word, recursive=True)) if name.lower().endswith(endings)]
+            if not names:
+                raise InputError(f"{word}: no picture has such a name")
+            for name in names:
+                yield from self.find(name)
+        elif word.endswith(".npz") or (word.endswith(".npy") and self.stored(Path(word)).is_stack):
+            yield from self._rows(word, ":")
+        else:
+            yield Source(word, partial(_read_file, word))
 
     def _rows(self, file: str, places: str) -> Iterator[Source]:
         """Some pictures of an array, by their places along its first axis."""
-        pictures, labels, notes = self._in_archive(file) if file.endswith(".npz") else self._in_array(file)
+        labels, notes = None, tuple[str, ...]()
+        if file.endswith(".npz"):
+            pictures, labels, notes = self._in_archive(file)
+        else:
+            pictures = self.stored(Path(file))
         if len(pictures.shape) < 2:
             raise InputError(f"{pictures.name}: has shape {pictures.shape}, not a list of images")
         chosen = _chosen(file, places, len(pictures))
@@ -174,15 +157,24 @@ class _Finder:
         for place in chosen:
             yield Source(name := f"{file}@{place}", partial(_read_row, name, pictures, labels, place, notes))
 
-    def _in_array(self, file: str) -> tuple[StoredArray, None, tuple[str, ...]]:
-        return self.stored(Path(file)), None, ()
-
     def _in_archive(self, file: str) -> tuple[StoredArray, Array | None, tuple[str, ...]]:
-        """The pictures of an archive, their labels, and what should be said of the choice."""
+        """The pictures of an archive, their labels, and what should be said of the choice.
+
+        They are the arrays asked for, or the only ones with a usual name.
+        """
         path, names = Path(file), _array_names(Path(file))
-        pictures, labels = _names(path, names, self.array, self.labels)
-        said = f"{file}: the pictures are {pictures!r}" + (f", the labels {labels!r}" if labels else "")
-        notes = () if (self.array, pictures, labels) in ((None, "x", "y"), (None, "x", None)) else (said,)
+        for wanted in filter(None, (self.array, self.labels)):
+            if wanted not in names:
+                raise InputError(f"{file}: has no array {wanted!r}, but {_described(path, names)}", option="array")
+        by_lower = {name.lower(): name for name in names}
+        usual = [by_lower[name] for name in PAIRS if name in by_lower]
+        if self.array is None and len(usual) != 1:
+            what = "several arrays that may be the images" if usual else "no array 'x' of images"
+            raise InputError(f"{file}: has {what}; say which is meant of {_described(path, names)}", option="array")
+        pictures = self.array or usual[0]
+        labels = self.labels or by_lower.get(PAIRS.get(pictures.lower(), ""))
+        note = f"{file}: the pictures are {pictures!r}" + (f", the labels {labels!r}" if labels else "")
+        notes = () if (self.array, pictures, labels) in ((None, "x", "y"), (None, "x", None)) else (note,)
         images = self.stored(path, pictures)
         if labels is None:
             return images, None, notes
@@ -190,20 +182,6 @@ class _Finder:
         if stored.shape not in (images.shape[:1], (*images.shape[:1], 1)) or stored.dtype.kind not in "iu":
             raise InputError(f"{file}: {labels!r} ({stored}) must hold one whole number for each image of {pictures!r}")
         return images, stored.whole().reshape(-1), notes
-
-
-def _names(path: Path, names: Sequence[str], array: str | None, labels: str | None) -> tuple[str, str | None]:
-    """The arrays of pictures and of labels: those asked for, or the only ones with a usual name."""
-    for wanted in filter(None, (array, labels)):
-        if wanted not in names:
-            raise InputError(f"{path}: has no array {wanted!r}, but {_described(path, names)}", option="array")
-    by_lower = {name.lower(): name for name in names}
-    usual = [by_lower[name] for name in PAIRS if name in by_lower]
-    if array is None and len(usual) != 1:
-        what = "several arrays that may be the images" if usual else "no array 'x' of images"
-        raise InputError(f"{path}: has {what}; say which is meant of {_described(path, names)}", option="array")
-    pictures = array or usual[0]
-    return pictures, labels or by_lower.get(PAIRS.get(pictures.lower(), ""))
 
 
 def _chosen(file: str, places: str, count: int) -> range:
@@ -223,7 +201,15 @@ def _in_folder(folder: str) -> Iterator[Source]:
     entries = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     subfolders = tuple(name for name in entries if os.path.isdir(os.path.join(folder, name)))
     loose = [name for name in entries if _is_picture(name) and name not in subfolders]
-    inside = {name: _below(os.path.join(folder, name)) for name in subfolders}
+    inside = {
+        name: sorted(
+            os.path.join(at, file)
+            for at, _, files in os.walk(os.path.join(folder, name))
+            for file in files
+            if _is_picture(file)
+        )
+        for name in subfolders
+    }
     if loose and any(inside.values()):
         raise InputError(f"{folder}: has pictures beside subfolders of pictures; name one of them, or '{folder}/*.png'")
     if not loose and not any(inside.values()):
@@ -235,11 +221,6 @@ def _in_folder(folder: str) -> Iterator[Source]:
             yield Source(path, partial(_read_file, path), Subfolder(name, folder, subfolders))
 
 
-def _below(folder: str) -> list[str]:
-    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if _is_picture(name))
-    return sorted(found)
-
-
 def _is_picture(name: str) -> bool:
     return name.lower().endswith((*ENDINGS, ".npy")) and not name.startswith(".")
 
@@ -247,6 +228,8 @@ def _is_picture(name: str) -> bool:
 def _read_file(word: str) -> RawImage:
     path = Path(word)
     if word.endswith(QUERIES):
+        from shakeproof.question.vnnlib import read_specification
+
         specification = read_specification(path)
         return RawImage(word, specification, specification.label)
     if word.endswith(".npy"):
@@ -272,28 +255,39 @@ class StoredArray:
         check_regular(path)
         with _reading(self.name), self._opened() as stream:
             beginning = BytesIO(stream.read(LONGEST_HEADER))  # a header may claim to be gigabytes long
-            self.shape, self.dtype, self._columns_first = _header(beginning)
+            version = np.lib.format.read_magic(beginning)
+            if version not in HEADERS:
+                raise ValueError(f"an array of format {version}")
+            self.shape, self._columns_first, self.dtype = HEADERS[version](beginning)
+            if self.dtype.hasobject:
+                raise ValueError("it holds Python objects, not numbers")
+            if any(size < 0 for size in self.shape):
+                raise ValueError(f"its shape is {self.shape}")
             self._start = beginning.tell()
-            present = stream.seek(0, 2) if member is None else _unpacked_size(path, member)
+            present = stream.seek(0, 2) if member is None else self._archived_bytes
         promised = self._start + prod(self.shape) * self.dtype.itemsize
         if promised > present:
             raise InputError(f"{self.name}: its header promises {promised} bytes, the file has {present}")
 
     def whole(self) -> Array:
         """All of it, as one picture."""
-        found = self._read(0, self.shape)
+        array = self._read(0, self.shape)
         self._close()
-        return found
+        return array
 
     def row(self, index: int) -> Array:
         """One entry along the first axis."""
         if self._columns_first:
-            picked: Array = self.whole()[index]
-            return picked
-        found = self._read(index, self.shape[1:])
+            return np.asarray(self.whole()[index])
+        array = self._read(index, self.shape[1:])
         if index == len(self) - 1:
             self._close()
-        return found
+        return array
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it is several pictures, whatever their number of channels."""
+        return len(self.shape) == 4 and self.shape[0] > 1
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 1
@@ -305,6 +299,7 @@ class StoredArray:
         if self._member is None:
             return self._path.open("rb")
         with zipfile.ZipFile(self._path) as archive:  # stays open until its member is closed
+            self._archived_bytes = archive.getinfo(f"{self._member}.npy").file_size
             return archive.open(f"{self._member}.npy")
 
     def _read(self, index: int, shape: tuple[int, ...]) -> Array:
@@ -325,24 +320,6 @@ class StoredArray:
             self._stream = None
 
 
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    version = np.lib.format.read_magic(stream)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"an array of format {version}")
-    shape, columns_first, dtype = readers[version](stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, not numbers")
-    if any(size < 0 for size in shape):
-        raise ValueError(f"its shape is {shape}")
-    return shape, dtype, columns_first
-
-
-def _unpacked_size(path: Path, member: str) -> int:
-    with zipfile.ZipFile(path) as archive:
-        return archive.getinfo(f"{member}.npy").file_size
-
-
 def _array_names(path: Path) -> list[str]:
     """The arrays of an .npz archive."""
     check_regular(path)
@@ -355,14 +332,13 @@ def _array_names(path: Path) -> list[str]:
 
 def _described(path: Path, names: Sequence[str]) -> str:
     """What an archive holds, in words."""
-
-    def one(name: str) -> str:
+    arrays = []
+    for name in names:
         try:
-            return f"{name} ({StoredArray(path, name)})"
+            arrays.append(f"{name} ({StoredArray(path, name)})")
         except InputError:
-            return f"{name} (no array of numbers)"
-
-    return ", ".join(map(one, names)) or "no arrays"
+            arrays.append(f"{name} (no array of numbers)")
+    return ", ".join(arrays) or "no arrays"
 
 
 @contextmanager
@@ -373,8 +349,8 @@ def _reading(name: str) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{name}: cannot read the image ({error.strerror or 'not a readable picture'})") from error
     except DAMAGED as error:
-        said = str(error).splitlines()[0] if str(error) else "damaged"
-        raise InputError(f"{name}: not a readable image ({said})") from error
+        reason = next(iter(str(error).splitlines()), "damaged")
+        raise InputError(f"{name}: not a readable image ({reason})") from error
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -389,17 +365,20 @@ def _read_picture(path: Path) -> tuple[Array, tuple[str, ...]]:
         warnings.simplefilter("ignore")  # what libraries remark about files is no help to their user
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         try:
-            with Pillow.open(path, formats=known) as picture, _unsaid(picture.format == "TIFF"):
+            with Pillow.open(path, formats=known) as picture, _without_stderr(picture.format == "TIFF"):
                 pixels = _pixels(ImageOps.exif_transpose(picture), path)
-                return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), _notes(picture)
+                turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+                several = picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
             raise InputError(f"{path}: the picture is too large to be read; make it smaller first") from error
+    notes = (TURNED,) * turned + (FIRST_FRAME,) * several
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), notes
 
 
 @contextmanager
-def _unsaid(talks: bool) -> Iterator[None]:
+def _without_stderr(silent: bool) -> Iterator[None]:
     """Without what libtiff writes to the process's stderr, past Python, about files that are damaged."""
-    if not talks:
+    if not silent:
         yield
         return
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -410,12 +389,6 @@ def _unsaid(talks: bool) -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nowhere)
-
-
-def _notes(picture: Pillow.Image) -> tuple[str, ...]:
-    turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
-    several = picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
-    return tuple(note for note, so in ((TURNED, turned), (FIRST_FRAME, several)) if so)
 
 
 def _pixels(picture: Pillow.Image, path: Path) -> Array:

@@ -57,9 +57,7 @@ def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None
     sides = tuple(size for size in inner if size > 1)
     layout = None
     if len(inner) == 3 and len(sides) >= 2:
-        last = _channels_last(inner)
-        image = (inner[2], inner[0], inner[1]) if last else (inner[0], inner[1], inner[2])
-        layout = ImageLayout(image, shape, last)
+        layout = ImageLayout(_channels_first(inner), shape, _channels_last(inner))
     elif len(inner) == 2 and len(sides) == 2:
         layout = ImageLayout((1, inner[0], inner[1]), shape)
     elif wanted is None and prod(shape) in USUAL_SHAPES:
@@ -100,33 +98,38 @@ class RawImage:
         return f"<RawImage {self.name}>"
 
     def own_shape(self, preprocessing: Preprocessing | None = None) -> tuple[int, int, int] | None:
-        """(channels, height, width) if the array has the axes of a picture: it can then explain a flat input."""
-        own = self._own_shape()
-        return own if own is None or preprocessing is None else preprocessing.shape(own)
-
-    def _own_shape(self) -> tuple[int, int, int] | None:
+        """(channels, height, width), preprocessed, if the array has a picture's axes: that explains a flat input."""
         shape = self.array.shape if isinstance(self.array, np.ndarray) else ()
         inner = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
-        if 0 in inner:
-            return None
+        picture = None
         if len(inner) == 2 and min(inner) > 1:
-            return 1, inner[0], inner[1]
-        if len(inner) == 3:
-            return (inner[2], inner[0], inner[1]) if _channels_last(inner) else (inner[0], inner[1], inner[2])
-        return None
+            picture = 1, inner[0], inner[1]
+        elif len(inner) == 3 and 0 not in inner:
+            picture = _channels_first(inner)
+        return picture if picture is None or preprocessing is None else preprocessing.shape(picture)
 
     def fitted(self, layout: ImageLayout, preprocessing: Preprocessing | None = None) -> Image:
         """The image, preprocessed, as the network's picture; an error that names both sizes if it is another."""
-        return Image(self.name, self._pixels(layout, preprocessing or Preprocessing()), self.label, self.notes)
-
-    def _pixels(self, layout: ImageLayout, preprocessing: Preprocessing) -> Tensor:
         if isinstance(self.array, Specification):
-            return self._centre(self.array, layout)
-        array, scale = _numeric(self.array, self.name), preprocessing.scale
+            pixels = self._centre(self.array, layout)
+        else:
+            pixels = self._pixels(self.array, layout, preprocessing or Preprocessing())
+        return Image(self.name, torch.from_numpy(pixels), self.label, self.notes)
+
+    def _pixels(self, array: Array, layout: ImageLayout, preprocessing: Preprocessing) -> NDArray[np.float64]:
+        array, scale = _numeric(array, self.name), preprocessing.scale
         if preprocessing.moves:
             if array.dtype != np.uint8 or scale not in (None, (0, 255)):  # bytes are resized as bytes
                 array, scale = in_unit_range(array, self.name, scale), (0.0, 1.0)
-            array = preprocessing.moved(self._channels_first(array), self.name)
+            shape = self.own_shape()
+            if shape is None:
+                raise InputError(
+                    f"{self.name}: is {by(array.shape)}; only what is high and wide can be resized or cropped"
+                )
+            channels, height, width = shape
+            last = array.shape[-3:] == (height, width, channels) != shape
+            array = array.reshape(height, width, channels).transpose(2, 0, 1) if last else array.reshape(shape)
+            array = preprocessing.moved(array, self.name)
         if layout.channels_last and array.ndim == 1 and array.size == prod(layout.image_shape):
             array = array.reshape(layout.input_shape)
         pixels = in_unit_range(arranged(array, layout.image_shape, self.name), self.name, scale)
@@ -137,18 +140,9 @@ class RawImage:
                 " divide them, or say which numbers are",
                 option="scale",
             )
-        return torch.from_numpy(pixels)
+        return pixels
 
-    def _channels_first(self, array: Array) -> Array:
-        own = self._own_shape()
-        if own is None:
-            raise InputError(f"{self.name}: is {by(array.shape)}; only what is high and wide can be resized or cropped")
-        channels, height, width = own
-        if array.shape[-3:] == (height, width, channels) and (height, width, channels) != own:
-            return array.reshape(height, width, channels).transpose(2, 0, 1)
-        return array.reshape(own)
-
-    def _centre(self, specification: Specification, layout: ImageLayout) -> Tensor:
+    def _centre(self, specification: Specification, layout: ImageLayout) -> NDArray[np.float64]:
         box = specification.box
         if box is None:
             raise InputError(f"{self.name}: has several boxes, so no one image is meant; perturb another file")
@@ -156,7 +150,7 @@ class RawImage:
             wanted = by(layout.image_shape)
             raise InputError(f"{self.name}: has {box[0].size} inputs, the network's picture is {wanted}")
         lower, upper = (layout.from_input(torch.from_numpy(side)).numpy() for side in box)
-        return torch.from_numpy(centre(lower, upper))
+        return centre(lower, upper)
 
 
 def as_picture(array: Array, shape: tuple[int, int, int], name: str = "the image") -> Tensor:
@@ -212,11 +206,16 @@ def in_unit_range(array: Array, name: str, scale: tuple[float, float] | None = N
     return (np.ascontiguousarray(array, dtype=np.float64) - low) / (high - low)
 
 
-def _is_plain(given: Sequence[int], shape: Sequence[int]) -> bool:
+def _is_plain(array_shape: Sequence[int], shape: Sequence[int]) -> bool:
     """Flat, or the same picture but for axes of length 1."""
-    long = [size for size in given if size > 1]
+    long = [size for size in array_shape if size > 1]
     return len(long) <= 1 or long == [size for size in shape if size > 1]
 
 
 def _channels_last(shape: Sequence[int]) -> bool:
     return shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4)
+
+
+def _channels_first(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width) of an array with three axes."""
+    return (shape[2], shape[0], shape[1]) if _channels_last(shape) else (shape[0], shape[1], shape[2])

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shakeproof.question.images import ImageLayout
+from shakeproof.question.perturbation import ClipRange
+
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-    from torch import Tensor
-
     from shakeproof.model import Graph
-    from shakeproof.question.images import ImageLayout
 
-    Array32 = NDArray[np.float32]
-
-ClipRange = tuple[float, float]
+Array32 = NDArray[np.float32]
 # float64's unit of rounding
 UNIT = 2.0**-53
 
@@ -51,15 +51,11 @@ class Path:
 
     def at(self, z: Tensor) -> Tensor:
         """x (..., *shape) at z (..., m), before clipping: affine in z."""
-        import torch
-
         moved: Tensor = torch.tensordot(z, self.slopes, dims=1)
         return moved.add_(self.base)
 
     def rows(self, which: Tensor, z: Tensor) -> Tensor:
         """Of a stack of paths with one strength, (1, paths, *shape): number which[i] at z[i], before clipping."""
-        import torch
-
         return torch.addcmul(self.base[which], self.slopes[0, which], z.view(-1, *(1,) * (self.base.dim() - 1)))
 
     def clipped(self, x: Tensor) -> Tensor:
@@ -67,8 +63,6 @@ class Path:
 
     def image(self, *strengths: float) -> Tensor:
         """x (*shape) at some strengths, clipped."""
-        import torch
-
         return self.clipped(self.at(torch.tensor(strengths, dtype=self.base.dtype, device=self.base.device)))
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Path:
@@ -85,8 +79,6 @@ class Path:
     @staticmethod
     def stacked(paths: Sequence[Path]) -> Path:
         """Paths with the same number of strengths and the same clipping as one stack."""
-        import torch
-
         return replace(
             paths[0],
             slopes=torch.stack([p.slopes for p in paths], 1),
@@ -148,8 +140,6 @@ class InputBox:
     @cached_property
     def float32(self) -> tuple[Tensor, Tensor]:
         """The float32 numbers of the box, least and largest; the nearest one to the middle of a range without any."""
-        import torch
-
         infinity = torch.full_like(self.low, torch.inf, dtype=torch.float32)
         low, high = self.low.float(), self.high.float()
         low = torch.where(low.double() < self.low, torch.nextafter(low, infinity), low)
@@ -159,14 +149,10 @@ class InputBox:
 
     def given(self, x: Tensor) -> Array32:
         """What the deployed network is given of inputs (n, *input_shape): the nearest float32 numbers in the box."""
-        import torch
-
         return torch.clamp(x.to(self.low.device).float(), *self.float32).numpy()
 
     def as_path(self) -> tuple[Path, Tensor, Tensor]:
         """The inputs that vary as the parameters of a path, and what they lie between (m) each."""
-        import torch
-
         place = self.varying
         if not len(place):
             place = torch.zeros(1, dtype=torch.int64, device=self.low.device)  # one point: a path of no length

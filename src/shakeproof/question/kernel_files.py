@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import subprocess
 import sys
@@ -13,21 +12,24 @@ import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from io import BytesIO
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
-from shakeproof.question.kernels import Matrix
+from shakeproof.question.perturbation import LARGEST_ENTRY, LARGEST_SIZE, Matrix
 
-LARGEST_SIZE = 999
-LARGEST_ENTRY = 1e100
 # Unpacked, all kernels of a file: a hundred of the largest.
 MOST_BYTES = 10**9
-# What readers of damaged files may end with, beyond what the system says.
+# What numpy, zipfile, Pillow and others raise when they meet a damaged file, beyond what the system says.
 DAMAGED = (
     ArithmeticError,
     EOFError,
+    LZMAError,
     LookupError,
     MemoryError,
     RuntimeError,
@@ -53,8 +55,8 @@ def read_matrix(path: Path, index: str | None = None) -> Matrix:
     except OSError as error:
         raise InputError(f"{path}: cannot read the kernel ({error.strerror or 'not a readable file'})") from error
     except DAMAGED as error:
-        said = next(iter(str(error).splitlines()), "damaged")
-        raise InputError(f"{path}: not a kernel of finite numbers ({said})") from error
+        reason = next(iter(str(error).splitlines()), "damaged")
+        raise InputError(f"{path}: not a kernel of finite numbers ({reason})") from error
     if magnitude > LARGEST_ENTRY:
         raise InputError(f"{path}: an entry of {magnitude:.3g} is too large for a kernel")
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
@@ -89,17 +91,13 @@ def _exact(matrix: Any) -> Matrix:
 
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
-    import numpy as np
-
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise ValueError("an archive that is named like an array")
-    return _numbered({"0": array})
+    return _layers({"0": array})
 
 
 def _read_npz(path: Path) -> Mapping[str, Any]:
-    import numpy as np
-
     archive = np.load(path, allow_pickle=False)
     if isinstance(archive, np.ndarray):
         raise ValueError("an array that is named like an archive")
@@ -108,13 +106,19 @@ def _read_npz(path: Path) -> Mapping[str, Any]:
             raise ValueError("it holds one name twice")
         if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES} bytes are too many")
-        return _numbered(dict(archive))
+        return _layers(dict(archive))
 
 
-# scipy's reader crashes on some damaged files, so it runs in a process of its own. That writes a list of names, each
-# with the number of its cells (None: an array), and then the arrays.
+def _layers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arrays by name; of a single one with three axes, its layers by number."""
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
+    return arrays if only is None or only.ndim != 3 else {str(number): each for number, each in enumerate(only)}
+
+
+# scipy's reader crashes on some damaged files, so it runs in a process of its own, which writes an .npz archive: the
+# variables by name, or the cells of a single one by number.
 MATLAB_READER = """
-import io, json, resource, sys
+import io, resource, sys, zipfile
 import numpy as np
 from scipy.io import loadmat
 
@@ -122,31 +126,29 @@ most_bytes = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + 2**30,) * 2)
 too_many = f"more than {most_bytes} bytes are too many"
 try:
-    found = loadmat(io.BytesIO(sys.stdin.buffer.read()))
+    variables = loadmat(io.BytesIO(sys.stdin.buffer.read()))
 except NotImplementedError:
     sys.exit("a Matlab file of another version; save it with -v7")
 except MemoryError:
     sys.exit(too_many)
 except Exception as error:
     sys.exit(f"scipy cannot read it: {error}")
-names, arrays = [], []
-for name, value in found.items():
-    if not name.startswith("__"):
-        cells = value.ravel("F") if isinstance(value, np.ndarray) and value.dtype == object else None
-        names.append((name, None if cells is None else len(cells)))
-        arrays += map(np.asarray, [value] if cells is None else cells)
-if sum(array.nbytes for array in arrays) > most_bytes:
+arrays = {name: np.asarray(value) for name, value in variables.items() if not name.startswith("__")}
+if len(arrays) == 1:
+    (only,) = arrays.values()
+    cells = only.ravel("F") if only.dtype == object else np.moveaxis(only, -1, 0) if only.ndim == 3 else None
+    arrays = arrays if cells is None else {str(number): np.asarray(cell) for number, cell in enumerate(cells)}
+if sum(array.nbytes for array in arrays.values()) > most_bytes:
     sys.exit(too_many)
-print(json.dumps(names), flush=True)
-for array in arrays:
-    np.save(sys.stdout.buffer, np.empty(0) if array.dtype.hasobject else array)
+with zipfile.ZipFile(sys.stdout.buffer, "w") as archive:
+    for name, array in arrays.items():
+        with archive.open(name + ".npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, np.empty(0) if array.dtype.hasobject else array)
 """
 MATLAB_SECONDS = 60.0
 
 
 def _read_mat(path: Path) -> Mapping[str, Any]:
-    from numpy.lib.format import read_array
-
     command = [sys.executable, "-P", "-c", MATLAB_READER, str(MOST_BYTES)]
     try:
         done = subprocess.run(
@@ -156,22 +158,8 @@ def _read_mat(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"reading it takes more than {MATLAB_SECONDS:g} seconds") from None
     if done.returncode:
         raise ValueError(done.stderr.decode(errors="replace") if done.returncode == 1 else "damaged")
-    stream = BytesIO(done.stdout)
-    found: dict[str, Any] = {}
-    for name, cells in json.loads(stream.readline()):
-        arrays = [read_array(stream, allow_pickle=False) for _ in range(1 if cells is None else cells)]
-        found[name] = arrays[0] if cells is None else arrays
-    return _numbered(found, along=-1)
-
-
-def _numbered(arrays: Mapping[str, Any], along: int = 0) -> Mapping[str, Any]:
-    """The arrays by name; but of a single one, its cells or its layers along an axis, by number."""
-    import numpy as np
-
-    only = next(iter(arrays.values())) if len(arrays) == 1 else None
-    if isinstance(only, np.ndarray) and only.ndim == 3:
-        only = list(np.moveaxis(only, along, 0))
-    return {str(number): each for number, each in enumerate(only)} if isinstance(only, list) else arrays
+    with np.load(BytesIO(done.stdout), allow_pickle=False) as archive:
+        return dict(archive)
 
 
 def _read_csv(path: Path) -> Mapping[str, Any]:
@@ -180,9 +168,6 @@ def _read_csv(path: Path) -> Mapping[str, Any]:
 
 
 def _read_picture(path: Path) -> Mapping[str, Any]:
-    import numpy as np
-    from PIL import Image
-
     try:
         opened = Image.open(path, formats=["PNG"])  # for other formats, Pillow may start programs
     except Image.DecompressionBombError as error:

@@ -1,39 +1,76 @@
 """Perturbations: kernels and tone changes with a strength each, or any kernel of a size; clipped afterwards or not.
 
-Applied to an image, kernels and tone changes give the affine path x(z) = sum_i R_A_i z_i + R_B (Theorem 1 of the paper:
-m + 1 ordinary convolutions). Any kernel of a size gives a box of images.
+Applied to an image, kernels K(z) = sum_i A_i z_i + B and tone changes give the affine path x(z) = sum_i R_A_i z_i + R_B
+(Theorem 1 of the paper: m + 1 ordinary convolutions). Any kernel of a size gives a box of images.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
-from shakeproof.question.inputs import UNIT, ClipRange, Path
-from shakeproof.question.kernels import Matrix, ParameterisedKernel, absolute, combined, identity_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from shakeproof.question.inputs import Path
+
     Whole = NDArray[Any]
     """Python's whole numbers, of any size, in an array."""
 
+Matrix = tuple[tuple[Fraction, ...], ...]
+ClipRange = tuple[float, float]
 # Our word for a padding, and torch's.
 PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate", "circular": "circular"}
 MOST_PARTS = 8
 # Products of two numbers that are no smaller do not underflow, nor does what they are off by.
 SMALL = 2.0**-400
-LARGEST_NEIGHBOURHOOD = 999
+LARGEST_SIZE, LARGEST_ENTRY = 999, 1e100  # of kernels
 # So few pixels are added up one after another, faster than torch convolves float64.
 FEW_TAPS = 24
 # torch writes out what each pixel of a convolution reads: so many numbers are made at once, whatever the picture's size.
 MOST_READ = 2**25
+
+
+def identity_matrix(height: int, width: int) -> Matrix:
+    """The kernel that leaves an image as it is; an even side has no centre and averages its two middle entries.
+
+    An even square kernel is therefore a 2 x 2 box blur (1/4 each), the paper's even identity.
+    """
+    down, across = (
+        [Fraction(place in ((size - 1) // 2, size // 2), 2 - size % 2) for place in range(size)]
+        for size in (height, width)
+    )
+    return tuple(tuple(vertical * horizontal for horizontal in across) for vertical in down)
+
+
+@dataclass(frozen=True)
+class ParameterisedKernel:
+    """K(z) = sum_i A_i z_i + B: `coefficients` holds the A_i (m >= 1 of them), `bias` is B; all h x w."""
+
+    coefficients: tuple[Matrix, ...]
+    bias: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.bias), len(self.bias[0])
+
+    def at(self, *strengths: Fraction | float) -> Matrix:
+        """The kernel matrix K(z) for given strengths z_1, ..., z_m, exactly."""
+        matrix = self.bias
+        for change, strength in zip(self.coefficients, strengths, strict=True):
+            exact = Fraction(strength)
+            matrix = tuple(
+                tuple(entry + exact * more for entry, more in zip(*rows, strict=True))
+                for rows in zip(matrix, change, strict=True)
+            )
+        return matrix
 
 
 @dataclass(frozen=True)
@@ -70,15 +107,13 @@ class Part:
         """What the full strength adds to `base`, the images at strength 0."""
         if isinstance(self.effect, Tone):
             return float(self.effect.gain) * base + float(self.effect.offset)
-        (change,) = self.effect.coefficients
-        return self.convolved(images, change)
+        return self.convolved(images, self.effect.coefficients[0])
 
-    @property
-    def magnitude(self) -> Part:
-        """The part whose kernel, or gain and offset, are the absolute values of this one's."""
+    def magnitude(self, images: Tensor, base: Tensor) -> Tensor:
+        """The slope by the absolute values of the kernel's entries, or of gain and offset; images and base >= 0."""
         if isinstance(self.effect, Tone):
-            return replace(self, effect=Tone(abs(self.effect.gain), abs(self.effect.offset)))
-        return replace(self, effect=replace(self.effect, coefficients=tuple(map(absolute, self.effect.coefficients))))
+            return float(abs(self.effect.gain)) * base + float(abs(self.effect.offset))
+        return self.convolved(images, tuple(tuple(map(abs, row)) for row in self.effect.coefficients[0]))
 
     @property
     def taps(self) -> int:
@@ -88,27 +123,18 @@ class Part:
         return max(sum(map(bool, chain(*matrix))) for matrix in (*self.effect.coefficients, self.effect.bias))
 
     @property
-    def least(self) -> float:
-        """The smallest absolute value of an entry of its kernel, or of its gain and offset, that is not 0."""
+    def numbers(self) -> list[Fraction]:
+        """The entries of its kernels, or its gain and offset."""
         if isinstance(self.effect, Tone):
-            entries = [self.effect.gain, self.effect.offset]
-        else:
-            entries = [entry for matrix in (*self.effect.coefficients, self.effect.bias) for entry in chain(*matrix)]
-        return float(min((abs(entry) for entry in entries if entry), default=1))
-
-    def change(self, start: Matrix) -> Matrix:
-        """What the full strength adds to `start`, the kernel at strength 0."""
-        if isinstance(self.effect, Tone):
-            return tuple(tuple(entry * self.effect.gain for entry in row) for row in start)
-        (change,) = self.effect.coefficients
-        return change
+            return [self.effect.gain, self.effect.offset]
+        return [entry for matrix in (*self.effect.coefficients, self.effect.bias) for entry in chain(*matrix)]
 
     def convolved(self, images: Tensor, matrix: Matrix) -> Tensor:
         """Images (..., height, width), padded as this part is and convolved to their own size."""
         import torch
         from torch.nn import functional
 
-        padded, (height, width) = self._padded(images, matrix), images.shape[-2:]
+        padded, (height, width) = self._padded(images, (len(matrix), len(matrix[0]))), images.shape[-2:]
         entries = [[float(entry) for entry in row] for row in matrix]
         taps = [(row, column) for row, line in enumerate(entries) for column, entry in enumerate(line) if entry]
         if len(taps) > FEW_TAPS:
@@ -117,10 +143,10 @@ class Part:
             starts = range(0, height, rows)
             parts = [padded[:, :, start : min(start + rows, height) + len(entries) - 1] for start in starts]
             return torch.cat([functional.conv2d(own, weight[None, None]) for own in parts], 2).view(images.shape)
-        made = images.new_zeros(images.shape).view(-1, 1, height, width)
+        total = images.new_zeros(images.shape).view(-1, 1, height, width)
         for row, column in taps:
-            made.add_(padded[..., row : row + height, column : column + width], alpha=entries[row][column])
-        return made.view(images.shape)
+            total.add_(padded[..., row : row + height, column : column + width], alpha=entries[row][column])
+        return total.view(images.shape)
 
     def summed(self, pixels: Whole, entries: Sequence[Sequence[int]]) -> Whole:
         """The same of one image (channels, height, width) and a kernel of whole numbers, without rounding."""
@@ -129,38 +155,32 @@ class Part:
 
         height, width = pixels.shape[-2:]
         numbers = torch.arange(1, pixels.size + 1, dtype=torch.float64).view(pixels.shape)
-        padded = self._padded(numbers, entries)[:, 0].long().numpy()
+        padded = self._padded(numbers, (len(entries), len(entries[0])))[:, 0].long().numpy()
         known = np.append(np.zeros(1, object), pixels)  # padding with zeros is number 0
-        found = np.zeros(pixels.shape, object)
+        total = np.zeros(pixels.shape, object)
         for row, column in product(range(len(entries)), range(len(entries[0]))):
             if entry := entries[row][column]:
-                found += entry * known[padded[:, row : row + height, column : column + width]]
-        return found
+                total += entry * known[padded[:, row : row + height, column : column + width]]
+        return total
 
-    def _padded(self, images: Tensor, matrix: Sequence[Sequence[object]]) -> Tensor:
-        """Images (..., height, width) with the border that the kernel reaches into: (n, 1, height, width)."""
+    def _padded(self, images: Tensor, kernel: tuple[int, int]) -> Tensor:
+        """Images (..., height, width) with the border that a kernel (height, width) reaches into, as (n, 1, ...).
+
+        Convolved, they have their own size again; even kernels pad more at the end.
+        """
         from torch.nn import functional
 
         height, width = images.shape[-2:]
-        before, after = self._pad_widths((len(matrix), len(matrix[0])), (height, width))
-        return functional.pad(
-            images.reshape(-1, 1, height, width),
-            (before[1], after[1], before[0], after[0]),
-            mode=PADDINGS[self.padding],
-        )
-
-    def _pad_widths(self, kernel: tuple[int, int], image: tuple[int, int]) -> tuple[list[int], list[int]]:
-        """Padding (top, left) and (bottom, right): output has the image's size, even kernels pad more at the end."""
-        before = [(side - 1) // 2 for side in kernel]
-        after = [side // 2 for side in kernel]
+        down, right = kernel[0] // 2, kernel[1] // 2
         # reflect leaves out the edge pixel itself, circular may use every pixel once
         limit = {"reflect": 1, "circular": 0}.get(self.padding)
-        if limit is not None and any(width > side - limit for width, side in zip(after, image, strict=True)):
+        if limit is not None and (down > height - limit or right > width - limit):
             raise InputError(
-                f"{self}: a {kernel[0]} x {kernel[1]} kernel is too large for an image of {image[0]} x {image[1]}"
+                f"{self}: a {kernel[0]} x {kernel[1]} kernel is too large for an image of {height} x {width}"
                 f" pixels with {self.padding} padding; use a smaller kernel or padding=replicate"
             )
-        return before, after
+        widths = ((kernel[1] - 1) // 2, right, (kernel[0] - 1) // 2, down)
+        return functional.pad(images.reshape(-1, 1, height, width), widths, mode=PADDINGS[self.padding])
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,14 +264,17 @@ class Perturbation:
         """The path of perturbed images; `images` (..., height, width), float64."""
         import torch
 
+        from shakeproof.question.inputs import UNIT, Path
+
         base, size = self._base(images), self._base(images.abs())
         slopes = torch.stack([part.slope(images, base) for part in self.parts])
         # Each entry of a kernel, each product and each sum is rounded: those of the start, of the change, of x(z).
         roundings = 2 * max(part.taps for part in self.parts) + len(self.parts) + 8
-        sizes = torch.stack([size, *(part.magnitude.slope(images.abs(), size) for part in self.parts)]).sum(0)
+        sizes = torch.stack([size, *(part.magnitude(images.abs(), size) for part in self.parts)]).sum(0)
         # Products of smaller numbers may be lost altogether; then nothing is known to be 0.
         faintest = torch.where(images == 0, 1.0, images.abs()).amin().item()
-        lost = SMALL if min(faintest, *(part.least for part in self.parts)) < SMALL else 0.0
+        smallest = min((abs(number) for part in self.parts for number in part.numbers if number), default=1)
+        lost = SMALL if min(faintest, float(smallest)) < SMALL else 0.0
         return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost))
 
     def _base(self, images: Tensor) -> Tensor:
@@ -263,9 +286,7 @@ class Perturbation:
         import numpy as np
 
         start = self._start()
-        matrices = [start, *(kernel.coefficients[0] for _, kernel in self._kernels())]
-        tones = [part.effect for part in self.parts if isinstance(part.effect, Tone)]
-        numbers = [*chain(*chain(*matrices)), *(tone.gain for tone in tones), *(tone.offset for tone in tones)]
+        numbers = [*chain(*start), *(number for part in self.parts for number in part.numbers)]
         common = math.lcm(*(number.denominator for number in numbers))
 
         def whole(matrix: Matrix) -> list[list[int]]:
@@ -284,9 +305,24 @@ class Perturbation:
 
     @property
     def kernel(self) -> ParameterisedKernel:
-        """The kernels and gains as one kernel, which with `offset` says all; at the edges, paddings matter too."""
-        start = self._start()
-        return combined([part.change(start) for part in self.parts])
+        """The kernels and gains as one kernel, which with `offset` says all; at the edges, paddings matter too.
+
+        Smaller ones are centred in the largest: their sizes are all odd or all even.
+        """
+        start, shapes = self._start(), [kernel.shape for _, kernel in self._kernels()]
+        height, width = map(max, zip((len(start), len(start[0])), *shapes, strict=True))
+        zero = ((Fraction(0),) * width,) * height
+        changes = []
+        for part in self.parts:
+            if isinstance(part.effect, Tone):
+                change = tuple(tuple(entry * part.effect.gain for entry in row) for row in start)
+            else:
+                change = part.effect.coefficients[0]
+            above, left = (height - len(change)) // 2, (width - len(change[0])) // 2
+            beside = (Fraction(0),) * left
+            rows = ((*beside, *row, *beside) for row in change)
+            changes.append((*zero[:above], *rows, *zero[:above]))
+        return ParameterisedKernel(tuple(changes), identity_matrix(height, width))
 
     def offset(self, *strengths: Fraction | float) -> Fraction:
         """What is added to every pixel, at given strengths."""
@@ -320,9 +356,9 @@ class AnyKernel:
     clip: ClipRange | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_NEIGHBOURHOOD:
+        if not isinstance(self.size, int) or self.size < 1 or self.size % 2 == 0 or self.size > LARGEST_SIZE:
             raise InputError(
-                f"any-kernel: size must be odd, so that a pixel is in the middle, and at most {LARGEST_NEIGHBOURHOOD},"
+                f"any-kernel: size must be odd, so that a pixel is in the middle, and at most {LARGEST_SIZE},"
                 f" not {self.size!r}"
             )
         _check_clip(str(self), self.clip)

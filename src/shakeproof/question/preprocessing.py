@@ -86,11 +86,11 @@ class Preprocessing:
             steps.append(f"cropped to the middle {by(self.crop)}")
         if self.scale is not None:
             steps.append(f"scaled from {self.scale[0]:g}..{self.scale[1]:g} to 0..1")
-        said = [f"before they are perturbed, pictures are {', '.join(steps)}"] if steps else []
+        notes = [f"before they are perturbed, pictures are {', '.join(steps)}"] if steps else []
         if self.normalises:
             mean, std = (_list(numbers) for numbers in (self.mean or (0.0,), self.std or (1.0,)))
-            said.append(f"the network is given (x - {mean}) / {std} of perturbed pictures x")
-        return "; ".join(said) or None
+            notes.append(f"the network is given (x - {mean}) / {std} of perturbed pictures x")
+        return "; ".join(notes) or None
 
     def shape(self, own: tuple[int, int, int]) -> tuple[int, int, int]:
         """What becomes of a picture of (channels, height, width)."""
@@ -139,8 +139,8 @@ def _resized(picture: Array, size: tuple[int, int], method: int) -> Array:
     kind = np.uint8 if picture.dtype == np.uint8 else np.float32
     height, width = size
     planes = (Pillow.fromarray(np.ascontiguousarray(plane, dtype=kind)) for plane in picture)
-    made = np.stack([np.asarray(plane.resize((width, height), method)) for plane in planes])
-    return made if kind is np.uint8 else np.clip(made, min(0.0, picture.min()), max(1.0, picture.max()))
+    resized = np.stack([np.asarray(plane.resize((width, height), method)) for plane in planes])
+    return resized if kind is np.uint8 else np.clip(resized, min(0.0, picture.min()), max(1.0, picture.max()))
 
 
 def _cropped(picture: Array, size: tuple[int, int], name: str) -> Array:
@@ -194,52 +194,51 @@ def read_preprocessing(path: Path | str) -> Preprocessing:
     """What a preprocessor_config.json says, or the one in a folder; what is not understood is refused."""
     file = Path(path) / NAME if Path(path).is_dir() else Path(path)
     try:
-        said = json.loads(read_text(file))
-        if not isinstance(said, dict):
+        config = json.loads(read_text(file))
+        if not isinstance(config, dict):
             raise ValueError("it holds no object")
-        return _understood(said)
+        return _understood(config)
     except (KeyError, RecursionError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
-        raise InputError(f"{file}: not a {NAME} as image processors write it ({_reason(error)})") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{file}: not a {NAME} as image processors write it ({reason})") from error
     except InputError as error:
         raise InputError(f"{file}: {error}" if str(file) not in str(error) else str(error)) from error
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def _understood(said: Mapping[str, Any]) -> Preprocessing:
-    name = said.get("image_processor_type") or said.get("feature_extractor_type") or "ViTImageProcessor"
+def _understood(config: Mapping[str, Any]) -> Preprocessing:
+    name = config.get("image_processor_type") or config.get("feature_extractor_type") or "ViTImageProcessor"
     kind_name = str(name).removesuffix("Fast").removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
     kind = KINDS.get(kind_name)
     if kind is None:
         raise InputError(f"what a {name} does is not known here; resize, crop and normalise by options of their own")
-    strange = [key for key, value in said.items() if key.startswith("do_") and value and key not in STEPS]
+    strange = [key for key, value in config.items() if key.startswith("do_") and value and key not in STEPS]
     if strange:
         raise InputError(f"{', '.join(strange)}: is not known here, and would change the pixels")
-    resize, crop = _sizes(said, kind_name, kind)
-    resample = said.get("resample")
-    mean, std = _normalisation(said, said.get("include_top", kind_name == "EfficientNet"))
+    resize, crop = _sizes(config, kind_name, kind)
+    resample = config.get("resample")
+    mean, std = _normalisation(config, config.get("include_top", kind_name == "EfficientNet"))
     return Preprocessing(
         resize=resize,
         crop=crop,
-        resample=kind.resample if resample is None else {n: word for word, n in RESAMPLING.items()}[int(resample)],
-        colour="rgb" if said.get("do_convert_rgb") else None,
+        resample=kind.resample
+        if resample is None
+        else {number: word for word, number in RESAMPLING.items()}[int(resample)],
+        colour="rgb" if config.get("do_convert_rgb") else None,
         mean=mean,
         std=std,
     )
 
 
 def _sizes(
-    said: Mapping[str, Any], name: str, kind: _Kind
+    config: Mapping[str, Any], name: str, kind: _Kind
 ) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
     """What to resize to, and what to cut out of that."""
-    resize = _size(said["size"], kind.is_square) if said.get("do_resize", True) else None
+    resize = _size(config["size"], kind.is_square) if config.get("do_resize", True) else None
     crop = None
-    if said.get("do_center_crop", kind.crops):
-        size = _size(said["crop_size"], is_square=True)
+    if config.get("do_center_crop", kind.crops):
+        size = _size(config["crop_size"], is_square=True)
         crop = (size, size) if isinstance(size, int) else size
-    share = said.get("crop_pct", 0.9 if name == "PoolFormer" else None)
+    share = config.get("crop_pct", 0.9 if name == "PoolFormer" else None)
     if name == "PoolFormer" and share and isinstance(resize, tuple):
         raise ValueError("a PoolFormer's size of height and width, with a share to crop")
     if resize is None or isinstance(resize, tuple):
@@ -252,26 +251,26 @@ def _sizes(
     return (int(resize / share) if name == "PoolFormer" and share else resize), crop
 
 
-def _size(said: Any, is_square: bool) -> int | tuple[int, int]:
+def _size(size: Any, is_square: bool) -> int | tuple[int, int]:
     """The shorter side, or height and width."""
-    if isinstance(said, int):
-        return (said, said) if is_square else said
-    if isinstance(said, dict) and said.keys() == {"shortest_edge"}:
-        return int(said["shortest_edge"])
-    if isinstance(said, dict) and said.keys() == {"height", "width"}:
-        return int(said["height"]), int(said["width"])
-    raise ValueError(f"a size of {json.dumps(said)}")
+    if isinstance(size, int):
+        return (size, size) if is_square else size
+    if isinstance(size, dict) and size.keys() == {"shortest_edge"}:
+        return int(size["shortest_edge"])
+    if isinstance(size, dict) and size.keys() == {"height", "width"}:
+        return int(size["height"]), int(size["width"])
+    raise ValueError(f"a size of {json.dumps(size)}")
 
 
 def _normalisation(
-    said: Mapping[str, Any], divides_twice: bool
+    config: Mapping[str, Any], divides_twice: bool
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and deviation of pixels p in [0, 1]: the network is given (255 p factor - offset - mean) / std."""
-    factor = 255 * float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 255.0
-    offset = 1.0 if said.get("rescale_offset") and said.get("do_rescale", True) else 0.0
+    factor = 255 * float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 255.0
+    offset = 1.0 if config.get("rescale_offset") and config.get("do_rescale", True) else 0.0
     mean, std = [0.0], [1.0]
-    if said.get("do_normalize", True):
-        mean, std = ([*map(float, said[key])] for key in ("image_mean", "image_std"))
+    if config.get("do_normalize", True):
+        mean, std = ([*map(float, config[key])] for key in ("image_mean", "image_std"))
         if divides_twice:  # EfficientNet's does
             std = [number**2 for number in std]
     if abs(factor - 1) < 1e-9:

@@ -35,8 +35,7 @@ class Case:
     def met_by(self, outputs: Floats) -> NDArray[np.bool_]:
         """Which outputs (n, outputs) meet every row."""
         rows = outputs @ self.coefficients.T + self.constants
-        met: NDArray[np.bool_] = np.where(self.strict, rows > 0, rows >= 0)
-        return np.asarray(met.all(1))
+        return np.asarray(np.where(self.strict, rows > 0, rows >= 0).all(1))
 
     @property
     def compares(self) -> tuple[int, int] | None:
@@ -59,10 +58,10 @@ class Property:
         """For which outputs (n, outputs) it does not hold, all of them being finite."""
         wide = np.asarray(outputs, dtype=np.float64)
         if self._every_rival:
-            lost: NDArray[np.bool_] = self.margin(wide) <= 0
-            return lost & np.isfinite(wide).all(1)
-        met: NDArray[np.bool_] = np.any([case.met_by(wide) for case in self.cases], axis=0)
-        return met & np.isfinite(wide).all(1)
+            met = self.margin(wide) <= 0
+        else:
+            met = np.any([case.met_by(wide) for case in self.cases], axis=0)
+        return np.asarray(met & np.isfinite(wide).all(1))
 
     def margin(self, outputs: Floats, within: Floats | None = None) -> Floats:
         """How far outputs (n, outputs) are from meeting a case: positive where the property holds. NaN if one is.
@@ -77,8 +76,7 @@ class Property:
         rows = [-(outputs @ case.coefficients.T + case.constants) for case in self.cases]
         if within is not None:
             rows = [row - within @ np.abs(case.coefficients.T) for row, case in zip(rows, self.cases, strict=True)]
-        found: Floats = np.min([row.max(1, initial=-np.inf) for row in rows], axis=0)
-        return found
+        return np.asarray(np.min([row.max(1, initial=-np.inf) for row in rows], axis=0))
 
     @cached_property
     def label(self) -> int | None:
@@ -136,8 +134,7 @@ def margins(scores: Floats, labels: NDArray[Any] | Sequence[int]) -> Floats:
     rows = np.arange(len(scores))
     rivals = scores.copy()
     rivals[rows, labels] = -np.inf
-    lead: Floats = scores[rows, labels] - rivals.max(1)
-    return lead
+    return np.asarray(scores[rows, labels] - rivals.max(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +187,9 @@ def by_boxes(inputs: int, outputs: int, cases: Iterable[tuple[Box, Case]]) -> Sp
     boxes: dict[tuple[bytes, bytes], tuple[Box, list[Case]]] = {}
     for box, case in cases:
         boxes.setdefault((box[0].tobytes(), box[1].tobytes()), (box, []))[1].append(case)
-    return Specification(inputs, outputs, tuple((box, Property(outputs, tuple(own))) for box, own in boxes.values()))
+    return Specification(
+        inputs, outputs, tuple((box, Property(outputs, tuple(together))) for box, together in boxes.values())
+    )
 
 
 def robustness(low: Floats, high: Floats, label: int, outputs: int) -> Specification:
@@ -208,6 +207,6 @@ def centre(lower: Floats, upper: Floats) -> Floats:
     if lower.min() < 0 or upper.max() > 1:
         return np.asarray((lower + upper) / 2)
     radius = (upper - lower).max(axis=(1, 2), keepdims=True) / 2
-    found = np.where(lower == 0, upper - radius, lower + radius)
-    explained = (found >= lower - ROUNDED) & (found <= upper + ROUNDED)
-    return np.asarray(np.where(explained, found, np.clip(found, lower, upper)))
+    middle = np.where(lower == 0, upper - radius, lower + radius)
+    explained = (middle >= lower - ROUNDED) & (middle <= upper + ROUNDED)
+    return np.asarray(np.where(explained, middle, np.clip(middle, lower, upper)))

@@ -110,23 +110,23 @@ def perturbed(
         paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
         sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
         starts = paths.clipped(network.picture().to_input(paths.base))
-    wanted = [class_number(network, picture.label) if label is None else label for picture in pictures]
-    unlabelled = [number for number, own in enumerate(wanted) if own is None]
-    labels = {**dict(enumerate(wanted)), **dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))}
-    properties = {own: wins(own, network.classes) for own in set(labels.values()) if own is not None}
+    given = [class_number(network, picture.label) if label is None else label for picture in pictures]
+    unlabelled = [number for number, known in enumerate(given) if known is None]
+    predicted = dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))
+    labels = [predicted[number] if known is None else known for number, known in enumerate(given)]
+    properties = {each: wins(each, network.classes) for each in set(labels)}
     return [
         Query(
             name=picture.name,
-            obligations=(Obligation(sets[number], properties[own]),),
+            obligations=(Obligation(inputs, properties[own_label]),),
             image=picture,
-            label=own,
+            label=own_label,
             perturbation=perturbation,
             strengths=strengths,
-            label_predicted=number in unlabelled,
+            label_predicted=number in predicted,
             class_names=network.class_names,
         )
-        for number, picture in enumerate(pictures)
-        if (own := labels[number]) is not None
+        for number, (picture, inputs, own_label) in enumerate(zip(pictures, sets, labels, strict=True))
     ]
 
 
@@ -172,33 +172,31 @@ def specified(network: Network, name: str, specification: Specification) -> tupl
             f"{name}: says how large outputs are, and of {network.name} only their order is analysed, by the scores"
             " that its output is made from; ask which output is larger"
         )
-    said = specification.directives
-    if said:
+    if specification.directives:
         return _with_directives(network, name, specification)
-    shape = network.graph.input_shape
-    boxes = [
-        Obligation(
-            InputBox(torch.from_numpy(low).view(shape), torch.from_numpy(high).view(shape), network.layout), about
-        )
-        for (low, high), about in specification.parts
-    ]
+    boxes = []
+    for box, about in specification.parts:
+        low, high = (torch.from_numpy(side).view(network.graph.input_shape) for side in box)
+        boxes.append(Obligation(InputBox(low, high, network.layout), about))
     pictured = network.layout is not None and len(specification.parts) == 1
     image = RawImage(name, specification).fitted(network.picture()) if pictured else None
     return network, Query(name, tuple(boxes), image, specification.label, class_names=network.class_names)
 
 
 def _with_directives(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
-    said = specification.directives
-    numbers = {
-        key: [float(word) for word in said[key].split(",")] for key in ("strength", "mean", "std") if key in said
-    }
-    if "image-shape" in said:
-        channels, height, width = map(int, said["image-shape"].split(","))
+    """The query that the comments of a file name: its image, perturbed."""
+    directives = specification.directives
+
+    def numbers(key: str, otherwise: str) -> list[float]:
+        return [float(word) for word in directives.get(key, otherwise).split(",")]
+
+    if "image-shape" in directives:
+        channels, height, width = map(int, directives["image-shape"].split(","))
         network = network.with_image_shape((channels, height, width))
-    if "mean" in said or "std" in said:
-        network = network.normalised(numbers.get("mean", [0.0]), numbers.get("std", [1.0]))
+    if "mean" in directives or "std" in directives:
+        network = network.normalised(numbers("mean", "0"), numbers("std", "1"))
     image = RawImage(name, specification, specification.label).fitted(network.picture())
-    (query,) = perturbed(network, [image], said["perturbation"], None, tuple(numbers["strength"]))
+    (query,) = perturbed(network, [image], directives["perturbation"], None, tuple(numbers("strength", "")))
     return network, query
 
 

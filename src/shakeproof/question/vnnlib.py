@@ -66,7 +66,6 @@ FORMS = {
     "std": _NUMBERS,
     "image-shape": r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8}){2}",
 }
-NEEDED = ("perturbation", "strength")
 _COMMENT = re.compile(rf"^[^;\n]*;[; \t]*{PREFIX}([^\n]*)", re.MULTILINE)
 PERTURBED = (
     "X is an image, Y are class scores. What shakeproof should do to the image is in the comments;",
@@ -78,7 +77,12 @@ def read_specification(path: Path) -> Specification:
     """What a .vnnlib or .vnnlib.gz file says a counterexample is."""
     text = _text(path)
     try:
-        specification = replace(_specification(text), directives=_read_directives(text))
+        first = FIRST_COMMAND.match(text)
+        if first and first[1] in ("vnnlib-version", "declare-network"):
+            specification = _read_version2(text)
+        else:
+            specification = _TextReader(text).specification()
+        specification = replace(specification, directives=_read_directives(text))
         if specification.directives:
             _check_perturbed(specification)
         return specification
@@ -104,13 +108,6 @@ def _text(path: Path) -> str:
         raise InputError(
             f"{path}: not a VNN-LIB file: it is not text ({error.reason} at byte {error.start})"
         ) from error
-
-
-def _specification(text: str) -> Specification:
-    first = FIRST_COMMAND.match(text)
-    if first and first[1] in ("vnnlib-version", "declare-network"):
-        return _read_version2(text)
-    return _TextReader(text).specification()
 
 
 # -- version 1.0 ------------------------------------------------------------------------------------------------------
@@ -170,13 +167,13 @@ class _TextReader:
             case ["assert", *_]:
                 raise InputError("(assert ...) must hold one comparison, or one (and ...) or (or ...) of them")
             case ["declare-const", str() as name, "Real"] | ["declare-fun", str() as name, None, "Real"]:
-                found = VARIABLE.fullmatch(name)
-                if not found:
+                variable = VARIABLE.fullmatch(name)
+                if not variable:
                     raise InputError(f"{shortened(name)} is declared; only inputs X_i and outputs Y_i can be")
-                kind, index = found[1], int(found[2])
-                if index in self.declared[kind]:
+                indices, index = self.declared[variable[1]], int(variable[2])
+                if index in indices:
                     raise InputError(f"{name} is declared twice; correct it")
-                self.declared[kind].add(index)
+                indices.add(index)
             case [("declare-const" | "declare-fun"), *_]:
                 raise InputError("a declaration must read (declare-const X_0 Real)")
             case [str() as name, *_]:
@@ -193,11 +190,13 @@ class _TextReader:
             raise InputError("a parenthesis must begin with an operator; correct it")
         if operator in COMMANDS:
             raise InputError(f"({operator} ...) inside another command; a parenthesis is missing before it")
-        known = [self._leaf(value) if isinstance(value, str) else value for value in values]
+        known: list[Value] = []
+        for value in values:
+            if isinstance(value, str):
+                known.append(self.assertions.variable(value) if VARIABLE.fullmatch(value) else number(value))
+            else:
+                known.append(value)
         return self.assertions.joined(operator, known)
-
-    def _leaf(self, text: str) -> LinearSum:
-        return self.assertions.variable(text) if VARIABLE.fullmatch(text) else number(text)
 
 
 # -- version 2.0 ------------------------------------------------------------------------------------------------------
@@ -288,23 +287,23 @@ def _flat(indices: Sequence[int], shape: Sequence[int]) -> int:
 
 def _read_directives(text: str) -> dict[str, str]:
     """The values of a text's directives, in their order."""
-    found: dict[str, str] = {}
+    directives: dict[str, str] = {}
     for words in _COMMENT.findall(text) if PREFIX in text else ():
         key, _, value = (word.strip() for word in words.partition(":"))
         form = FORMS.get(key)
         if form is None:
             known = ", ".join(PREFIX + key for key in FORMS)
             raise InputError(f"unknown directive {shortened(PREFIX + words)}; the directives are {known}")
-        if key in found or not re.fullmatch(form, value):
-            problem = "is given twice" if key in found else f"cannot be {shortened(value)}"
+        if key in directives or not re.fullmatch(form, value):
+            problem = "is given twice" if key in directives else f"cannot be {shortened(value)}"
             raise InputError(f"{PREFIX}{key} {problem}; correct the comment")
-        found[key] = value
-    return found
+        directives[key] = value
+    return directives
 
 
 def _check_perturbed(specification: Specification) -> None:
     """Refuse directives that do not make a perturbed query together with the rest of the file."""
-    for key in NEEDED:
+    for key in ("perturbation", "strength"):
         if key not in specification.directives:
             raise InputError(f"has directives, but not {PREFIX}{key}; a perturbed query needs it")
     rivals = len(specification.parts[0][1].cases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from math import inf, isfinite, nextafter, prod
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shakeproof.errors import InputError
-from shakeproof.question.properties import Box, Case, Floats, Specification, by_boxes
+from shakeproof.question.properties import Box, Case, Specification, by_boxes
 
 # What the cases of a file may come to, before memory does: each product of disjunctions, and all arrays together.
 MOST_CASES, MOST_PARTS, MOST_NUMBERS = 100_000, 2**24, 2**26
@@ -68,26 +68,6 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
-def joined(operator: str, values: Sequence[Value]) -> LinearSum | Formula:
-    """What (operator value ...) means."""
-    if operator in ("and", "or"):
-        formulas = [value for value in values if isinstance(value, Formula)]
-        if not values or len(formulas) != len(values):
-            raise InputError(f"({operator} ...) must hold comparisons, and nothing else")
-        return every(formulas) if operator == "and" else _either(formulas)
-    sums = [value for value in values if isinstance(value, LinearSum)]
-    if operator not in (*COMPARED, "+", "-", "*", "/"):
-        known = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
-        raise InputError(f"unknown operator {shortened(operator)}; only {known} can be read")
-    if not values or len(sums) != len(values):
-        raise InputError(f"({operator} ...) must hold numbers and variables, and nothing else")
-    if operator not in COMPARED:
-        return _computed(operator, sums)
-    if len(sums) != 2:
-        raise InputError(f"({operator} ...) must compare two values, not {len(sums)}")
-    return COMPARED[operator](*sums)
-
-
 def every(formulas: Sequence[Formula]) -> Formula:
     """All of the formulas."""
     if len(formulas) == 1:
@@ -98,7 +78,8 @@ def every(formulas: Sequence[Formula]) -> Formula:
     return Formula([tuple(chain.from_iterable(choice)) for choice in product(*(f.terms for f in formulas))])
 
 
-def _either(formulas: Sequence[Formula]) -> Formula:
+def either(formulas: Sequence[Formula]) -> Formula:
+    """One of the formulas."""
     if len(formulas) == 1:
         return formulas[0]
     terms = list(chain.from_iterable(formula.terms for formula in formulas))
@@ -175,22 +156,14 @@ def _place(name: str) -> int:
     return int(name[2:])
 
 
-def _same(left: LinearSum, right: LinearSum) -> Formula:
-    return every([_above(left, right), _above(right, left)])
-
-
-def _other(left: LinearSum, right: LinearSum) -> Formula:
-    return _either([_above(left, right, strict=True), _above(right, left, strict=True)])
-
-
-COMPARED = {
+COMPARED: Mapping[str, Callable[[LinearSum, LinearSum], Formula]] = {
     "<=": lambda left, right: _above(right, left),
     ">=": _above,
     "<": lambda left, right: _above(right, left, strict=True),
     ">": lambda left, right: _above(left, right, strict=True),
-    "=": _same,
-    "==": _same,
-    "!=": _other,
+    "=": lambda left, right: every([_above(left, right), _above(right, left)]),
+    "==": lambda left, right: every([_above(left, right), _above(right, left)]),
+    "!=": lambda left, right: either([_above(left, right, strict=True), _above(right, left, strict=True)]),
 }
 
 
@@ -202,7 +175,7 @@ class Assertions:
 
     def __init__(self) -> None:
         self.used: set[str] = set()
-        self.steps = 0
+        self.steps_left, self.numbers_left = MOST_STEPS, MOST_NUMBERS
         # Most assertions have one term, a bound. What they say is common to all cases, and so are its arrays.
         self.common: list[Bound | Row] = []
         self.choices: list[Formula] = [Formula([()])]
@@ -212,15 +185,33 @@ class Assertions:
         return LinearSum({name: 1.0})
 
     def joined(self, operator: str, values: Sequence[Value]) -> LinearSum | Formula:
-        """What (operator value ...) means, as long as all that was put together so far is not too much."""
-        found = joined(operator, values)
-        if isinstance(found, Formula) and not any(found is value for value in values):
-            self.steps += len(found.terms) * (1 + (len(found.terms[0]) if found.terms else 0))
-            if self.steps > MOST_STEPS:
-                raise InputError(
-                    f"the property's cases take more than {MOST_STEPS:,} steps to work out; split the file"
-                )
-        return found
+        """What (operator value ...) means."""
+        if operator in ("and", "or"):
+            formulas = [value for value in values if isinstance(value, Formula)]
+            if not values or len(formulas) != len(values):
+                raise InputError(f"({operator} ...) must hold comparisons, and nothing else")
+            formula = every(formulas) if operator == "and" else either(formulas)
+            if len(formulas) > 1:
+                self._count_steps(formula)
+            return formula
+        if operator not in (*COMPARED, "+", "-", "*", "/"):
+            known = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
+            raise InputError(f"unknown operator {shortened(operator)}; only {known} can be read")
+        sums = [value for value in values if isinstance(value, LinearSum)]
+        if not values or len(sums) != len(values):
+            raise InputError(f"({operator} ...) must hold numbers and variables, and nothing else")
+        if operator not in COMPARED:
+            return _computed(operator, sums)
+        if len(sums) != 2:
+            raise InputError(f"({operator} ...) must compare two values, not {len(sums)}")
+        formula = COMPARED[operator](*sums)
+        self._count_steps(formula)
+        return formula
+
+    def _count_steps(self, formula: Formula) -> None:
+        self.steps_left -= len(formula.terms) * (1 + (len(formula.terms[0]) if formula.terms else 0))
+        if self.steps_left < 0:
+            raise InputError(f"the property's cases take more than {MOST_STEPS:,} steps to work out; split the file")
 
     def add(self, formula: Formula) -> None:
         if len(formula.terms) == 1:
@@ -238,33 +229,42 @@ class Assertions:
         """What all assertions say together, without the cases whose box is empty."""
         if not any(name[0] == "Y" for name in self.used):
             raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
-        budget = _Numbers()
-        budget.spend(2 * inputs)
-        whole = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), self.common)
-        rows = [part for part in self.common if isinstance(part, Row)]
-        found = by_boxes(inputs, outputs, _cases(whole, outputs, rows, every(self.choices), budget))
-        if not found.parts:
+        specification = by_boxes(inputs, outputs, self._cases(inputs, outputs))
+        if not specification.parts:
             raise InputError("the assertions contradict each other, so there is nothing to verify; correct them")
-        return found
+        return specification
 
+    def _cases(self, inputs: int, outputs: int) -> Iterator[tuple[Box, Case]]:
+        self._hold(2 * inputs)
+        common_box = _narrowed((np.full(inputs, -inf), np.full(inputs, inf)), self.common)
+        common_rows = [part for part in self.common if isinstance(part, Row)]
+        for term in every(self.choices).terms:
+            box = common_box
+            if any(isinstance(part, Bound) for part in term):
+                self._hold(2 * inputs)
+                box = _narrowed((box[0].copy(), box[1].copy()), term)
+            if (box[0] > box[1]).any():
+                continue
+            for side, ends in zip(("lower", "upper"), box, strict=True):
+                if not np.isfinite(ends).all():
+                    missing = int(np.isinf(ends).argmax())
+                    raise InputError(f"input {missing} (of {ends.size}, from 0) has no {side} bound; assert one")
+            rows = [*common_rows, *(part for part in term if isinstance(part, Row))]
+            self._hold(len(rows) * outputs)
+            coefficients = np.zeros((len(rows), outputs))
+            for line, row in zip(coefficients, rows, strict=True):
+                for output, value in row.coefficients:
+                    line[output] = value
+            constants = np.array([row.constant for row in rows])
+            yield box, Case(coefficients, constants, np.array([row.strict for row in rows], dtype=bool))
 
-def _cases(
-    whole: Box, outputs: int, common: Sequence[Row], choices: Formula, budget: _Numbers
-) -> Iterator[tuple[Box, Case]]:
-    for term in choices.terms:
-        box = whole
-        if any(isinstance(part, Bound) for part in term):
-            budget.spend(2 * whole[0].size)
-            box = _narrowed((whole[0].copy(), whole[1].copy()), term)
-        if (box[0] > box[1]).any():
-            continue
-        for side, ends in zip(("lower", "upper"), box, strict=True):
-            if not np.isfinite(ends).all():
-                missing = int(np.isinf(ends).argmax())
-                raise InputError(f"input {missing} (of {ends.size}, from 0) has no {side} bound; assert one")
-        rows = [*common, *(part for part in term if isinstance(part, Row))]
-        budget.spend(len(rows) * outputs)
-        yield box, Case(*_matrix(rows, outputs), np.array([row.strict for row in rows], dtype=bool))
+    def _hold(self, count: int) -> None:
+        """Before so many more numbers are held."""
+        self.numbers_left -= count
+        if self.numbers_left < 0:
+            raise InputError(
+                f"the cases hold more than {MOST_NUMBERS:,} numbers; split the property into several files"
+            )
 
 
 def _narrowed(box: Box, parts: Iterable[Bound | Row]) -> Box:
@@ -275,25 +275,3 @@ def _narrowed(box: Box, parts: Iterable[Bound | Row]) -> Box:
         np.maximum.at(box[0], places, lows)
         np.minimum.at(box[1], places, highs)
     return box
-
-
-def _matrix(rows: Sequence[Row], outputs: int) -> tuple[Floats, Floats]:
-    coefficients = np.zeros((len(rows), outputs))
-    for line, row in zip(coefficients, rows, strict=True):
-        for index, value in row.coefficients:
-            line[index] = value
-    return coefficients, np.array([row.constant for row in rows])
-
-
-class _Numbers:
-    """How many numbers may still be held."""
-
-    def __init__(self) -> None:
-        self.left = MOST_NUMBERS
-
-    def spend(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise InputError(
-                f"the cases hold more than {MOST_NUMBERS:,} numbers; split the property into several files"
-            )
