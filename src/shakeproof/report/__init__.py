@@ -24,7 +24,6 @@ _HOMES = {
     "safety": "safety_case written",
     "tables": "ComparedRows DemoRows ResultRows",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ComparedRows",
@@ -46,6 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"shakeproof.report.{module}"), name)
+    raise AttributeError(f"module 'shakeproof.report' has no attribute {name!r}")

@@ -59,44 +59,33 @@ def check_new(folder: Path) -> None:
 
 
 def _fill(draft: Path, store: Store, reported: Reported, texts: Mapping[str, str]) -> None:
-    found = model_files(store, reported.campaign, reported.models)
-    models = {identity: f"models/{identity[:12]}-{path.name}" for identity, path in found.items()}
+    networks = model_files(store, reported.campaign, reported.models)
+    models = {identity: f"models/{identity[:12]}-{path.name}" for identity, path in networks.items()}
     images = {image.digest: f"images/{image.digest}.npy" for image in reported.images}
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        yield from ((name, text.encode()) for name, text in {**texts, "README.txt": README}.items())
+        yield "recheck.py", Path(recheck.__file__).read_bytes()
+        yield "checker/shakeproof/__init__.py", b""
+        for path in sorted(Path(checker.__file__).parent.glob("*.py")):
+            yield f"checker/shakeproof/checker/{path.name}", path.read_bytes()
+        for one in reported.profiles:
+            if one.certificate is not None:
+                yield f"certificates/{one.certificate}.cert", store.certificate(one.query) or b""
+        for identity, name in models.items():
+            yield name, networks[identity].read_bytes()
+        for image in reported.images:
+            np.save(pixels := BytesIO(), image.pixels)
+            yield images[image.digest], pixels.getvalue()
+
     digests = {}
-    for name, data in _files(store, reported, texts):
-        digests[name] = _written(draft / name, data)
-    for identity, name in models.items():
-        digests[name] = _written(draft / name, found[identity].read_bytes())
-    for image in reported.images:
-        digests[images[image.digest]] = _written(draft / images[image.digest], _npy(image.pixels))
+    for name, data in files():
+        (draft / name).parent.mkdir(parents=True, exist_ok=True)
+        (draft / name).write_bytes(data)
+        digests[name] = hashlib.sha256(data).hexdigest()
     with closing(sqlite3.connect(draft / STORE)) as copy:
         store.connection.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")  # one file, not three
     digests[STORE] = hashlib.sha256((draft / STORE).read_bytes()).hexdigest()
     manifest = {"files": digests, "models": models, "images": images}
-    _written(draft / recheck.MANIFEST, json.dumps(manifest, indent=1).encode())
-
-
-def _files(store: Store, reported: Reported, texts: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """What is written as it is."""
-    yield from ((name, text.encode()) for name, text in {**texts, "README.txt": README}.items())
-    yield "recheck.py", Path(recheck.__file__).read_bytes()
-    yield "checker/shakeproof/__init__.py", b""
-    for path in sorted(Path(checker.__file__).parent.glob("*.py")):
-        yield f"checker/shakeproof/checker/{path.name}", path.read_bytes()
-    for one in reported.profiles:
-        if one.certificate is not None:
-            yield f"certificates/{one.certificate}.cert", store.certificate(one.query) or b""
-
-
-def _written(path: Path, data: bytes) -> str:
-    """Its digest, once it is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return hashlib.sha256(data).hexdigest()
-
-
-def _npy(pixels: np.ndarray[Any, Any]) -> bytes:
-    file = BytesIO()
-    np.save(file, pixels)
-    return file.getvalue()
+    (draft / recheck.MANIFEST).write_text(json.dumps(manifest, indent=1))

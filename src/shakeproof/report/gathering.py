@@ -9,14 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shakeproof.campaign import (
-    Store,
-    StoredCampaign,
-    StoredError,
-    StoredImage,
-    StoredModel,
-    StoredProfile,
-)
+from shakeproof.campaign import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
 from shakeproof.certificate import written_kernels
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
@@ -118,18 +111,14 @@ def _examined(one: StoredProfile, certificate: bytes, model: Path, known: dict[A
 def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:
     """The files of networks by their digests, where they are unchanged: at the names they had, or nearby."""
     folders = (Path(), Path(campaign.file).parent, store.path.parent)
-    places = {
-        model.identity: [folder / name for folder in folders for name in (model.name, Path(model.name).name)]
-        for model in models
-    }
-    files = {
-        identity: next((path for path in paths if _is_file(path, identity)), None) for identity, paths in places.items()
-    }
-    return {identity: path for identity, path in files.items() if path is not None}
-
-
-def _is_file(path: Path, digest: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    files: dict[str, Path] = {}
+    for model in models:
+        for path in (folder / name for folder in folders for name in (model.name, Path(model.name).name)):
+            if model.identity in files:
+                break
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == model.identity:
+                files[model.identity] = path
+    return files
 
 
 # -- the rows of the evidence -----------------------------------------------------------------------------------------
@@ -155,8 +144,16 @@ def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
     """What the evidence says of an answer. What many answers share is worked out once, and kept in `known`."""
     record, claim = one.said, one.claim
     key = id(one.model), id(one.perturbation), id(one.settings)
-    if key not in known:
-        known[key] = _details_digest(one)
+    if key not in known:  # a digest of what was asked beside the rest of the row, as it is in certificates
+        known[key] = recheck.detailed(
+            {
+                "kernels": written_kernels(one.perturbation),
+                "mean": [*map(float, one.model.mean or ())],
+                "std": [*map(float, one.model.std or ())],
+                "channels_last": one.model.channels_last,
+                "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
+            }
+        )
     return {
         "item": one.number,
         **_about(one, known),
@@ -183,17 +180,3 @@ def _about(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str,
         "model_sha256": one.model.identity,
         "perturbation": known[id(one.perturbation)],
     }
-
-
-def _details_digest(one: StoredProfile) -> str:
-    """A digest of what was asked beside all that, as it is in certificates."""
-    model = one.model
-    return recheck.detailed(
-        {
-            "kernels": written_kernels(one.perturbation),
-            "mean": [*map(float, model.mean or ())],
-            "std": [*map(float, model.std or ())],
-            "channels_last": model.channels_last,
-            "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
-        }
-    )

@@ -51,6 +51,18 @@ UNCHECKED = (
 )
 
 Row = Mapping[str, Any]
+# What an answer of the page calls the numbers in its row of the evidence.
+SAME = {
+    "status": "verdict",
+    "proved": "certified_strength",
+    "lost": "violated_from",
+    "label": "label",
+    "strength": "strength",
+    "method": "method",
+    "arithmetic": "arithmetic",
+    "certificate": "certificate_sha256",
+    "checked": "checker",
+}
 
 
 class BundleError(Exception):
@@ -204,15 +216,14 @@ def _several(strength: Any) -> list[float]:
 
 def counts(rows: Iterable[Row], strength: float) -> dict[str, int]:
     """How many items are certified up to a strength, are violated there, or neither."""
-    found = Counter(_word(row, strength) for row in rows)
-    return {word: found[word] for word in ("certified", "violated", "undecided")}
-
-
-def _word(row: Row, strength: float) -> str:
-    certified, violated = row["certified_strength"], row["violated_from"]
-    if violated is not None and violated <= strength:
-        return "violated"
-    return "certified" if certified is not None and strength <= certified else "undecided"
+    found = {"certified": 0, "violated": 0, "undecided": 0}
+    for row in rows:
+        certified, violated = row["certified_strength"], row["violated_from"]
+        if violated is not None and violated <= strength:
+            found["violated"] += 1
+        else:
+            found["certified" if certified is not None and strength <= certified else "undecided"] += 1
+    return found
 
 
 def coverage(rows: Sequence[Row]) -> dict[str, int]:
@@ -457,24 +468,16 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
 
 
 def _said(answer: Row, page: Mapping[str, Any]) -> dict[str, Any]:
-    """What an answer of the page says, under the names that the evidence has for it."""
+    """What an answer of the page says, under the names that the evidence has for it. An error has no method."""
+    left_out = ("method", "arithmetic", "checked") if answer["status"] == "error" else ()
     image = page["images"][answer["image"]]
-    said = {
-        "verdict": answer["status"],
-        "certified_strength": answer["proved"],
-        "violated_from": answer["lost"],
-        "label": answer["label"],
-        "strength": answer["strength"],
+    return {key: answer[name] for name, key in SAME.items() if name not in left_out} | {
         "model_sha256": page["models"][answer["model"]]["sha256"],
         "image": image["name"],
         "image_sha256": image["sha256"],
         "perturbation": page["perturbations"][answer["perturbation"]]["text"],
-        "certificate_sha256": answer["certificate"],
         "why": answer["why"],
     }
-    if answer["status"] == "error":
-        return said
-    return said | {"method": answer["method"], "arithmetic": answer["arithmetic"], "checker": answer["checked"]}
 
 
 def _wrong_signs(row: Row, answer: Row) -> Iterator[str]:

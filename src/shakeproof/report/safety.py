@@ -19,7 +19,7 @@ from shakeproof.files import readable_name
 from shakeproof.proof import Status
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, evidence_rows
-from shakeproof.report.page import perturbation_words
+from shakeproof.report.perturbations import perturbation_words
 
 FORMAT = "shakeproof evidence 2"
 Rows = Sequence[Mapping[str, Any]]
