@@ -67,13 +67,13 @@ def compare(
     if plot is not None:
         check_writable(plot)
     settings = settings_from(whole_curve=plot is not None, **how)
-    found = list(sources(images, given.array, given.labels))
+    files = list(sources(images, given.array, given.labels))
     deployed = settings.pixel_rounding is not None
-    (one, pictures), (other, _) = (load_pictures(model, found, given, deployed) for model in (first, second))
+    (one, pictures), (other, _) = (load_pictures(model, files, given, deployed) for model in (first, second))
     check_comparable(one, other, settings)
     if strict:
         pictures = iter(list(strictly(pictures)))
-    names = [(source.name, str(kernel)) for source in found for kernel in kernels]
+    names = [(source.name, str(kernel)) for source in files for kernel in kernels]
     screen = Screen(names, json_line if as_json else None, quiet, compares=True)
     waiting: deque[int] = deque()
     asked = unanswered(_pairs(pictures, kernels), len(kernels), waiting, screen.settle)

@@ -133,8 +133,8 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         kept = Path(folder) / "demo.sqlite"
         keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)
         with Store.open(kept) as store:
-            found = gathered(store, None, checks=False, advance=no_progress)
-    write_whole({output: html_page(found, safety_case(found), found.campaign.name).encode()})
+            reported = gathered(store, None, checks=False, advance=no_progress)
+    write_whole({output: html_page(reported, safety_case(reported), reported.campaign.name).encode()})
     if shown:
         say(f"wrote {output}")
     return 0

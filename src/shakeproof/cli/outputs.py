@@ -62,11 +62,11 @@ class Outputs:
 
     def write(self, answer: Answer, count: int, profile: bool) -> None:
         """What is asked for of one of several answers."""
-        own = partial(numbered, number=answer.number, count=count)
-        write_pictures(answer, own(self.plot), own(self.counterexample))
+        numbered_path = partial(numbered, number=answer.number, count=count)
+        write_pictures(answer, numbered_path(self.plot), numbered_path(self.counterexample))
         if self.results is not None:
             write_results(self.results, answer.result)
-        if (path := own(self.certificate)) is None:
+        if (path := numbered_path(self.certificate)) is None:
             return
         from shakeproof.certificate import CERTIFICATE_SECONDS, certificate
 

@@ -107,11 +107,11 @@ def perturbed_pictures(
     given: Given,
     deployed: bool,
 ) -> Asked:
-    """Every image under every perturbation. Those that share one are convolved together, some at a time."""
+    """Every image under every perturbation. Those that share one are convolved together, a batch at a time."""
     from shakeproof.question import check_image, check_label, class_number, perturbed, sources
 
-    found = list(sources(images, given.array, given.labels))
-    network, pictures = load_pictures(model, found, given, deployed)
+    files = list(sources(images, given.array, given.labels))
+    network, pictures = load_pictures(model, files, given, deployed)
     label = class_number(network, given.label)
     check_label(network, label)
     at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
@@ -126,17 +126,17 @@ def perturbed_pictures(
         return picture
 
     def queries() -> Iterator[tuple[Deployed, Query] | Refusal]:
-        while some := [*map(checked, islice(pictures, at_once))]:
-            usable = [picture for picture in some if not isinstance(picture, Refusal)]
+        while batch := [*map(checked, islice(pictures, at_once))]:
+            usable = [picture for picture in batch if not isinstance(picture, Refusal)]
             by_kernel = [perturbed(network, usable, kernel, label, tuple(strength)) for kernel in kernels]
             by_picture = zip(*by_kernel, strict=True)
-            for picture in some:
+            for picture in batch:
                 if isinstance(picture, Refusal):
                     yield picture
                 else:
                     yield from ((network, query) for query in next(by_picture))
 
-    names = [(source.name, str(kernel)) for source in found for kernel in kernels]
+    names = [(source.name, str(kernel)) for source in files for kernel in kernels]
     return Asked(names, queries(), len(kernels))
 
 

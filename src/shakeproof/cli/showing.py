@@ -40,16 +40,16 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     from shakeproof.campaign import Store, paper_table
 
     with Store.open(store) as opened, many_values():
-        found = opened.campaign(campaign)
-        made = paper_table(opened, found.id, by_model)
+        chosen = opened.campaign(campaign)
+        counts = paper_table(opened, chosen.id, by_model)
     if kind == "csv":
-        say(_csv(made.cells()).rstrip("\n"))
+        say(_csv(counts.cells()).rstrip("\n"))
     elif kind == "json":
-        say(json.dumps({"campaign": found.name, "strengths": made.strengths, "cells": [*made.cells()]}))
+        say(json.dumps({"campaign": chosen.name, "strengths": counts.strengths, "cells": [*counts.cells()]}))
     else:
-        _show(made, found, kind)
-    if found.failed or found.missing:
-        complain(f"{found.failed} queries ended in an error, {found.missing} of {found.asked} are not answered yet")
+        _show(counts, chosen, kind)
+    if chosen.failed or chosen.missing:
+        complain(f"{chosen.failed} queries ended in an error, {chosen.missing} of {chosen.asked} are not answered yet")
     return 0
 
 
@@ -81,12 +81,12 @@ def results(
     elif kind == "parquet":
         raise InputError("Parquet is no text; say where to write it, with -o FILE")
     with Store.open(store) as opened, many_values():
-        found = opened.profiles(campaign, model, perturbation, status)
+        answers = opened.profiles(campaign, model, perturbation, status)
         if kind == "parquet" and output is not None:
-            write_whole({output: _parquet([*map(flat, found)])})
+            write_whole({output: _parquet([*map(flat, answers)])})
             return 0
-        lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)
-        texts = lines if kind == "jsonl" else [_csv(map(flat, found))]
+        lines = (f"{json.dumps(results_line(profile))}\n" for profile in answers)
+        texts = lines if kind == "jsonl" else [_csv(map(flat, answers))]
         if output is not None:
             write_whole({output: "".join(texts).encode(errors="surrogateescape")})
         else:
@@ -113,28 +113,28 @@ def _parquet(rows: list[dict[str, Any]]) -> bytes:
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow; pip install 'shakeproof[parquet]'") from None
-    made = pyarrow.Table.from_pylist(
+    table = pyarrow.Table.from_pylist(
         [{key: json.dumps(v) if isinstance(v, (list, dict)) else v for key, v in row.items()} for row in rows]
     )
     data = io.BytesIO()
-    parquet.write_table(made, data)
+    parquet.write_table(table, data)
     return data.getvalue()
 
 
-def _show(made: PaperTable, found: StoredCampaign, kind: str) -> None:
+def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
     """The table as text, in Markdown or in LaTeX; models have a column if there are rows of their own for them."""
-    by_model = any(model for model, _ in made.rows)
-    headings = [*(["model"] * by_model), "perturbation, up to", *(f"{strength:g}" for strength in made.strengths)]
+    by_model = any(model for model, _ in counts.rows)
+    headings = [*(["model"] * by_model), "perturbation, up to", *(f"{strength:g}" for strength in counts.strengths)]
     rows = [
         [*([Path(model).name] * by_model), perturbation, *(f"{cell} {cell.seconds:.2f}" for cell in row.values())]
-        for (model, perturbation), row in made.rows.items()
+        for (model, perturbation), row in counts.rows.items()
     ]
     if kind == "markdown":
         for line in (headings, ["---"] * len(headings), *rows):
             say(f"| {' | '.join(line)} |")
     elif kind == "latex":
         special = str.maketrans({char: f"\\{char}" for char in "_%&#$"})
-        say(rf"\begin{{tabular}}{{{'l' * (1 + by_model)}{'r' * len(made.strengths)}}}")
+        say(rf"\begin{{tabular}}{{{'l' * (1 + by_model)}{'r' * len(counts.strengths)}}}")
         say("\n".join([r"\hline", " & ".join(headings) + r" \\", r"\hline"]))
         for row in rows:
             say(" & ".join(word.translate(special) for word in row) + r" \\")
@@ -145,4 +145,6 @@ def _show(made: PaperTable, found: StoredCampaign, kind: str) -> None:
             drawn.add_row(*row)
         console = terminal()
         console.print(drawn)
-        console.print(f"{found.name}: verified/unsafe/neither and seconds, {found.answered} of {found.asked} queries")
+        console.print(
+            f"{campaign.name}: verified/unsafe/neither and seconds, {campaign.answered} of {campaign.asked} queries"
+        )

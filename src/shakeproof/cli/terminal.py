@@ -125,21 +125,14 @@ class Bar(NamedTuple):
 @contextmanager
 def progress_bar(title: str, silent: bool, total: float = 1.0, printing: Console | None = None) -> Iterator[Bar]:
     """A live bar, where stdout or stderr is a terminal: below what is printed by a console, if that is there too."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TimeElapsedColumn
 
     printing = printing or terminal()
     here = printing.is_terminal
     console = printing if here else terminal(stderr=True)
     bar = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
+        *Progress.get_default_columns(),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
         redirect_stdout=here,
@@ -177,12 +170,14 @@ class Screen:
         quiet: bool,
         compares: bool = False,
     ) -> None:
-        from shakeproof import report
-
         self.names, self.line, self.quiet = names, line, quiet
         self.console = terminal()
-        width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
-        self.rows: Drawing = report.ComparedRows(width, shown) if compares else report.ResultRows(names, width, shown)
+        self.rows: Drawing | None = None
+        if line is None and not quiet:
+            from shakeproof.report import ComparedRows, ResultRows
+
+            width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
+            self.rows = ComparedRows(width, shown) if compares else ResultRows(names, width, shown)
         self.doing = "comparing" if compares else "certifying"
         self.missing = dict.fromkeys(range(len(names)))
         self.statuses: Counter[str] = Counter()
@@ -211,7 +206,7 @@ class Screen:
         self.statuses[answer.status.value] += 1
         if self.line is not None:
             say(self.line(answer))
-        elif not self.quiet:
+        elif self.rows is not None:
             for note in dict.fromkeys(note for note in notes if note not in self.notes):
                 self.console.print(f"note: {note}", style="dim", markup=False)
             self.notes.update(notes)
@@ -231,10 +226,10 @@ class Screen:
 
     def close(self) -> None:
         """What the words beside answers mean and, of several, how many there are of each kind."""
+        if self.rows is None:
+            return
         for word, sentence in sorted(self.remarks.items()):
             self.console.print(f"[yellow]{word}[/]: {sentence}")
-        if self.line is not None or self.quiet:
-            return
         if self.statuses.total() > 1:
             counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
             self.console.print(f"{self.statuses.total()} answers: {counts}")

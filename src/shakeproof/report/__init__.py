@@ -6,22 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shakeproof.report.bundle import check_new, write_bundle
     from shakeproof.report.gathering import gathered
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import html_page
     from shakeproof.report.plots import compared_figure, counterexample_figure, kernel_figure, result_figure, save
-    from shakeproof.report.safety import safety_case, written
+    from shakeproof.report.safety import check_new, safety_case, write_bundle, written
     from shakeproof.report.tables import ComparedRows, DemoRows, ResultRows
 
 # Where each name lives. It is imported on first use: matplotlib takes half a second, and a table does not need it.
 _HOMES = {
-    "bundle": "check_new write_bundle",
     "gathering": "gathered",
     "notebook": "result_html",
     "page": "html_page",
     "plots": "compared_figure counterexample_figure kernel_figure result_figure save",
-    "safety": "safety_case written",
+    "safety": "check_new safety_case write_bundle written",
     "tables": "ComparedRows DemoRows ResultRows",
 }
 

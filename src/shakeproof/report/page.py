@@ -25,8 +25,7 @@ from shakeproof import __version__
 from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredProfile
 from shakeproof.files import readable_name
 from shakeproof.report import recheck
-from shakeproof.report.gathering import Reported, image_key
-from shakeproof.report.perturbations import described
+from shakeproof.report.gathering import Reported, described, image_key
 
 # The page's program: each part uses those before it.
 SCRIPTS = (
@@ -278,8 +277,8 @@ def _fitting(sizes: Mapping[int, int], room: float) -> list[int]:
 
 def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
     """Grey levels where the pixels are some; else far finer ones."""
-    pixels, whole = image.pixels, np.rint(image.pixels * 255)
-    is_grey = bool((whole == pixels * 255).all()) and whole.min() >= 0 and whole.max() <= 255
+    pixels, levels = image.pixels, np.rint(image.pixels * 255)
+    is_grey = bool((levels == pixels * 255).all()) and levels.min() >= 0 and levels.max() <= 255
     low, high = (0.0, 1.0) if is_grey else (float(pixels.min()), float(pixels.max()))
     return pictures.add(pixels, 8 if is_grey else 16, low, high)
 
