@@ -17,7 +17,7 @@ from shakeproof.cli.options import (
     PRINTED,
     PROVING,
     WORK,
-    Given,
+    InputOptions,
     numbers,
     picture_options,
     settings_from,
@@ -127,7 +127,7 @@ def _run(
     kernels: Sequence[Perturbation | AnyKernel],
     strength: Sequence[float],
     stop_early: bool,
-    given: Given,
+    inputs: InputOptions,
     strict: bool,
     as_json: bool,
     quiet: bool,
@@ -148,9 +148,9 @@ def _run(
     settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **options)
     if kernels:
         deployed = settings.pixel_rounding is not None
-        asked = perturbed_pictures(model, images, kernels, strength, given, deployed)
+        asked = perturbed_pictures(model, images, kernels, strength, inputs, deployed)
     else:
-        asked = specified(model, images, outputs.plot, given)
+        asked = specified(model, images, outputs.plot, inputs)
     about_box = results is not None or standard is not None
     if strict or about_box:
         asked = asked.strictly()

@@ -13,7 +13,7 @@ from shakeproof.cli.options import (
     PLOT,
     PRINTED,
     WORK,
-    Given,
+    InputOptions,
     check_writable,
     numbers,
     picture_options,
@@ -43,7 +43,7 @@ def compare(
     images: Sequence[str],
     perturbations: Sequence[str],
     max_strength: tuple[float],
-    given: Given,
+    inputs: InputOptions,
     plot: Path | None,
     strict: bool,
     as_json: bool,
@@ -67,9 +67,9 @@ def compare(
     if plot is not None:
         check_writable(plot)
     settings = settings_from(whole_curve=plot is not None, **how)
-    files = list(sources(images, given.array, given.labels))
+    files = list(sources(images, inputs.array, inputs.labels))
     deployed = settings.pixel_rounding is not None
-    (one, pictures), (other, _) = (load_pictures(model, files, given, deployed) for model in (first, second))
+    (one, pictures), (other, _) = (load_pictures(model, files, inputs, deployed) for model in (first, second))
     check_comparable(one, other, settings)
     if strict:
         pictures = iter(list(strictly(pictures)))

@@ -15,7 +15,7 @@ import click
 from shakeproof.cli.options import (
     FILE,
     LABEL,
-    Given,
+    InputOptions,
     check_writable,
     import_engines,
     numbers,
@@ -59,7 +59,7 @@ def export(
     folder: Path,
     form: Format,
     rewrite: bool,
-    given: Given,
+    inputs: InputOptions,
     as_json: bool,
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
@@ -75,8 +75,8 @@ def export(
     from shakeproof.exporting import AUGMENTED, write_query
     from shakeproof.question import one_source, perturbed
 
-    network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
-    (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
+    network, pictures = load_pictures(model, [one_source(image, inputs.array, inputs.labels)], inputs)
+    (query,) = perturbed(network, [*strictly(pictures)], parsed, inputs.label, tuple(strength))
     written = write_query(model, readable(network), query, folder, form, rewrite)
     if as_json:
         say(json.dumps(written.to_json()))

@@ -18,7 +18,6 @@ from shakeproof.files import check_regular
 
 if TYPE_CHECKING:
     from shakeproof.model import Deployed
-    from shakeproof.question import RawImage
 
 Shape = tuple[int, int, int]
 
@@ -128,76 +127,73 @@ def _about(model: str, image: str | None, shape: Shape | None, output_name: str 
     """All that there is to say of one network, as `--json` prints it."""
     import_engines()
     from shakeproof.analysis import arithmetics
-    from shakeproof.estimate import estimated
+    from shakeproof.estimate import enumeration_estimated, estimated
     from shakeproof.model import bending_neurons, load
     from shakeproof.question import read_image
 
     raw = None if image is None else read_image(image)
     own_shape = None if raw is None else raw.own_shape()
-    try:
-        network = load(model, image_shape=shape, output_name=output_name, picture=own_shape)
-    except (UnsupportedNetworkError, NetworkMismatchError) as error:
-        return _refused(model, error, output_name, shape or own_shape, raw, trial)
-    picture = None if raw is None else raw.fitted(network.picture())
-    cost = estimated(network, picture, trial)
-    return {
+    facts: dict[str, Any] = {
         "model": model,
-        "supported": True,
+        "supported": False,
         "reason": None,
-        "method": "exact" if network.graph.is_piecewise_linear else "bounds",
-        "arithmetic": arithmetics(network.graph, network.dropped),
-        "pixels": ["real", "8bit"],
-        "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
-        "operators": dict(network.operators),
-        "neurons": dict(bending_neurons(network.graph)),
+        "method": None,
+        "arithmetic": [],
+        "pixels": [],
+        "queries": [],
+        "operators": {},
+        "neurons": {},
         "problems": [],
-        "notes": list(network.notes),
-        "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
-        "enumeration": _enumerating(network, raw, trial),
+        "notes": [],
+        "estimate": None,
+        "enumeration": None,
     }
+    runnable: Deployed | None
+    try:
+        runnable = network = load(model, image_shape=shape, output_name=output_name, picture=own_shape)
+    except (UnsupportedNetworkError, NetworkMismatchError) as error:
+        runnable, reasons = _refused(model, error, output_name, shape or own_shape)
+        facts |= reasons
+    else:
+        cost = estimated(network, None if raw is None else raw.fitted(network.picture()), trial)
+        facts |= {
+            "supported": True,
+            "method": "exact" if network.graph.is_piecewise_linear else "bounds",
+            "arithmetic": arithmetics(network.graph, network.dropped),
+            "pixels": ["real", "8bit"],
+            "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
+            "operators": dict(network.operators),
+            "neurons": dict(bending_neurons(network.graph)),
+            "notes": list(network.notes),
+            "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
+        }
+    if runnable is not None and raw is not None and trial:  # what it takes to run every 8-bit picture of the image
+        facts["enumeration"] = enumeration_estimated(runnable, raw.fitted(runnable.picture()))
+    return facts
 
 
 def _refused(
-    model: str, error: Exception, output_name: str | None, picture: Shape | None, raw: RawImage | None, trial: float
-) -> dict[str, Any]:
-    """Why a network is not analysed: operator by operator if some stand in the way, or in one reason. Its runtime may
-    take it all the same.
+    model: str, error: Exception, output_name: str | None, picture: Shape | None
+) -> tuple[Deployed | None, dict[str, Any]]:
+    """Why a network is not analysed, operator by operator if some stand in the way, or in one reason; and the network,
+    if its runtime takes it all the same.
     """
     from shakeproof.model import load_deployed, read
 
-    network, reading = None, None
+    runnable = None
     with suppress(ShakeproofError):
-        network = load_deployed(model, output_name=output_name, picture=picture)
+        runnable = load_deployed(model, output_name=output_name, picture=picture)
+    if runnable is not None and not runnable.classifies:
+        runnable = None
+    facts: dict[str, Any] = {
+        "reason": str(error).removeprefix(f"{model}: "),
+        "pixels": [] if runnable is None else ["8bit"],
+    }
     with suppress(UnsupportedNetworkError):
         reading = read(Path(model), output_name, picture)
-    can_be_run = network is not None and network.classifies
-    return {
-        "model": model,
-        "supported": False,
-        "reason": str(error).removeprefix(f"{model}: "),
-        "method": None,
-        "arithmetic": [],
-        "pixels": ["8bit"] if can_be_run else [],
-        "queries": [],
-        "operators": {} if reading is None else dict(reading.operators),
-        "neurons": {},
-        "problems": [
-            {"operator": problem.operator, "node": problem.node, "reason": problem.reason}
-            for problem in (reading.problems if reading else ())
-        ],
-        "notes": [] if reading is None else list(reading.notes),
-        "estimate": None,
-        "enumeration": _enumerating(network, raw, trial),
-    }
-
-
-def _enumerating(network: Deployed | None, raw: RawImage | None, trial: float) -> dict[str, Any] | None:
-    """What it takes to run every 8-bit picture of an image, if something is to be tried."""
-    from shakeproof.estimate import enumeration_estimated
-
-    if network is None or raw is None or not trial:
-        return None
-    return enumeration_estimated(network, raw.fitted(network.picture()))
+        facts |= {"operators": dict(reading.operators), "notes": list(reading.notes)}
+        facts["problems"] = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
+    return runnable, facts
 
 
 def _show(facts: dict[str, Any]) -> None:

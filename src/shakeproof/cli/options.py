@@ -114,7 +114,7 @@ def with_options(*options: Decorator) -> Decorator:
 
 
 @dataclass(frozen=True)
-class Given:
+class InputOptions:
     """What `picture_options` and `LABEL` ask, as it was typed."""
 
     label: int | str | None
@@ -156,12 +156,12 @@ class Given:
 
 
 def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that make `given`."""
+    """The options that make `inputs`."""
 
     @wraps(command)
     def gathered(**options: Any) -> Any:
-        given = Given(**{field.name: options.pop(field.name, None) for field in fields(Given)})
-        return command(given=given, **options)
+        inputs = InputOptions(**{field.name: options.pop(field.name, None) for field in fields(InputOptions)})
+        return command(inputs=inputs, **options)
 
     return with_options(
         click.option("--classes", type=FILE, metavar="FILE",

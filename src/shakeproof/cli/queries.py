@@ -16,7 +16,7 @@ from shakeproof.errors import InputError, Refusal, strictly
 from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
-    from shakeproof.cli.options import Given
+    from shakeproof.cli.options import InputOptions
     from shakeproof.model import Deployed, Network
     from shakeproof.proof import Expected, Result, SweptWindow
     from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
@@ -80,7 +80,7 @@ def unanswered(
 
 
 def load_pictures(
-    model: str, sources: Sequence[Source], given: Given, deployed: bool = False
+    model: str, sources: Sequence[Source], inputs: InputOptions, deployed: bool = False
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes, all as the options say.
 
@@ -91,10 +91,10 @@ def load_pictures(
     return pictures_for(
         model,
         sources,
-        given.preprocessing(),
-        given.class_names(),
-        image_shape=given.image_shape,
-        output_name=given.output_name,
+        inputs.preprocessing(),
+        inputs.class_names(),
+        image_shape=inputs.image_shape,
+        output_name=inputs.output_name,
         deployed=deployed,
     )
 
@@ -104,15 +104,15 @@ def perturbed_pictures(
     images: Sequence[str],
     kernels: Sequence[Perturbation | AnyKernel],
     strength: Sequence[float],
-    given: Given,
+    inputs: InputOptions,
     deployed: bool,
 ) -> Asked:
     """Every image under every perturbation. Those that share one are convolved together, a batch at a time."""
     from shakeproof.question import check_image, check_label, class_number, perturbed, sources
 
-    files = list(sources(images, given.array, given.labels))
-    network, pictures = load_pictures(model, files, given, deployed)
-    label = class_number(network, given.label)
+    files = list(sources(images, inputs.array, inputs.labels))
+    network, pictures = load_pictures(model, files, inputs, deployed)
+    label = class_number(network, inputs.label)
     check_label(network, label)
     at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
 
@@ -140,7 +140,7 @@ def perturbed_pictures(
     return Asked(names, queries(), len(kernels))
 
 
-def specified(model: str, files: Sequence[str], plot: Path | None, given: Given) -> Asked:
+def specified(model: str, files: Sequence[str], plot: Path | None, inputs: InputOptions) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
     from shakeproof.model import load
     from shakeproof.question import sources
@@ -149,17 +149,17 @@ def specified(model: str, files: Sequence[str], plot: Path | None, given: Given)
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
-    if given.label is not None:
+    if inputs.label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    preprocessing = given.preprocessing()
+    preprocessing = inputs.preprocessing()
     if preprocessing.moves or preprocessing.scale is not None:
         raise InputError("--resize, --crop, --colour and --scale are about pictures, not about queries; leave them out")
     network = load(
         model,
-        image_shape=given.image_shape,
-        output_name=given.output_name,
+        image_shape=inputs.image_shape,
+        output_name=inputs.output_name,
         preprocess=preprocessing,
-        classes=given.class_names(),
+        classes=inputs.class_names(),
     )
     queries = (_specified_query(network, file, plot, preprocessing.normalises) for file in files)
     return Asked([(file, "-") for file in files], queries)

@@ -70,8 +70,12 @@ class Reported:
         end = max((min(one.claim.ends) for one in self.profiles), default=1.0)
         return self.campaign.strengths or tuple(share * end for share in SHARES)
 
-    def checked(self, one: StoredProfile) -> str | None:
-        """What the checker said of an answer, or why it said nothing; None where there was nothing to check."""
+    def checked(self, one: StoredProfile | StoredError) -> str | None:
+        """What the checker said of an answer, or why it said nothing; None where there was nothing to check. Of an
+        error, its message.
+        """
+        if isinstance(one, StoredError):
+            return readable_name(one.message)
         outcome = self.checks.get(one.query)
         return self.unchecked.get(one.query) if outcome is None else readable_name(str(outcome))
 
@@ -100,16 +104,13 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
         path = models.get(one.model.identity)
         if path is None:
             unchecked[query] = NO_FILE
+        elif hashlib.sha256(certificate := store.certificate(query) or b"").hexdigest() != one.certificate:
+            reason = "the store's certificate has another digest than the store says"
+            outcomes[query] = recheck.Examined("REFUSED", reason)
         else:
-            outcomes[query] = _examined(one, store.certificate(query) or b"", path, known)
+            outcomes[query] = recheck.examined(_row(one, known), one.said, certificate, path.read_bytes())
         advance((number + 1) / len(certified))
     return Reported(chosen, profiles, errors, outcomes, unchecked)
-
-
-def _examined(one: StoredProfile, certificate: bytes, model: Path, known: dict[Any, Any]) -> recheck.Examined:
-    if hashlib.sha256(certificate).hexdigest() != one.certificate:
-        return recheck.Examined("REFUSED", "the store's certificate has another digest than the store says")
-    return recheck.examined(_answer_row(one, known), one.said, certificate, model.read_bytes())
 
 
 def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:
@@ -131,21 +132,23 @@ def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredM
 def evidence_rows(reported: Reported) -> Iterator[dict[str, Any]]:
     """A row for each item of a campaign: what it is about, what is claimed, and what the checker said."""
     known: dict[Any, Any] = {}
-    for one in reported.profiles:
-        yield _answer_row(one, known) | {"checker": reported.checked(one)}
-    for failed in reported.errors:
-        yield {
-            "item": failed.number,
-            **_about(failed, known),
-            "label": failed.image.label,
-            **dict.fromkeys(CLAIMED),
-            "verdict": f"error ({failed.kind})",
-            "checker": readable_name(failed.message),
-        }
+    for one in reported.asked:
+        yield _row(one, known) | {"checker": reported.checked(one)}
 
 
-def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
-    """What the evidence says of an answer. What many answers share is worked out once, and kept in `known`."""
+def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
+    """What an item is about, and what is claimed. What many items share is worked out once, and kept in `known`."""
+    if id(one.perturbation) not in known:
+        known[id(one.perturbation)] = readable_name(str(one.perturbation))
+    row = {
+        "item": one.number,
+        "image": readable_name(one.image.name),
+        "image_sha256": one.image.digest,
+        "model_sha256": one.model.identity,
+        "perturbation": known[id(one.perturbation)],
+    }
+    if isinstance(one, StoredError):
+        return row | {"label": one.image.label, **dict.fromkeys(CLAIMED), "verdict": f"error ({one.kind})"}
     record, claim = one.said, one.claim
     key = id(one.model), id(one.perturbation), id(one.settings)
     if key not in known:  # a digest of what was asked beside the rest of the row, as it is in certificates
@@ -158,9 +161,7 @@ def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
                 "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
             }
         )
-    return {
-        "item": one.number,
-        **_about(one, known),
+    return row | {
         "label": record["label"],
         "strength": record["strength"],
         "verdict": claim.verdict.value,
@@ -171,18 +172,6 @@ def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
         "arithmetic": record["arithmetic"],
         "details_sha256": known[key],
         "certificate_sha256": one.certificate,
-    }
-
-
-def _about(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
-    """Which item a row is about."""
-    if id(one.perturbation) not in known:
-        known[id(one.perturbation)] = readable_name(str(one.perturbation))
-    return {
-        "image": readable_name(one.image.name),
-        "image_sha256": one.image.digest,
-        "model_sha256": one.model.identity,
-        "perturbation": known[id(one.perturbation)],
     }
 
 
