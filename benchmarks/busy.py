@@ -50,7 +50,7 @@ def busy(loops: int) -> Iterator[None]:
 def seconds(words: tuple[str, ...], environment: dict[str, str]) -> float:
     """What the command says that its queries took."""
     images = [str(path) for path, _ in demo.images()[:1]]
-    command = [sys.executable, "-m", "shakeproof.cli", "profile", str(demo.MODEL), *images, *QUERIES, "--json"]
+    command = [sys.executable, "-m", "shakeproof", "profile", str(demo.MODEL), *images, *QUERIES, "--json"]
     kept = {
         key: value for key, value in os.environ.items() if key not in (*SPINNING, "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
     }

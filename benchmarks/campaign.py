@@ -33,7 +33,7 @@ from shakeproof.model import pictures_for
 from shakeproof.proof import answer_by_windows, sweep_window
 from shakeproof.proof.evidence import by_class
 
-COMMAND = [sys.executable, "-m", "shakeproof.cli"]
+COMMAND = [sys.executable, "-m", "shakeproof"]
 KERNELS = """
 perturbations = [
     { family = "box-blur", size = [3, 5, 7, 9] },

@@ -34,7 +34,7 @@ def certified(model: Path, picture: Path, text: str, minutes: float, threads: in
     words = ["profile", str(model), str(picture), "-p", text, "--timeout", str(60 * minutes), "--json"]
     words += ["--threads", str(threads), "--memory", str(memory), "--label", picture.stem.rsplit("_", 1)[1]]
     words += ["--resize", str(RESIZE), "--crop", str(CROP)]
-    process = Popen([sys.executable, "-m", "shakeproof.cli", *words], stdout=PIPE, stderr=PIPE, text=True)
+    process = Popen([sys.executable, "-m", "shakeproof", *words], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
     said, wrong = process.stdout.read(), process.stderr.read()

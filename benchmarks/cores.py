@@ -23,7 +23,7 @@ from rich.table import Table
 from speed import NETWORKS
 
 import shakeproof as sp
-from shakeproof.cli.threads import PATIENCE
+from shakeproof.cli import PATIENCE
 from shakeproof.memory import keep_freed_memory
 from shakeproof.question import Image, read_image
 

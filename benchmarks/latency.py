@@ -82,7 +82,7 @@ def start_ratios(data: Path, sources: Sequence[Path], rounds: int) -> list[float
     for number in range(rounds + 1):
         bare = seconds_of(("-c", "import torch"), sources[0])
         for own, source in zip(found, sources, strict=True):
-            ratio = seconds_of(("-m", "shakeproof.cli", "profile", *query), source) / bare
+            ratio = seconds_of(("-m", "shakeproof", "profile", *query), source) / bare
             if number:  # the first round fills the caches of files
                 own.append(ratio)
     return [statistics.median(own) for own in found]

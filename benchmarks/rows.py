@@ -147,7 +147,7 @@ def in_a_minute(source: Path, data: Path, memory: float) -> dict[str, float]:
     """What the command certifies in a minute: EfficientNet-Lite0, a box blur of size 5, the first picture."""
     picture = str(sorted((data / "data/imagenet").glob("*.jpg"))[0])
     words = ["-p", "box-blur:size=5", "--resize", "256", "--crop", "224", "--timeout", "60", "--threads", "1"]
-    command = ["-m", "shakeproof.cli", "profile", str(data / EFFICIENTNET), picture, *words, "--memory", str(memory)]
+    command = ["-m", "shakeproof", "profile", str(data / EFFICIENTNET), picture, *words, "--memory", str(memory)]
     answer = tried(source, 1, *command, "--json")
     return {"certified_per_minute": answer["certified_strength"], "pieces": answer["pieces"]} if answer else {}
 

@@ -193,7 +193,7 @@ def test_the_commands(small, tmp_path):
     made = tmp_path / "answer.cert"
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "shakeproof.cli", *words], capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-m", "shakeproof", *words], capture_output=True, text=True)
 
     done = run("verify", *files, "-p", "brightness:max=0.01", "--strength", "0.5", "--certificate", str(made))
     assert (done.returncode, done.stderr) == (0, "")

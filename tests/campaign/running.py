@@ -14,7 +14,7 @@ from shakeproof.campaign import Desk, Ledger, Store, read_campaign, register
 from shakeproof.errors import InputError
 from shakeproof.proof.evidence import by_class
 
-COMMAND = [sys.executable, "-m", "shakeproof.cli"]
+COMMAND = [sys.executable, "-m", "shakeproof"]
 QUICK = ("box-blur:size=5", "sharpen:size=4", "motion-blur:size=9,angle=45", "haze:colour=0.2,clip=0..1")
 # Takes minutes: several strengths, pinned down too closely.
 SLOW = "box-blur:size=9+brightness:max=0.2"

@@ -22,7 +22,7 @@ from shakeproof import demo
 MODEL = str(demo.MODEL)
 IMAGES = {path.stem: str(path) for path, _ in demo.images()}
 STOP, WARNING = IMAGES["stop.1"], IMAGES["warning.1"]
-COMMAND = [sys.executable, "-m", "shakeproof.cli"]
+COMMAND = [sys.executable, "-m", "shakeproof"]
 # Some seconds a query, by splitting: one a sweep.
 SLOW = "box-blur:size=9+brightness:max=0.2"
 

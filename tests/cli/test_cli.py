@@ -428,7 +428,7 @@ def test_a_full_disk_is_one_line():
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("needs /dev/full")
-    words = [sys.executable, "-m", "shakeproof.cli", "kernels", "box-blur:size=3"]
+    words = [sys.executable, "-m", "shakeproof", "kernels", "box-blur:size=3"]
     with full.open("w") as target:
         done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -15,7 +15,7 @@ import pytest
 
 from shakeproof import demo
 from shakeproof.cli import cli
-from shakeproof.cli.encoding import print_anywhere, printable
+from shakeproof.cli.terminal import print_anywhere, printable
 
 WARNING = os.fsencode(next(path for path, _ in demo.images() if path.stem == "warning.1"))
 ENVIRONMENTS = {
@@ -28,7 +28,7 @@ ENVIRONMENTS = {
 
 
 def printed(folder, environment: dict[str, str], *words: bytes | str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "shakeproof.cli", *words]
+    command = [sys.executable, "-m", "shakeproof", *words]
     kept = {key: value for key, value in os.environ.items() if key not in ("LC_ALL", "PYTHONIOENCODING", "COLUMNS")}
     return subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, timeout=100, check=False)
 

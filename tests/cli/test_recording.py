@@ -23,7 +23,7 @@ from shakeproof.question import perturbed
 MODEL = str(demo.MODEL)
 IMAGES = {path.stem: str(path) for path, _ in demo.images()}
 STOP, WARNING = IMAGES["stop.1"], IMAGES["warning.1"]
-COMMAND = [sys.executable, "-m", "shakeproof.cli"]
+COMMAND = [sys.executable, "-m", "shakeproof"]
 
 
 def asked(*words: str) -> tuple[str, ...]:

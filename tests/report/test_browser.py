@@ -12,7 +12,7 @@ from report.conftest import HOSTILE
 
 from shakeproof.question import parse_path
 from shakeproof.report import html_page, safety_case
-from shakeproof.report.page import described
+from shakeproof.report.gathering import described
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:

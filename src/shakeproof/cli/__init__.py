@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 
@@ -11,23 +12,26 @@ import click
 from shakeproof import __version__
 from shakeproof.cli.analysing import profile, verify
 from shakeproof.cli.campaigning import campaign
-from shakeproof.cli.certifying import check
 from shakeproof.cli.comparing import compare
-from shakeproof.cli.encoding import print_anywhere
 from shakeproof.cli.exporting import demo, export
-from shakeproof.cli.inspecting import kernels
+from shakeproof.cli.inspecting import check, kernels, supports
 from shakeproof.cli.reporting import report
 from shakeproof.cli.showing import results, table
-from shakeproof.cli.supporting import supports
-from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, say
-from shakeproof.cli.threads import wait_passively
+from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, print_anywhere, say
 from shakeproof.errors import ShakeproofError
 from shakeproof.memory import keep_freed_memory
+
+# How OpenMP's threads wait for one another, unless the user says otherwise; the second is the word of Intel's and
+# LLVM's libraries, which torch brings on other systems. By default they spin for a while. On a busy machine a spinning
+# thread takes the core from the one it waits for, and everything becomes many times slower (docs/speed.md); sleeping
+# costs a wake-up for each product.
+PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
-    wait_passively()
+    for name, value in PATIENCE.items():  # before torch is imported
+        os.environ.setdefault(name, value)
     print_anywhere()
     keep_freed_memory()
     if not sys.warnoptions:  # what libraries warn of or log is for programmers

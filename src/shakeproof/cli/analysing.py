@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.inputs import Given, input_options
-from shakeproof.cli.junit import JunitFile
-from shakeproof.cli.options import analysis_options, numbers, settings_from
-from shakeproof.cli.outputs import Outputs
-from shakeproof.cli.queries import Known, answered, parsed, perturbed_pictures, specified
-from shakeproof.cli.recording import Recording
-from shakeproof.cli.satisfiability import answer_version2, check_plain
-from shakeproof.cli.terminal import Screen
+from shakeproof.cli.options import (
+    FILE,
+    FILES,
+    LABEL,
+    PRINTED,
+    PROVING,
+    WORK,
+    InputOptions,
+    numbers,
+    picture_options,
+    settings_from,
+    with_options,
+)
+from shakeproof.cli.outputs import JunitFile, Outputs, standard_lines
+from shakeproof.cli.queries import Known, answered, perturbed_pictures, specified
+from shakeproof.cli.recording import ENDINGS, Recording
+from shakeproof.cli.terminal import Screen, json_line
 from shakeproof.errors import InputError, Refusal
+
+if TYPE_CHECKING:
+    from shakeproof.question import AnyKernel, Perturbation, Specification
 
 
 @click.command()
 @click.argument("model")
 @click.argument("images", nargs=-1, required=True)
-@analysis_options
-@input_options
+@with_options(*WORK, *PROVING, *FILES, *PRINTED, LABEL)
+@picture_options
 @click.option("--max-strength", callback=numbers(), default="1", show_default=True, metavar="Z[,Z...]",
               help="Analyse strengths from 0 to this; one for all parts, or one each.")  # fmt: skip
 def profile(
@@ -39,32 +52,24 @@ def profile(
 
     if not perturbations:
         raise InputError("say which perturbation is meant, with -p (shakeproof kernels lists them)")
-    for text in perturbations:
-        parse_path(text)
-    return _run(model, images, perturbations, max_strength, False, Outputs.taken_from(options), **options)
+    return _run(model, images, [*map(parse_path, perturbations)], max_strength, stop_early=False, **options)
 
 
 @click.command()
 @click.argument("model")
 @click.argument("images", nargs=-1, metavar="[IMAGE|QUERY.vnnlib]...")
-@analysis_options
-@input_options
-@click.option(
-    "--strength",
-    callback=numbers(),
-    metavar="Z[,Z...]",
-    help="All strengths from 0 to this must be safe; one for all parts, or one each. Goes with -p.",
-)
-@click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample.")
-@click.option(
-    "--network",
-    "networks",
-    multiple=True,
-    metavar="NAME=FILE",
-    help="The network that a query names: verify QUERY.vnnlib --network NAME=FILE, as VNN-LIB 2.0 has it.",
-)
-@click.option("--results", type=click.Path(path_type=Path),
-              help="Write sat, unsat, unknown or timeout, and a counterexample, as VNN-COMP has it.")  # fmt: skip
+@with_options(*WORK, *PROVING, *FILES, *PRINTED, LABEL)
+@picture_options
+@with_options(
+    click.option("--strength", callback=numbers(), metavar="Z[,Z...]",
+                 help="All strengths from 0 to this must be safe; one for all parts, or one each. Goes with -p."),
+    click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample."),
+    click.option("--network", "networks", multiple=True, metavar="NAME=FILE",
+                 help="The network that a query names: verify QUERY.vnnlib --network NAME=FILE, as VNN-LIB 2.0 has"
+                 " it."),
+    click.option("--results", type=FILE,
+                 help="Write sat, unsat, unknown or timeout, and a counterexample, as VNN-COMP has it."),
+)  # fmt: skip
 def verify(
     model: str,
     images: Sequence[str],
@@ -80,63 +85,96 @@ def verify(
     With -p, images are perturbed, as for `profile`. Without, each QUERY.vnnlib(.gz) is verified as it stands, or by the
     perturbation that it carries itself (shakeproof export --format perturbed).
     """
+    from shakeproof.question import parse
+
+    standard = None
     if networks:
         if perturbations or images or results or options["as_json"]:
             raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no image, -p, --results or --json")
-        return answer_version2(model, networks, Outputs.taken_from(options), **options)
+        standard, images = _read_standard(model, networks, options), [model]
+        model = networks[0].partition("=")[2]
     if not images:
         raise InputError(f"{model}: say what to verify: an image and -p PERTURBATION, or a QUERY.vnnlib")
-    if bool(perturbations) != (strength is not None):
+    if not networks and bool(perturbations) != (strength is not None):
         raise InputError("-p PERTURBATION and --strength Z go together; a QUERY.vnnlib on its own takes neither")
     if results is not None and (perturbations or len(images) > 1):
         raise InputError("--results is about one QUERY.vnnlib, without -p")
     early = not whole_profile and options["plot"] is None
-    outputs = replace(Outputs.taken_from(options), results=results)
-    return _run(model, images, perturbations, strength or (), early, outputs, **options)
+    kernels = [*map(parse, perturbations)]
+    return _run(model, images, kernels, strength or (), early, results=results, standard=standard, **options)
+
+
+def _read_standard(query: str, networks: Sequence[str], options: dict[str, Any]) -> Specification:
+    """A query of VNN-LIB 2.0, about the network that is given for it."""
+    from shakeproof.question import read_specification
+
+    name, equals, file = networks[0].partition("=")
+    if len(networks) > 1 or not equals or not file:
+        raise InputError(f"--network {' '.join(networks)}: give one, as NAME=FILE")
+    specification = read_specification(Path(query))
+    if specification.network not in (None, name):
+        raise InputError(f"{query}: declares the network {specification.network!r}, not {name!r}")
+    if options["certificate"] is not None:
+        raise InputError("--certificate is about perturbed images, not about boxes of inputs; leave it out")
+    if options["output"] is not None or options["junit"] is not None:
+        raise InputError("verify QUERY.vnnlib --network NAME=FILE takes no --output and no --junit")
+    return specification
 
 
 def _run(
     model: str,
     images: Sequence[str],
-    perturbations: Sequence[str],
+    kernels: Sequence[Perturbation | AnyKernel],
     strength: Sequence[float],
     stop_early: bool,
-    outputs: Outputs,
-    given: Given,
+    inputs: InputOptions,
     strict: bool,
     as_json: bool,
     quiet: bool,
-    **how: Any,
+    results: Path | None = None,
+    standard: Specification | None = None,
+    **options: Any,
 ) -> int:
     """Make queries, answer them, and show each answer as soon as it is known."""
-    outputs.check()
-    kernels = parsed(perturbations, strength, outputs.plot)
-    settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **how)
-    if perturbations:
-        asked = perturbed_pictures(
-            model, images, kernels, strength, given, deployed=settings.pixel_rounding is not None
-        )
+    from shakeproof.question import AnyKernel
+
+    files = {field.name: options.pop(field.name) for field in fields(Outputs) if field.name in options}
+    outputs = Outputs(results=results, **files)
+    outputs.check(ENDINGS)
+    for kernel in kernels:
+        kernel.strengths(strength)
+        if outputs.plot is not None and (isinstance(kernel, AnyKernel) or kernel.parameters > 2):
+            raise InputError(f"{kernel}: --plot draws one or two strengths; leave it out, or take fewer parts")
+    settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **options)
+    if kernels:
+        deployed = settings.pixel_rounding is not None
+        asked = perturbed_pictures(model, images, kernels, strength, inputs, deployed)
     else:
-        asked = specified(model, images, outputs.plot, given)
-    if strict or outputs.results is not None:
+        asked = specified(model, images, outputs.plot, inputs)
+    about_box = results is not None or standard is not None
+    if strict or about_box:
         asked = asked.strictly()
-    if outputs.results is not None:
-        check_plain(asked)
+    for query in asked.queries if about_box else ():
+        if isinstance(query, tuple) and query[1].perturbation is not None:
+            name = query[1].name
+            raise InputError(f"{name}: carries a perturbation; verify it without --results and --network")
     recording = None if outputs.output is None else Recording(outputs.output, settings)
     asked = asked if recording is None else recording.left(asked)
-    screen = Screen(asked.names, as_json, quiet)
+    line = json_line if as_json else None if standard is None else partial(standard_lines, standard)
+    screen = Screen(asked.names, line, quiet)
     junit = None if outputs.junit is None else JunitFile(outputs.junit, model, asked.names)
 
-    def settle(numbers: range, found: Known | Refusal) -> None:
-        screen.settle(numbers, found)
+    def settle(numbers: range, outcome: Known | Refusal) -> None:
+        screen.settle(numbers, outcome)
         if junit is not None:
-            junit.settle(numbers, found)
+            junit.settle(numbers, outcome)
 
     try:
         with screen.progress() as advance:
             begun = recording.begun if recording is not None and outputs.resume else None
             for answer in answered(asked, settings, settle, advance, None if quiet else screen.expect, begun):
-                screen.show(answer)
+                image = answer.result.query.image
+                screen.show(answer.number, answer.result, (*answer.network.notes, *(image.notes if image else ())))
                 if junit is not None:
                     junit.answer(answer)
                 if recording is not None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.inputs import Given, picture_options
-from shakeproof.cli.options import check_writable, comparing_options, numbers, settings_from
+from shakeproof.cli.options import (
+    PLOT,
+    PRINTED,
+    WORK,
+    InputOptions,
+    check_writable,
+    numbers,
+    picture_options,
+    settings_from,
+    with_options,
+)
 from shakeproof.cli.outputs import numbered
-from shakeproof.cli.queries import load_pictures
-from shakeproof.cli.terminal import Screen
+from shakeproof.cli.queries import load_pictures, unanswered
+from shakeproof.cli.terminal import Screen, json_line
 from shakeproof.errors import InputError, Refusal, strictly
 
 if TYPE_CHECKING:
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
 @click.argument("first", metavar="MODEL_A")
 @click.argument("second", metavar="MODEL_B")
 @click.argument("images", nargs=-1, required=True)
-@comparing_options
+@with_options(*WORK, PLOT, *PRINTED)
 @picture_options
 @click.option("--max-strength", callback=numbers(1), default="1", show_default=True, metavar="Z",
               help="Compare at strengths from 0 to this.")  # fmt: skip
@@ -33,7 +43,7 @@ def compare(
     images: Sequence[str],
     perturbations: Sequence[str],
     max_strength: tuple[float],
-    given: Given,
+    inputs: InputOptions,
     plot: Path | None,
     strict: bool,
     as_json: bool,
@@ -56,42 +66,33 @@ def compare(
     kernels = [parse_path(text) for text in perturbations]
     if plot is not None:
         check_writable(plot)
-    settings = settings_from(
-        stop_early=False,
-        whole_curve=plot is not None,
-        method="auto",
-        tolerance=1e-4,
-        arithmetic="real",
-        **how,
-    )
-    found = list(sources(images, given.array, given.labels))
+    settings = settings_from(whole_curve=plot is not None, **how)
+    files = list(sources(images, inputs.array, inputs.labels))
     deployed = settings.pixel_rounding is not None
-    (one, pictures), (other, _) = (load_pictures(model, found, given, deployed) for model in (first, second))
+    (one, pictures), (other, _) = (load_pictures(model, files, inputs, deployed) for model in (first, second))
     check_comparable(one, other, settings)
     if strict:
         pictures = iter(list(strictly(pictures)))
-    names = [(source.name, str(kernel)) for source in found for kernel in kernels]
-    screen = Screen(names, as_json, quiet, compares=True)
-    waiting: list[int] = []
-
-    def asked() -> Iterator[tuple[Image, Perturbation]]:
-        for place, picture in enumerate(pictures):
-            mine = range(place * len(kernels), (place + 1) * len(kernels))
-            if isinstance(picture, Refusal):
-                screen.settle(mine, picture)
-            else:
-                waiting.extend(mine)
-                yield from ((picture, kernel) for kernel in kernels)
-
+    names = [(source.name, str(kernel)) for source in files for kernel in kernels]
+    screen = Screen(names, json_line if as_json else None, quiet, compares=True)
+    waiting: deque[int] = deque()
+    asked = unanswered(_pairs(pictures, kernels), len(kernels), waiting, screen.settle)
     try:
         with screen.progress() as advance:
-            for compared in comparisons(one, other, asked(), max_strength[0], settings, advance):
-                number = waiting.pop(0)
-                screen.tell(number, compared, (*one.notes, *other.notes))
-                if (own := numbered(plot, number, len(names))) is not None:
-                    save(compared.plot(), own)
+            for compared in comparisons(one, other, asked, max_strength[0], settings, advance):
+                number = waiting.popleft()
+                screen.show(number, compared, (*one.notes, *other.notes))
+                if (path := numbered(plot, number, len(names))) is not None:
+                    save(compared.plot(), path)
     except KeyboardInterrupt:
         return screen.interrupted()
     finally:
         screen.close()
     return screen.exit_code()
+
+
+def _pairs(
+    pictures: Iterable[Image | Refusal], kernels: Sequence[Perturbation]
+) -> Iterator[tuple[Image, Perturbation] | Refusal]:
+    for picture in pictures:
+        yield from [picture] if isinstance(picture, Refusal) else ((picture, kernel) for kernel in kernels)

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shakeproof.cli.inputs import Given, input_options
-from shakeproof.cli.options import check_writable, numbers
+from shakeproof.cli.options import (
+    FILE,
+    LABEL,
+    InputOptions,
+    check_writable,
+    import_engines,
+    numbers,
+    picture_options,
+    with_options,
+)
 from shakeproof.cli.queries import load_pictures
-from shakeproof.cli.starting import import_engines
 from shakeproof.cli.terminal import progress_bar, say, terminal
 from shakeproof.errors import strictly
 from shakeproof.files import write_whole
@@ -27,38 +34,22 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @click.argument("image")
-@click.option("-p", "--perturbation", required=True, metavar="PERTURBATION", help="e.g. motion-blur:size=9,angle=45.")
-@click.option(
-    "--strength",
-    callback=numbers(),
-    required=True,
-    metavar="Z[,Z...]",
-    help="The query is about all strengths from 0 to this; one for all parts, or one each.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The folder for the files; made if missing.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["augmented", "vnnlib", "perturbed"]),
-    default="augmented",
-    show_default=True,
-    help="Both files, or only the query: another strength or label asks about the same network; or perturbed.vnnlib,"
-    " which holds the image and the perturbation for shakeproof.",
-)
-@click.option(
-    "--rewrite",
-    is_flag=True,
-    help="Write max pooling as ReLUs and fold the normalisation, for verifiers that read neither.",
-)
-@input_options
+@with_options(
+    click.option("-p", "--perturbation", required=True, metavar="PERTURBATION",
+                 help="e.g. motion-blur:size=9,angle=45."),
+    click.option("--strength", callback=numbers(), required=True, metavar="Z[,Z...]",
+                 help="The query is about all strengths from 0 to this; one for all parts, or one each."),
+    click.option("-o", "--output", "folder", required=True, type=FILE, metavar="DIR",
+                 help="The folder for the files; made if missing."),
+    click.option("--format", "form", type=click.Choice(["augmented", "vnnlib", "perturbed"]), default="augmented",
+                 show_default=True,
+                 help="Both files, or only the query: another strength or label asks about the same network; or"
+                 " perturbed.vnnlib, which holds the image and the perturbation for shakeproof."),
+    click.option("--rewrite", is_flag=True,
+                 help="Write max pooling as ReLUs and fold the normalisation, for verifiers that read neither."),
+    LABEL,
+)  # fmt: skip
+@picture_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def export(
     model: str,
@@ -68,7 +59,7 @@ def export(
     folder: Path,
     form: Format,
     rewrite: bool,
-    given: Given,
+    inputs: InputOptions,
     as_json: bool,
 ) -> int:
     """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
@@ -79,14 +70,13 @@ def export(
 
     parsed = parse_path(perturbation)
     parsed.strengths(strength)
-
     import_engines()
     from shakeproof.analysis import readable
     from shakeproof.exporting import AUGMENTED, write_query
     from shakeproof.question import one_source, perturbed
 
-    network, pictures = load_pictures(model, [one_source(image, given.array, given.labels)], given)
-    (query,) = perturbed(network, [*strictly(pictures)], parsed, given.label, tuple(strength))
+    network, pictures = load_pictures(model, [one_source(image, inputs.array, inputs.labels)], inputs)
+    (query,) = perturbed(network, [*strictly(pictures)], parsed, inputs.label, tuple(strength))
     written = write_query(model, readable(network), query, folder, form, rewrite)
     if as_json:
         say(json.dumps(written.to_json()))
@@ -100,7 +90,7 @@ def export(
 
 
 @click.command()
-@click.option("--output", type=click.Path(path_type=Path), default="demo-report.html", show_default=True)
+@click.option("--output", type=FILE, default="demo-report.html", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
 @click.option("--quiet", is_flag=True)
 def demo(output: Path, as_json: bool, quiet: bool) -> int:
@@ -143,8 +133,8 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
         kept = Path(folder) / "demo.sqlite"
         keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)
         with Store.open(kept) as store:
-            found = gathered(store, None, checks=False, advance=no_progress)
-    write_whole({output: html_page(found, safety_case(found), found.campaign.name).encode()})
+            reported = gathered(store, None, checks=False, advance=no_progress)
+    write_whole({output: html_page(reported, safety_case(reported), reported.campaign.name).encode()})
     if shown:
         say(f"wrote {output}")
     return 0

@@ -1,29 +1,32 @@
-"""`kernels`: which perturbations there are, and what they look like."""
+"""What there is, and whether it will do: `kernels`, `supports` for networks, and `check` for certificates."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.options import check_writable, numbers
-from shakeproof.cli.terminal import plain_table, say, terminal
-from shakeproof.errors import InputError
+from shakeproof.cli.options import FILE, SHAPE, check_writable, import_engines, numbers, with_options
+from shakeproof.cli.terminal import EXIT_NO, plain_table, progress_bar, say, terminal
+from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
+from shakeproof.files import check_regular
+
+if TYPE_CHECKING:
+    from shakeproof.model import Deployed
+
+Shape = tuple[int, int, int]
 
 
 @click.command()
 @click.argument("perturbation", required=False)
-@click.option(
-    "--strength",
-    callback=numbers(),
-    default="1",
-    show_default=True,
-    help="One for all parts, or one each, e.g. 0.2,0.3.",
-)
-@click.option("--png", type=click.Path(path_type=Path), help="Write the kernel and its effect on an image.")
+@click.option("--strength", callback=numbers(), default="1", show_default=True,
+              help="One for all parts, or one each, e.g. 0.2,0.3.")  # fmt: skip
+@click.option("--png", type=FILE, help="Write the kernel and its effect on an image.")
 @click.option("--image", help="The image to show the effect on [a bundled one].")
 def kernels(perturbation: str | None, strength: Sequence[float], png: Path | None, image: str | None) -> int:
     """List the families of perturbations, or show the kernel of one, or of several joined by +."""
@@ -62,13 +65,202 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
         from shakeproof.report import kernel_figure, save
 
         raw = read_image(image or str(demo.images()[0][0]))
-        own = raw.own_shape()
-        if own is None or isinstance(raw.array, Specification):
+        shape = raw.own_shape()
+        if shape is None or isinstance(raw.array, Specification):
             raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
-        save(kernel_figure(shown, strength, as_picture(raw.array, own, raw.name)), png)
+        save(kernel_figure(shown, strength, as_picture(raw.array, shape, raw.name)), png)
     return 0
 
 
 def _entry(value: Any) -> str:
     """A fraction where that says more than digits would."""
     return str(value) if value.denominator < 100_000 else f"{float(value):.6g}"
+
+
+# -- networks ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.argument("image", required=False)
+@with_options(*SHAPE)
+@click.option("--trial", type=click.FloatRange(0, 3600), default=3.0, show_default=True, metavar="SECONDS",
+              help="How long to try what a profile of IMAGE, or of a random picture, costs; 0: none.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def supports(
+    model: str | None,
+    image: str | None,
+    image_shape: Shape | None,
+    output_name: str | None,
+    trial: float,
+    as_json: bool,
+) -> int:
+    """Whether a network can be analysed, by which method, and what it costs; without one, what there is.
+
+    It is loaded and compared with its runtime as `profile` does. The exit code is 1 where it cannot be analysed.
+    """
+    facts = _everything() if model is None else _about(model, image, image_shape, output_name, trial)
+    if as_json:
+        say(json.dumps(facts))
+    elif model is None:
+        for key, values in facts.items():
+            say(f"{key}: {', '.join(values)}")
+    else:
+        _show(facts)
+    return 0 if facts.get("supported", True) else EXIT_NO
+
+
+def _everything() -> dict[str, Any]:
+    from shakeproof.model import OPERATORS
+
+    return {
+        "arithmetic": ["real", "float32"],
+        "methods": ["exact", "bounds", "enumeration"],
+        "pixels": ["real", "8bit"],
+        "formats": [".onnx", ".onnx.gz"],
+        "queries": ["perturbation", "vnnlib 1.0", "vnnlib 2.0"],
+        "operators": sorted(OPERATORS),
+    }
+
+
+def _about(model: str, image: str | None, shape: Shape | None, output_name: str | None, trial: float) -> dict[str, Any]:
+    """All that there is to say of one network, as `--json` prints it."""
+    import_engines()
+    from shakeproof.analysis import arithmetics
+    from shakeproof.estimate import enumeration_estimated, estimated
+    from shakeproof.model import bending_neurons, load
+    from shakeproof.question import read_image
+
+    raw = None if image is None else read_image(image)
+    own_shape = None if raw is None else raw.own_shape()
+    facts: dict[str, Any] = {
+        "model": model,
+        "supported": False,
+        "reason": None,
+        "method": None,
+        "arithmetic": [],
+        "pixels": [],
+        "queries": [],
+        "operators": {},
+        "neurons": {},
+        "problems": [],
+        "notes": [],
+        "estimate": None,
+        "enumeration": None,
+    }
+    runnable: Deployed | None
+    try:
+        runnable = network = load(model, image_shape=shape, output_name=output_name, picture=own_shape)
+    except (UnsupportedNetworkError, NetworkMismatchError) as error:
+        runnable, reasons = _refused(model, error, output_name, shape or own_shape)
+        facts |= reasons
+    else:
+        cost = estimated(network, None if raw is None else raw.fitted(network.picture()), trial)
+        facts |= {
+            "supported": True,
+            "method": "exact" if network.graph.is_piecewise_linear else "bounds",
+            "arithmetic": arithmetics(network.graph, network.dropped),
+            "pixels": ["real", "8bit"],
+            "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
+            "operators": dict(network.operators),
+            "neurons": dict(bending_neurons(network.graph)),
+            "notes": list(network.notes),
+            "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
+        }
+    if runnable is not None and raw is not None and trial:  # what it takes to run every 8-bit picture of the image
+        facts["enumeration"] = enumeration_estimated(runnable, raw.fitted(runnable.picture()))
+    return facts
+
+
+def _refused(
+    model: str, error: Exception, output_name: str | None, picture: Shape | None
+) -> tuple[Deployed | None, dict[str, Any]]:
+    """Why a network is not analysed, operator by operator if some stand in the way, or in one reason; and the network,
+    if its runtime takes it all the same.
+    """
+    from shakeproof.model import load_deployed, read
+
+    runnable = None
+    with suppress(ShakeproofError):
+        runnable = load_deployed(model, output_name=output_name, picture=picture)
+    if runnable is not None and not runnable.classifies:
+        runnable = None
+    facts: dict[str, Any] = {
+        "reason": str(error).removeprefix(f"{model}: "),
+        "pixels": [] if runnable is None else ["8bit"],
+    }
+    with suppress(UnsupportedNetworkError):
+        reading = read(Path(model), output_name, picture)
+        facts |= {"operators": dict(reading.operators), "notes": list(reading.notes)}
+        facts["problems"] = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
+    return runnable, facts
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.text import Text  # names and reasons are shown as they are: brackets in them are no markup
+
+    failing: dict[str, list[str]] = {}
+    for problem in facts["problems"]:
+        failing.setdefault(problem["operator"], []).append(problem["reason"])
+    console = terminal()
+    table = plain_table("operator", "nodes", "supported")
+    for name in sorted({*facts["operators"], *failing}):
+        nodes = max(facts["operators"].get(name, 0), len(failing.get(name, ())))
+        supported = Text(f"no: {failing[name][0]}", "red") if name in failing else Text("yes", "green")
+        table.add_row(Text(name), str(nodes), supported)
+    if table.row_count:
+        console.print(table)
+    for note in facts["notes"]:
+        console.print(Text(f"note: {note}", "dim"))
+    if not facts["supported"]:
+        verdict = Text.assemble(f"{facts['model']}: ", ("not supported", "red"), f"; {facts['reason']}")
+        console.print(verdict, soft_wrap=not console.is_terminal)
+        if facts["pixels"]:
+            console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
+        if facts["enumeration"]:
+            console.print(facts["enumeration"]["text"])
+        return
+    bends = ", ".join(f"{count} {kind} neurons" for kind, count in facts["neurons"].items()) or "no bends: affine"
+    about = f"proofs about {' and '.join(facts['arithmetic'])}; agrees with its runtime"
+    verdict = Text.assemble(
+        f"{facts['model']}: ", ("supported", "green"), f"; method: {facts['method']} ({bends}); {about}"
+    )
+    console.print(verdict, soft_wrap=not console.is_terminal)
+    for cost in filter(None, (facts["estimate"], facts["enumeration"])):
+        console.print(cost["text"])
+
+
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("certificates", nargs=-1, required=True, type=FILE)
+@click.option("--model", required=True, type=FILE, help="The .onnx or .onnx.gz file.")
+@click.option("--image", type=FILE,
+              help="Compare with this image: .npy and .npz@INDEX by pixels, others by their digest.")  # fmt: skip
+@click.option("--effort", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              help="Multiplies the work and memory that a check may take.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def check(certificates: Sequence[Path], model: Path, image: Path | None, effort: float, as_json: bool) -> int:
+    """Check certificates anew, from the model's own bytes, by a program that shares nothing with the prover.
+
+    The same as python -m shakeproof.checker, which needs numpy only. Exit code 0: all hold, 1: one does not.
+    """
+    from shakeproof import checker
+
+    for path in (*certificates, model, *(() if image is None else (image,))):
+        check_regular(path)
+    accepted = True
+    with progress_bar("checking", as_json, len(certificates)) as bar:
+        for number, path in enumerate(certificates):
+
+            def progress(share: float, done: int = number) -> None:
+                bar.advance(done + share)
+
+            outcome = checker.check(path.read_bytes(), model.read_bytes(), image, progress, effort)
+            accepted &= outcome.accepted
+            answer = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
+            word = "holds" if outcome.accepted else "does not hold"
+            say(json.dumps(answer | outcome.details) if as_json else f"{path}: {word}: {outcome.sentence}")
+            bar.advance(number + 1)
+    return 0 if accepted else EXIT_NO

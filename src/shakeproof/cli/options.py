@@ -1,18 +1,24 @@
-"""What commands have in common: options, how they are read, and files that must be writable."""
+"""The options that commands share, and what is made of them: settings, preprocessing, files that can be written."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from shakeproof.cli.starting import import_engines
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular, try_writing
 from shakeproof.settings import Settings, asked
 
+if TYPE_CHECKING:
+    from shakeproof.question import ClassNames, Preprocessing
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PICTURES = (".png", ".svg")
 
 
@@ -33,14 +39,20 @@ def numbers(count: int | None = None, whole: bool = False) -> Callable[..., Any]
     return read
 
 
-def setting(name: str) -> Callable[..., Any]:
+def _label(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+    """A number, or else a name."""
+    return int(value) if value is not None and value.lstrip("-").isdecimal() and len(value) < 20 else value
+
+
+def setting(name: str) -> Decorator:
     """The option of a setting."""
-    own = asked()[name]
-    kind = click.Choice(own.metadata["choices"]) if "choices" in own.metadata else own.metadata["type"]
-    default, shown = own.default, own.default is not None
-    return click.option(f"--{name}", type=kind, default=default, show_default=shown, help=own.metadata["help"])
+    field = asked()[name]
+    kind = click.Choice(field.metadata["choices"]) if "choices" in field.metadata else field.metadata["type"]
+    shown = field.default is not None
+    return click.option(f"--{name}", type=kind, default=field.default, show_default=shown, help=field.metadata["help"])
 
 
+FILE = click.Path(path_type=Path)
 # What is done to pictures, with how much time and memory, and which of them are run.
 WORK = (
     click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
@@ -55,19 +67,19 @@ WORK = (
 # How a proof is made, and what it is about.
 PROVING = (setting("method"), setting("tolerance"), setting("arithmetic"))
 # Files beside the answers.
-PLOT = click.option("--plot", type=click.Path(path_type=Path), help="Write margins against strength (.png, .svg).")
+PLOT = click.option("--plot", type=FILE, help="Write margins against strength (.png, .svg).")
 FILES = (
     PLOT,
-    click.option("--counterexample", type=click.Path(path_type=Path),
+    click.option("--counterexample", type=FILE,
                  help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
-    click.option("--certificate", type=click.Path(path_type=Path),
+    click.option("--certificate", type=FILE,
                  help="Write what shakeproof check needs to find the answer again, a file for each query."),
     click.option("--certificate-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
                  help="How long a certificate may take, after its answer is shown [300]."),
-    click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
+    click.option("--output", type=FILE, metavar="FILE",
                  help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
     click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
-    click.option("--junit", type=click.Path(path_type=Path), metavar="FILE",
+    click.option("--junit", type=FILE, metavar="FILE",
                  help="Write a test case for each query, as build servers show them."),
 )  # fmt: skip
 # What is printed.
@@ -77,52 +89,177 @@ PRINTED = (
     click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
     click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
 )  # fmt: skip
+# How a model's input and output are read.
+SHAPE = (
+    click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
+                 help="How a flat input, or one that leaves its size open, is a picture."),
+    click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several."),
+)  # fmt: skip
+LABEL = click.option("--label", callback=_label, metavar="N|NAME",
+                     help="The class that should win [the image's own, else the prediction].")  # fmt: skip
 
 
-def with_options(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """A command that takes options, listed in their order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+def with_options(*options: Decorator) -> Decorator:
+    """A command's options, listed in their order."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
-def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `profile` and `verify` have in common."""
-    return with_options(command, (*WORK, *PROVING, *FILES, *PRINTED))
+# -- which images are meant, and what is done to them -----------------------------------------------------------------
 
 
-def comparing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `compare` has of it: who wins where is settled by one method, and for real numbers or 8-bit pictures."""
-    return with_options(command, (*WORK, PLOT, *PRINTED))
+@dataclass(frozen=True)
+class InputOptions:
+    """What `picture_options` and `LABEL` ask, as it was typed."""
+
+    label: int | str | None
+    classes: Path | None
+    array: str | None
+    labels: str | None
+    preprocess: Path | None
+    resize: str | None
+    crop: str | None
+    colour: Literal["rgb", "grey"] | None
+    scale: str | None
+    mean: str | None
+    std: str | None
+    image_shape: tuple[int, int, int] | None
+    output_name: str | None
+
+    def class_names(self) -> ClassNames | None:
+        """The names in the file that was given."""
+        from shakeproof.question import read_class_names
+
+        return None if self.classes is None else read_class_names(self.classes)
+
+    def preprocessing(self) -> Preprocessing:
+        """What is done to pictures: as a file says, or as options of their own do."""
+        from shakeproof.question import Preprocessing, read_preprocessing
+
+        scale = None if self.scale is None else _scale(self.scale)
+        if self.preprocess is not None:
+            both = [f"--{name}" for name in ("resize", "crop", "mean", "std") if getattr(self, name) is not None]
+            if both:
+                raise InputError(f"--preprocess says all that is done to pictures; leave out {' and '.join(both)}")
+            steps = read_preprocessing(self.preprocess)
+            return replace(steps, colour=self.colour or steps.colour, scale=scale)
+        resize, resample = (None, "bilinear") if self.resize is None else _resize(self.resize)
+        crop = None if self.crop is None else _sides(self.crop, self.crop, "--crop 224 or 224,224")
+        square = (crop, crop) if isinstance(crop, int) else crop
+        mean, std = _normalisation(self.mean, self.std)
+        return Preprocessing(resize, square, resample, self.colour, scale, mean, std)
+
+
+def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that make `inputs`."""
+
+    @wraps(command)
+    def gathered(**options: Any) -> Any:
+        inputs = InputOptions(**{field.name: options.pop(field.name, None) for field in fields(InputOptions)})
+        return command(inputs=inputs, **options)
+
+    return with_options(
+        click.option("--classes", type=FILE, metavar="FILE",
+                     help="What classes are called: a name a line, or JSON [the model's metadata, subfolders]."),
+        click.option("--array", metavar="NAME", help="The array of images in .npz files [x, x_test, images, ...]."),
+        click.option("--labels", metavar="NAME", help="The array of their labels [y, y_test, labels, ...]."),
+        click.option("--preprocess", type=FILE, metavar="FILE",
+                     help="Do what a preprocessor_config.json of Hugging Face says."),
+        click.option("--resize", metavar="N|H,W[,METHOD]",
+                     help="Resize pictures first: the shorter side, or both; bilinear, bicubic, nearest, ..."),
+        click.option("--crop", metavar="N|H,W", help="Then take the middle of them."),
+        click.option("--colour", type=click.Choice(["rgb", "grey"]), help="Make pictures RGB or grey first."),
+        click.option("--scale", metavar="LOW..HIGH",
+                     help="The numbers that are black and white in arrays, e.g. 0..255 [0..1, or what the type says]."),
+        click.option("--mean", metavar="NUMBERS|PRESET",
+                     help="Per channel: subtracted in front of the network; or imagenet, cifar10, cifar100, mnist,"
+                     " clip or half (0.5), which set both."),
+        click.option("--std", metavar="NUMBERS|PRESET", help="Per channel: divided by, after the mean."),
+        *SHAPE,
+    )(gathered)  # fmt: skip
+
+
+def _resize(text: str) -> tuple[int | tuple[int, int], str]:
+    sizes, _, method = text.rpartition(",") if text[-1:].isalpha() else (text, "", "")
+    return _sides(sizes, text, "--resize 256 or 224,224 or 256,bicubic"), method or "bilinear"
+
+
+def _sides(sizes: str, text: str, wanted: str) -> int | tuple[int, int]:
+    words = sizes.split(",")
+    if not all(word.isdecimal() and len(word) < 9 for word in words) or len(words) > 2:
+        raise InputError(f"{text!r} is not a size; write {wanted}")
+    return int(words[0]) if len(words) == 1 else (int(words[0]), int(words[1]))
+
+
+def _scale(text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(".."))
+    except ValueError:
+        raise InputError(f"--scale {text}: write which numbers are black and white, e.g. 0..255") from None
+    return low, high
+
+
+def _normalisation(mean: str | None, std: str | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Numbers; a preset stands for both, unless the other is given too."""
+    from shakeproof.question import PRESETS
+
+    preset = next((PRESETS[word] for word in (mean, std) if word in PRESETS), (None, None))
+
+    def read(text: str | None, side: int) -> tuple[float, ...] | None:
+        if text is None or text in PRESETS:
+            return preset[side] if text is None else PRESETS[text][side]
+        try:
+            return tuple(float(word) for word in text.split(","))
+        except ValueError:
+            raise InputError(
+                f"{text!r} is neither numbers with commas between them nor one of {', '.join(PRESETS)}"
+            ) from None
+
+    return read(mean, 0), read(std, 1)
+
+
+# -- before the work --------------------------------------------------------------------------------------------------
+
+
+def import_engines() -> None:
+    """Import all that an analysis needs, most of it torch, and keep it out of Python's search for garbage.
+
+    Whatever is imported stays until the end. Looking through it again and again, while it grows and once more at the
+    end, takes a third of the time of `import torch` (docs/speed.md).
+    """
+    gc.disable()
+    try:
+        import shakeproof.analysis  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def settings_from(threads: int | None, device: str, **options: Any) -> Settings:
     """Of the options that have the names of settings."""
     import_engines()
-
-    settings = Settings(device=usable_device(device), **options)
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)
-    return settings
-
-
-def usable_device(name: str) -> str:
     import torch
 
-    if name.partition(":")[0] == "mps":
+    if device.partition(":")[0] == "mps":
         raise InputError(
             "device 'mps' cannot be used: proofs are in float64, which Apple's GPUs do not compute; use cpu"
         )
     try:
-        torch.zeros(1, dtype=torch.float64, device=name).add(1)
-        if torch.device(name).type == "meta":
+        torch.zeros(1, dtype=torch.float64, device=device).add(1)
+        if torch.device(device).type == "meta":
             raise RuntimeError("it computes nothing")
     except (RuntimeError, AssertionError, TypeError, ImportError, AttributeError) as error:
-        said = str(error).splitlines()[0].partition(". ")[0]
-        raise InputError(f"device {name!r} cannot be used here ({said}); use cpu") from None
-    return name
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise InputError(f"device {device!r} cannot be used here ({reason}); use cpu") from None
+    settings = Settings(device=device, **options)
+    if threads:
+        torch.set_num_threads(threads)
+    return settings
 
 
 def check_writable(path: Path, endings: Sequence[str] = PICTURES) -> None:

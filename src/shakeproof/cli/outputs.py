@@ -1,51 +1,54 @@
-"""The files that `profile` and `verify` write beside their answers."""
+"""The files that `profile` and `verify` write beside their answers, and answers in the words of VNN-LIB."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
-from shakeproof.cli.certifying import write_certificate
 from shakeproof.cli.options import PICTURES, check_writable
-from shakeproof.cli.recording import ENDINGS
-from shakeproof.cli.satisfiability import write_results
-from shakeproof.errors import InputError
+from shakeproof.cli.queries import Known
+from shakeproof.cli.terminal import say
+from shakeproof.errors import InputError, Refusal, ShakeproofError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
-    from shakeproof.model import Deployed
     from shakeproof.proof import Result
+    from shakeproof.question import Specification
+
+# What becomes of a test case: undecided is not passed, nor is what could not be asked.
+OUTCOMES = {"safe": None, "unsafe": "failure", "misclassified": "failure", "undecided": "error"}
+NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that are asked for beside the answers; those of several queries carry their numbers."""
+    """The files that are asked for; those of several queries carry their numbers."""
 
     plot: Path | None
     counterexample: Path | None
     certificate: Path | None
+    certificate_timeout: float | None
     output: Path | None
     resume: bool
     junit: Path | None
-    certificate_timeout: float | None = None
     results: Path | None = None
 
-    @staticmethod
-    def taken_from(options: dict[str, Any]) -> Outputs:
-        """Those among the options of a command, which keeps the others."""
-        return Outputs(**{field.name: options.pop(field.name) for field in fields(Outputs) if field.name in options})
-
-    def check(self) -> None:
+    def check(self, endings_of_output: Sequence[str]) -> None:
         """Find out before the work whether what is asked for can be written."""
         wanted = {
             self.plot: PICTURES,
             self.counterexample: (*PICTURES, ".npy"),
             self.certificate: (),
-            self.output: ENDINGS,
+            self.output: endings_of_output,
             self.junit: (),
             self.results: (),
         }
@@ -59,11 +62,24 @@ class Outputs:
 
     def write(self, answer: Answer, count: int, profile: bool) -> None:
         """What is asked for of one of several answers."""
-        own = partial(numbered, number=answer.number, count=count)
-        write_pictures(answer, own(self.plot), own(self.counterexample))
+        numbered_path = partial(numbered, number=answer.number, count=count)
+        write_pictures(answer, numbered_path(self.plot), numbered_path(self.counterexample))
         if self.results is not None:
             write_results(self.results, answer.result)
-        write_certificate(answer, own(self.certificate), profile, self.certificate_timeout)
+        if (path := numbered_path(self.certificate)) is None:
+            return
+        from shakeproof.certificate import CERTIFICATE_SECONDS, certificate
+
+        seconds = self.certificate_timeout or CERTIFICATE_SECONDS
+        try:
+            write_whole({path: certificate(answer.network, answer.result, profile, seconds)})
+        except ShakeproofError as problem:
+            say(f"no certificate: {problem}", sys.stderr)
+
+
+def numbered(path: Path | None, number: int, count: int) -> Path | None:
+    """The file for a query: its number, from 1, is part of the name if there are several."""
+    return path if path is None or count == 1 else path.with_stem(f"{path.stem}-{number + 1}")
 
 
 def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> None:
@@ -73,23 +89,99 @@ def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | Non
     _, network, result = answer
     if plot is not None and result.query.path is not None:
         report.save(report.result_figure(result), plot)
-    if counterexample is not None and result.counterexample is not None:
-        if counterexample.suffix == ".npy":
-            write_whole({counterexample: _array(network, result)})
-        else:
-            report.save(report.counterexample_figure(result), counterexample)
-
-
-def numbered(path: Path | None, number: int, count: int) -> Path | None:
-    """The file for a query: its number, from 1, is part of the name if there are several."""
-    return path if path is None or count == 1 else path.with_stem(f"{path.stem}-{number + 1}")
-
-
-def _array(network: Deployed, result: Result) -> bytes:
-    """Exactly what the model was given, as an .npy file: in its input shape, normalised if its pictures are."""
+    if counterexample is None or result.counterexample is None:
+        return
+    if counterexample.suffix != ".npy":
+        report.save(report.counterexample_figure(result), counterexample)
+        return
     import numpy as np
 
-    assert result.counterexample is not None
-    data = BytesIO()
+    data = BytesIO()  # exactly what the model was given: in its input shape, normalised if its pictures are
     np.save(data, network.prepared(result.counterexample.input[None])[0])
-    return data.getvalue()
+    write_whole({counterexample: data.getvalue()})
+
+
+# -- is there a counterexample? ---------------------------------------------------------------------------------------
+
+
+def write_results(path: Path, result: Result) -> None:
+    """As VNN-COMP has it: the answer, and for `sat` every input and output."""
+    lines = [_satisfiability(result, "timeout")]
+    witness = result.counterexample
+    if lines == ["sat"] and witness is not None:
+        sides = (("X", witness.input.flatten()), ("Y", witness.outputs.flatten()))
+        pairs = "\n ".join(f"({name}_{i} {float(value)!r})" for name, side in sides for i, value in enumerate(side))
+        lines.append(f"({pairs})")
+    write_whole({path: ("\n".join(lines) + "\n").encode()})
+
+
+def standard_lines(specification: Specification, result: Result) -> str:
+    """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
+    lines = [_satisfiability(result, "timed-out")]
+    witness = result.counterexample
+    if lines == ["sat"] and witness is not None:
+        sizes = f"X real [{witness.input.size}]", f"Y real [{witness.outputs.size}]"
+        for declared, side in zip(specification.tensors or sizes, (witness.input, witness.outputs), strict=True):
+            lines += [declared, *(repr(float(value)) for value in side.flatten())]
+    return "\n".join(lines)
+
+
+def _satisfiability(result: Result, late: str) -> str:
+    """The answer in the words of satisfiability."""
+    answers = {"safe": "unsat", "unsafe": "sat", "undecided": late if result.reason == "timeout" else "unknown"}
+    return answers[result.status.value]
+
+
+# -- test cases -------------------------------------------------------------------------------------------------------
+
+
+class JunitFile:
+    """`--junit FILE`: a test case for each query, as build servers show them.
+
+    All are skipped until they are heard of; `names` has an image and a perturbation for each.
+    """
+
+    def __init__(self, path: Path, model: str, names: Sequence[tuple[str, str]]) -> None:
+        self.path, self.suite, self.seconds = path, ElementTree.Element("testsuite", name="shakeproof"), 0.0
+        for image, perturbation in names:
+            name = _in_xml(image if perturbation == "-" else f"{image} {perturbation}")
+            case = ElementTree.SubElement(self.suite, "testcase", classname=_in_xml(model), name=name, time="0.000")
+            message = "it was not answered: the run ended before"
+            ElementTree.SubElement(case, "skipped", type="unanswered", message=message)
+
+    def answer(self, answer: Answer) -> None:
+        result = answer.result
+        self.seconds += result.seconds
+        case = self._close(answer.number, OUTCOMES[result.status], result.status, result.sentence)
+        case.set("time", f"{result.seconds:.3f}")
+        ElementTree.SubElement(case, "system-out").text = json.dumps(result.to_json())
+
+    def settle(self, numbers: range, outcome: Known | Refusal) -> None:
+        """What was answered before, or cannot be asked."""
+        for number in numbers:
+            if isinstance(outcome, Refusal):
+                self._close(number, "error", "refused", str(outcome.error))
+            else:
+                status = outcome.status
+                self._close(number, OUTCOMES[status], status, f"{status}, as answered before")
+
+    def _close(self, number: int, kind: str | None, type_: str, message: str) -> ElementTree.Element:
+        """Say how a query ended: by a kind of element with a type and a message, or well."""
+        case = self.suite[number]
+        del case[:]
+        if kind is not None:
+            ElementTree.SubElement(case, kind, type=type_, message=_in_xml(message))
+        return case
+
+    def write(self) -> None:
+        """The file, whole or not at all."""
+        self.suite.attrib |= {"tests": str(len(self.suite)), "time": f"{self.seconds:.3f}"}
+        for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            self.suite.set(attribute, str(len(self.suite.findall(f"*/{kind}"))))
+        ElementTree.indent(self.suite)
+        write_whole({self.path: ElementTree.tostring(self.suite, "utf-8", xml_declaration=True) + b"\n"})
+
+
+def _in_xml(text: str) -> str:
+    """What XML has no way to write, as file names may have it: control characters, bytes that are no text, by codes."""
+    return NOT_IN_XML.sub(lambda found: f"\\x{found[0].encode('utf-8', 'surrogateescape')[0]:02x}", text)

@@ -9,14 +9,14 @@ from functools import partial
 from itertools import groupby, islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shakeproof.budget import GIB
 from shakeproof.errors import InputError, Refusal, strictly
 from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
-    from shakeproof.cli.inputs import Given
+    from shakeproof.cli.options import InputOptions
     from shakeproof.model import Deployed, Network
     from shakeproof.proof import Expected, Result, SweptWindow
     from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Queries are made for as many pictures at once as their paths fit into so many bytes.
 PATHS_AT_ONCE = 2**24
+Q = TypeVar("Q")
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,44 @@ class Asked:
         return replace(self, queries=list(strictly(self.queries)))
 
 
-def parsed(
-    perturbations: Sequence[str], strength: Sequence[float], plot: Path | None
-) -> list[Perturbation | AnyKernel]:
-    """The perturbations, checked for whether they take such strengths and can be drawn if that is asked for."""
-    from shakeproof.question import AnyKernel, parse
+def unanswered(
+    queries: Iterable[Q | Known | Refusal],
+    of_each: int,
+    waiting: deque[int],
+    settle: Callable[[range, Known | Refusal], None],
+) -> Iterator[Q]:
+    """The queries that need an answer, as they are taken: their numbers join those `waiting`. Whoever asks is told of
+    the others.
+    """
+    number = 0
+    for query in queries:
+        numbers = range(number, number + (of_each if isinstance(query, Refusal) else 1))
+        number = numbers.stop
+        if isinstance(query, (Known, Refusal)):
+            settle(numbers, query)
+        else:
+            waiting.extend(numbers)
+            yield query
 
-    found = [parse(text) for text in perturbations]
-    for perturbation in found:
-        perturbation.strengths(strength)
-        if plot is not None and (isinstance(perturbation, AnyKernel) or perturbation.parameters > 2):
-            raise InputError(f"{perturbation}: --plot draws one or two strengths; leave it out, or take fewer parts")
-    return found
+
+def load_pictures(
+    model: str, sources: Sequence[Source], inputs: InputOptions, deployed: bool = False
+) -> tuple[Deployed, Iterator[Image | Refusal]]:
+    """The network, and the images as its pictures when their turn comes, all as the options say.
+
+    `deployed`: a network of which only the runtime is wanted.
+    """
+    from shakeproof.model import pictures_for
+
+    return pictures_for(
+        model,
+        sources,
+        inputs.preprocessing(),
+        inputs.class_names(),
+        image_shape=inputs.image_shape,
+        output_name=inputs.output_name,
+        deployed=deployed,
+    )
 
 
 def perturbed_pictures(
@@ -77,29 +104,17 @@ def perturbed_pictures(
     images: Sequence[str],
     kernels: Sequence[Perturbation | AnyKernel],
     strength: Sequence[float],
-    given: Given,
-    deployed: bool = False,
+    inputs: InputOptions,
+    deployed: bool,
 ) -> Asked:
-    """Every image under every perturbation; `deployed`, for a network of which only the runtime is wanted."""
-    from shakeproof.question import check_label, class_number, sources
+    """Every image under every perturbation. Those that share one are convolved together, a batch at a time."""
+    from shakeproof.question import check_image, check_label, class_number, perturbed, sources
 
-    found = list(sources(images, given.array, given.labels))
-    network, pictures = load_pictures(model, found, given, deployed)
-    label = class_number(network, given.label)
+    files = list(sources(images, inputs.array, inputs.labels))
+    network, pictures = load_pictures(model, files, inputs, deployed)
+    label = class_number(network, inputs.label)
     check_label(network, label)
-    names = [(source.name, str(kernel)) for source in found for kernel in kernels]
-    return Asked(names, _perturbed_queries(network, pictures, kernels, label, tuple(strength)), len(kernels))
-
-
-def _perturbed_queries(
-    network: Deployed,
-    pictures: Iterator[Image | Refusal],
-    kernels: Sequence[Perturbation | AnyKernel],
-    label: int | None,
-    strength: tuple[float, ...],
-) -> Iterator[tuple[Deployed, Query] | Refusal]:
-    """Pictures that share a perturbation are convolved together, some at a time."""
-    from shakeproof.question import check_image, perturbed
+    at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
 
     def checked(picture: Image | Refusal) -> Image | Refusal:
         if isinstance(picture, Refusal):
@@ -110,21 +125,22 @@ def _perturbed_queries(
             return Refusal(picture.name, error)
         return picture
 
-    at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
-    while some := [*map(checked, islice(pictures, at_once))]:
-        good = [own for own in some if not isinstance(own, Refusal)]
-        by_kernel = [perturbed(network, good, kernel, label, strength) for kernel in kernels]
-        made = zip(*by_kernel, strict=True)
-        for own in some:
-            yield from [own] if isinstance(own, Refusal) else ((network, query) for query in next(made))
+    def queries() -> Iterator[tuple[Deployed, Query] | Refusal]:
+        while batch := [*map(checked, islice(pictures, at_once))]:
+            usable = [picture for picture in batch if not isinstance(picture, Refusal)]
+            by_kernel = [perturbed(network, usable, kernel, label, tuple(strength)) for kernel in kernels]
+            by_picture = zip(*by_kernel, strict=True)
+            for picture in batch:
+                if isinstance(picture, Refusal):
+                    yield picture
+                else:
+                    yield from ((network, query) for query in next(by_picture))
+
+    names = [(source.name, str(kernel)) for source in files for kernel in kernels]
+    return Asked(names, queries(), len(kernels))
 
 
-def specified(
-    model: str,
-    files: Sequence[str],
-    plot: Path | None,
-    given: Given,
-) -> Asked:
+def specified(model: str, files: Sequence[str], plot: Path | None, inputs: InputOptions) -> Asked:
     """Queries that stand in files, each with the network that it is about."""
     from shakeproof.model import load
     from shakeproof.question import sources
@@ -133,17 +149,17 @@ def specified(
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
             raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
-    if given.label is not None:
+    if inputs.label is not None:
         raise InputError("--label: a query says itself which class should win; leave it out")
-    preprocessing = given.preprocessing()
+    preprocessing = inputs.preprocessing()
     if preprocessing.moves or preprocessing.scale is not None:
         raise InputError("--resize, --crop, --colour and --scale are about pictures, not about queries; leave them out")
     network = load(
         model,
-        image_shape=given.image_shape,
-        output_name=given.output_name,
+        image_shape=inputs.image_shape,
+        output_name=inputs.output_name,
         preprocess=preprocessing,
-        classes=given.class_names(),
+        classes=inputs.class_names(),
     )
     queries = (_specified_query(network, file, plot, preprocessing.normalises) for file in files)
     return Asked([(file, "-") for file in files], queries)
@@ -165,23 +181,6 @@ def _specified_query(
         return Refusal(file, error)
 
 
-def load_pictures(
-    model: str, sources: Sequence[Source], given: Given, deployed: bool = False
-) -> tuple[Deployed, Iterator[Image | Refusal]]:
-    """The network, and the images as its pictures when their turn comes, all as the options say."""
-    from shakeproof.model import pictures_for
-
-    return pictures_for(
-        model,
-        sources,
-        given.preprocessing(),
-        given.class_names(),
-        image_shape=given.image_shape,
-        output_name=given.output_name,
-        deployed=deployed,
-    )
-
-
 def answered(
     asked: Asked,
     settings: Settings,
@@ -190,34 +189,21 @@ def answered(
     expect: Callable[[Query, Expected], None] | None = None,
     begun: Callable[[Deployed, Query], SweptWindow | None] | None = None,
 ) -> Iterator[Answer]:
-    """Answers as they come, in order; whoever asks is told what needs no answer, how many queries are done with, and
+    """Answers as they come, in order; whoever asks is told what needs no answer, how many queries are answered, and
     what to expect of one whose pictures are run, and may say what was swept before for one whose time was up.
     """
     from shakeproof.analysis import answers
 
     waiting: deque[int] = deque()
-    done = settled = 0
+    done = 0
+    questions = unanswered(asked.queries, asked.of_each, waiting, settle)
+    for network, same in groupby(questions, key=lambda question: question[0]):
 
-    def questions() -> Iterator[tuple[Deployed, Query]]:
-        nonlocal settled
-        number = 0
-        for own in asked.queries:
-            numbers = range(number, number + (asked.of_each if isinstance(own, Refusal) else 1))
-            number = numbers.stop
-            if isinstance(own, tuple):
-                waiting.extend(numbers)
-                yield own
-            else:
-                settled += len(numbers)
-                settle(numbers, own)
-
-    for network, same in groupby(questions(), key=lambda question: question[0]):
-
-        def progress(own: float, before: int = done) -> None:
+        def progress(share: float, before: int = done) -> None:
             give_back(settings.memory * GIB)
-            advance(before + settled + own)
+            advance(before + share)
 
-        before = None if begun is None else partial(begun, network)
-        for result in answers(network, (query for _, query in same), settings, progress, expect, before):
+        known = None if begun is None else partial(begun, network)
+        for result in answers(network, (query for _, query in same), settings, progress, expect, known):
             done += 1
             yield Answer(waiting.popleft(), network, result)

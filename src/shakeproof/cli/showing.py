@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.options import check_writable
+from shakeproof.cli.options import FILE, check_writable
 from shakeproof.cli.terminal import complain, many_values, plain_table, say, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
@@ -20,22 +20,17 @@ from shakeproof.files import write_whole
 if TYPE_CHECKING:
     from shakeproof.campaign import PaperTable, StoredCampaign
 
-STATUSES = ("safe", "unsafe", "undecided", "misclassified")
-HEADING = "perturbation, up to"
-
-
-def _choice(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--campaign", type=int, metavar="N", help="Which of several campaigns, by its number [the last]."
-    )(command)
+CAMPAIGN = click.option(
+    "--campaign", type=int, metavar="N", help="Which of several campaigns, by its number [the last]."
+)
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=FILE)
 @click.option("--format", "kind", type=click.Choice(["text", "csv", "json", "markdown", "latex"]), default="text",
               show_default=True, help="How it is printed.")  # fmt: skip
 @click.option("--by-model", is_flag=True, help="A row for each model, too [all together].")
-@_choice
+@CAMPAIGN
 def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     """How many images are verified, unsafe, or neither (v/us/to), for each perturbation and strength.
 
@@ -45,30 +40,30 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     from shakeproof.campaign import Store, paper_table
 
     with Store.open(store) as opened, many_values():
-        found = opened.campaign(campaign)
-        made = paper_table(opened, found.id, by_model)
+        chosen = opened.campaign(campaign)
+        counts = paper_table(opened, chosen.id, by_model)
     if kind == "csv":
-        say(_csv(made.cells()).rstrip("\n"))
+        say(_csv(counts.cells()).rstrip("\n"))
     elif kind == "json":
-        say(json.dumps({"campaign": found.name, "strengths": made.strengths, "cells": [*made.cells()]}))
-    elif kind == "text":
-        _show(made, found)
+        say(json.dumps({"campaign": chosen.name, "strengths": counts.strengths, "cells": [*counts.cells()]}))
     else:
-        say(_markdown(made) if kind == "markdown" else _latex(made))
-    if found.failed or found.missing:
-        complain(f"{found.failed} queries ended in an error, {found.missing} of {found.asked} are not answered yet")
+        _show(counts, chosen, kind)
+    if chosen.failed or chosen.missing:
+        complain(f"{chosen.failed} queries ended in an error, {chosen.missing} of {chosen.asked} are not answered yet")
     return 0
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=FILE)
 @click.option("--format", "kind", type=click.Choice(["csv", "jsonl", "parquet"]), default="jsonl", show_default=True,
               help="JSONL has the lines of --json; Parquet needs -o, and pyarrow.")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file [print].")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to a file [print].")
 @click.option("--model", metavar="PATTERN", help="Only models whose names match a pattern, as of files.")
 @click.option("--perturbation", metavar="PATTERN", help="Only perturbations whose texts match one.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only answers like this.")
-@_choice
+@click.option(
+    "--status", type=click.Choice(["safe", "unsafe", "undecided", "misclassified"]), help="Only answers like this."
+)
+@CAMPAIGN
 def results(
     store: Path,
     kind: str,
@@ -86,23 +81,18 @@ def results(
     elif kind == "parquet":
         raise InputError("Parquet is no text; say where to write it, with -o FILE")
     with Store.open(store) as opened, many_values():
-        found = opened.profiles(campaign, model, perturbation, status)
-        if kind == "jsonl":
-            lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)
-            _put(lines, output)
-        elif kind == "csv":
-            _put([_csv(map(flat, found))], output)
-        elif output is not None:
-            write_whole({output: _parquet([*map(flat, found)])})
+        answers = opened.profiles(campaign, model, perturbation, status)
+        if kind == "parquet" and output is not None:
+            write_whole({output: _parquet([*map(flat, answers)])})
+            return 0
+        lines = (f"{json.dumps(results_line(profile))}\n" for profile in answers)
+        texts = lines if kind == "jsonl" else [_csv(map(flat, answers))]
+        if output is not None:
+            write_whole({output: "".join(texts).encode(errors="surrogateescape")})
+        else:
+            sys.stdout.writelines(texts)
+            sys.stdout.flush()
     return 0
-
-
-def _put(texts: Iterable[str], output: Path | None) -> None:
-    if output is not None:
-        write_whole({output: "".join(texts).encode(errors="surrogateescape")})
-        return
-    sys.stdout.writelines(texts)
-    sys.stdout.flush()
 
 
 def _csv(rows: Iterable[dict[str, Any]]) -> str:
@@ -113,12 +103,8 @@ def _csv(rows: Iterable[dict[str, Any]]) -> str:
         if writer is None:
             writer = csv.DictWriter(text, [*row], lineterminator="\n", extrasaction="ignore")
             writer.writeheader()
-        writer.writerow({key: _plain(value) for key, value in row.items()})
+        writer.writerow({key: json.dumps(v) if isinstance(v, (list, dict, bool)) else v for key, v in row.items()})
     return text.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, (list, dict, bool)) else value
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -127,59 +113,38 @@ def _parquet(rows: list[dict[str, Any]]) -> bytes:
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow; pip install 'shakeproof[parquet]'") from None
-    made = pyarrow.Table.from_pylist(
+    table = pyarrow.Table.from_pylist(
         [{key: json.dumps(v) if isinstance(v, (list, dict)) else v for key, v in row.items()} for row in rows]
     )
     data = io.BytesIO()
-    parquet.write_table(made, data)
+    parquet.write_table(table, data)
     return data.getvalue()
 
 
-def _rows(made: PaperTable) -> list[list[str]]:
-    several = any(model for model, _ in made.rows)
-    return [
-        [
-            *([Path(model).name] if several else []),
-            perturbation,
-            *(f"{cell} {cell.seconds:.2f}" for cell in row.values()),
-        ]
-        for (model, perturbation), row in made.rows.items()
+def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
+    """The table as text, in Markdown or in LaTeX; models have a column if there are rows of their own for them."""
+    by_model = any(model for model, _ in counts.rows)
+    headings = [*(["model"] * by_model), "perturbation, up to", *(f"{strength:g}" for strength in counts.strengths)]
+    rows = [
+        [*([Path(model).name] * by_model), perturbation, *(f"{cell} {cell.seconds:.2f}" for cell in row.values())]
+        for (model, perturbation), row in counts.rows.items()
     ]
-
-
-def _headings(made: PaperTable) -> list[str]:
-    several = any(model for model, _ in made.rows)
-    return [*(["model"] if several else []), HEADING, *(f"{strength:g}" for strength in made.strengths)]
-
-
-def _show(made: PaperTable, found: StoredCampaign) -> None:
-
-    drawn = plain_table(*_headings(made))
-    for row in _rows(made):
-        drawn.add_row(*row)
-    console = terminal()
-    console.print(drawn)
-    console.print(f"{found.name}: verified/unsafe/neither and seconds, {found.answered} of {found.asked} queries")
-
-
-def _markdown(made: PaperTable) -> str:
-    lines = [_headings(made), ["---"] * len(_headings(made)), *_rows(made)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _latex(made: PaperTable) -> str:
-    headings, rows = _headings(made), _rows(made)
-    first = len(headings) - len(made.strengths)
-    special = str.maketrans({char: f"\\{char}" for char in "_%&#$"})
-    body = [" & ".join(word.translate(special) for word in line) + r" \\" for line in rows]
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{'l' * first}{'r' * len(made.strengths)}}}",
-            r"\hline",
-            " & ".join(headings) + r" \\",
-            r"\hline",
-            *body,
-            r"\hline",
-            r"\end{tabular}",
-        ]
-    )
+    if kind == "markdown":
+        for line in (headings, ["---"] * len(headings), *rows):
+            say(f"| {' | '.join(line)} |")
+    elif kind == "latex":
+        special = str.maketrans({char: f"\\{char}" for char in "_%&#$"})
+        say(rf"\begin{{tabular}}{{{'l' * (1 + by_model)}{'r' * len(counts.strengths)}}}")
+        say("\n".join([r"\hline", " & ".join(headings) + r" \\", r"\hline"]))
+        for row in rows:
+            say(" & ".join(word.translate(special) for word in row) + r" \\")
+        say("\n".join([r"\hline", r"\end{tabular}"]))
+    else:
+        drawn = plain_table(*headings)
+        for row in rows:
+            drawn.add_row(*row)
+        console = terminal()
+        console.print(drawn)
+        console.print(
+            f"{campaign.name}: verified/unsafe/neither and seconds, {campaign.answered} of {campaign.asked} queries"
+        )

@@ -1,30 +1,32 @@
-"""What is shown while answers come: rows or JSON lines, progress, what is refused or missing; and the exit code."""
+"""What is printed, in any encoding: rows or JSON lines as answers come, progress, what is refused; the exit code."""
 
 from __future__ import annotations
 
+import codecs
 import gc
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
-from shakeproof.cli.encoding import printable
-from shakeproof.cli.queries import Answer, Known
 from shakeproof.errors import Refusal, ShakeproofError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from shakeproof.cli.queries import Known
     from shakeproof.comparing import Compared
     from shakeproof.proof import Expected, Result
     from shakeproof.question import Query
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_NO = 1  # to a question of yes or no
 # How the arguments that errors speak of are typed here.
 FLAGS = {
     "memory": "--memory GIB",
@@ -40,6 +42,31 @@ FLAGS = {
     "mean": "--mean and --std",
     "scale": "--scale 0..255; --scale 0..1 takes them as they are",
 }
+# What our own tables and messages use beyond ASCII, and what stands for it where that cannot be printed.
+PLAIN = str.maketrans({"▸": ">", "×": "x", "…": "...", "–": "-", "≥": ">=", "≤": "<="})
+
+
+def print_anywhere() -> None:
+    """Let stdout and stderr take any text, whatever their encoding: nothing crashes, nothing is lost."""
+    codecs.register_error("shakeproof-readable", _readable)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="shakeproof-readable")
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    """What cannot be encoded: our own signs by plain ones, bytes of file names and all else by their codes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(PLAIN)
+    # A byte that is no UTF-8 is a code from DC80 to DCFF, as Python keeps those of file names.
+    shown = (f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in text)
+    return "".join(shown).encode("ascii", "backslashreplace").decode(), error.end
+
+
+def printable(text: str, encoding: str) -> str:
+    """The text as it will look in an encoding: tables are laid out by that."""
+    return text.encode(encoding, "shakeproof-readable").decode(encoding)
 
 
 def complain(problem: str | ShakeproofError) -> int:
@@ -98,21 +125,14 @@ class Bar(NamedTuple):
 @contextmanager
 def progress_bar(title: str, silent: bool, total: float = 1.0, printing: Console | None = None) -> Iterator[Bar]:
     """A live bar, where stdout or stderr is a terminal: below what is printed by a console, if that is there too."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TimeElapsedColumn
 
     printing = printing or terminal()
     here = printing.is_terminal
     console = printing if here else terminal(stderr=True)
     bar = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
+        *Progress.get_default_columns(),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
         redirect_stdout=here,
@@ -139,30 +159,39 @@ class Drawing(Protocol):
 class Screen:
     """Shows answers as they come, and keeps count; `names` has the image and the perturbation of each query.
 
-    Answers are `Result`s, drawn as `rows` of a table, or comparisons, drawn in their own way.
+    Answers are `Result`s, drawn as rows of a table, or comparisons, drawn in their own way; or they are lines for
+    programs, which `line` makes of them.
     """
 
-    def __init__(self, names: Sequence[tuple[str, str]], as_json: bool, quiet: bool, compares: bool = False) -> None:
-        from shakeproof import report
-
-        self.names, self.as_json, self.quiet = names, as_json, quiet
+    def __init__(
+        self,
+        names: Sequence[tuple[str, str]],
+        line: Callable[[Any], str] | None,
+        quiet: bool,
+        compares: bool = False,
+    ) -> None:
+        self.names, self.line, self.quiet = names, line, quiet
         self.console = terminal()
-        width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
-        self.rows: Drawing = report.ComparedRows(width, shown) if compares else report.ResultRows(names, width, shown)
+        self.rows: Drawing | None = None
+        if line is None and not quiet:
+            from shakeproof.report import ComparedRows, ResultRows
+
+            width, shown = self.console.width, partial(printable, encoding=self.console.encoding)
+            self.rows = ComparedRows(width, shown) if compares else ResultRows(names, width, shown)
         self.doing = "comparing" if compares else "certifying"
         self.missing = dict.fromkeys(range(len(names)))
         self.statuses: Counter[str] = Counter()
         self.known: Counter[str] = Counter()
-        self.refused = 0
+        self.refused = self.settled = 0
         self.notes: set[str] = set()
         self.remarks: dict[str, str] = {}
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[float], None]]:
-        """Takes how many queries are done with; below the answers, unless these are for programs."""
-        silent = self.quiet or (self.as_json and self.console.is_terminal)
+        """Takes how many queries are answered; below the answers, unless these are for programs."""
+        silent = self.quiet or (self.line is not None and self.console.is_terminal)
         with progress_bar(self.doing, silent, len(self.names), self.console) as self.bar:
-            yield self.bar.advance
+            yield lambda done: self.bar.advance(self.settled + done)
 
     def expect(self, query: Query, expected: Expected) -> None:
         """What running a query's pictures will take: beside the bar, or where there is none on a line of its own."""
@@ -171,41 +200,40 @@ class Screen:
         else:
             say(f"{query.name}, {query.perturbation}: {expected}", sys.stderr)
 
-    def show(self, answer: Answer) -> None:
-        image = answer.result.query.image
-        self.tell(answer.number, answer.result, (*answer.network.notes, *(() if image is None else image.notes)))
-
-    def tell(self, number: int, answer: Result | Compared, notes: Sequence[str]) -> None:
-        """Show the answer to a query, and what the user should know that was not said before."""
+    def show(self, number: int, answer: Result | Compared, notes: Sequence[str]) -> None:
+        """The answer to a query, and what the user should know that was not said before."""
         del self.missing[number]
         self.statuses[answer.status.value] += 1
-        if self.as_json:
-            say(json.dumps(answer.to_json()))
-        elif not self.quiet:
+        if self.line is not None:
+            say(self.line(answer))
+        elif self.rows is not None:
             for note in dict.fromkeys(note for note in notes if note not in self.notes):
                 self.console.print(f"note: {note}", style="dim", markup=False)
             self.notes.update(notes)
             self.console.print(self.rows.drawn(answer))
             self.remarks |= self.rows.remarks(answer)
 
-    def settle(self, numbers: range, found: Known | Refusal) -> None:
+    def settle(self, numbers: range, outcome: Known | Refusal) -> None:
         """Queries that need no answer: say what is wrong with an image, and count what is known already."""
+        self.settled += len(numbers)
         for number in numbers:
             del self.missing[number]
-        if isinstance(found, Refusal):
+        if isinstance(outcome, Refusal):
             self.refused += 1
-            complain(found.error)
+            complain(outcome.error)
         else:
-            self.known[found.status] += 1
+            self.known[outcome.status] += 1
 
     def close(self) -> None:
         """What the words beside answers mean and, of several, how many there are of each kind."""
+        if self.rows is None:
+            return
         for word, sentence in sorted(self.remarks.items()):
             self.console.print(f"[yellow]{word}[/]: {sentence}")
-        if self.statuses.total() > 1 and not (self.as_json or self.quiet):
+        if self.statuses.total() > 1:
             counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
             self.console.print(f"{self.statuses.total()} answers: {counts}")
-        if self.known and not (self.as_json or self.quiet):
+        if self.known:
             self.console.print(f"{self.known.total()} more were there already")
 
     def interrupted(self) -> int:
@@ -217,14 +245,17 @@ class Screen:
         return EXIT_INTERRUPTED
 
     def exit_code(self) -> int:
-        """2 where something was refused; else what the answers say."""
-        return EXIT_BAD_INPUT if self.refused else exit_code(self.statuses + self.known)
+        """2 where something was refused; else 0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none
+        unsafe; or of two networks, 0 that they agree, 1 that they disagree somewhere.
+        """
+        statuses = self.statuses + self.known
+        if self.refused:
+            return EXIT_BAD_INPUT
+        if {"unsafe", "misclassified", "disagree"} & {*statuses}:
+            return EXIT_UNSAFE
+        return EXIT_UNDECIDED if "undecided" in statuses else 0
 
 
-def exit_code(statuses: Collection[str]) -> int:
-    """0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none unsafe; or of two networks, 0 that they
-    agree, 1 that they disagree somewhere.
-    """
-    if {"unsafe", "misclassified", "disagree"} & {*statuses}:
-        return EXIT_UNSAFE
-    return EXIT_UNDECIDED if "undecided" in statuses else 0
+def json_line(answer: Result | Compared) -> str:
+    """What `--json` prints."""
+    return json.dumps(answer.to_json())

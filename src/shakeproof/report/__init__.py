@@ -6,25 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shakeproof.report.bundle import check_new, write_bundle
     from shakeproof.report.gathering import gathered
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import html_page
     from shakeproof.report.plots import compared_figure, counterexample_figure, kernel_figure, result_figure, save
-    from shakeproof.report.safety import safety_case, written
+    from shakeproof.report.safety import check_new, safety_case, write_bundle, written
     from shakeproof.report.tables import ComparedRows, DemoRows, ResultRows
 
 # Where each name lives. It is imported on first use: matplotlib takes half a second, and a table does not need it.
 _HOMES = {
-    "bundle": "check_new write_bundle",
     "gathering": "gathered",
     "notebook": "result_html",
     "page": "html_page",
     "plots": "compared_figure counterexample_figure kernel_figure result_figure save",
-    "safety": "safety_case written",
+    "safety": "check_new safety_case write_bundle written",
     "tables": "ComparedRows DemoRows ResultRows",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ComparedRows",
@@ -46,6 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"shakeproof.report.{module}"), name)
+    raise AttributeError(f"module 'shakeproof.report' has no attribute {name!r}")

@@ -1,4 +1,6 @@
-"""What a report is made of: a campaign's answers, and what the checker says of their certificates, here and now."""
+"""What a report is made of: a campaign's answers, what the checker says of their certificates, here and now, the rows
+of the evidence, and perturbations in words and numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shakeproof.campaign import (
-    Store,
-    StoredCampaign,
-    StoredError,
-    StoredImage,
-    StoredModel,
-    StoredProfile,
-)
+from shakeproof.campaign import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
 from shakeproof.certificate import written_kernels
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
-from shakeproof.question import Perturbation
+from shakeproof.question import Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.settings import Settings
 
 Advance = Callable[[float], None]
+# The option of a family that says how large a perturbation is, the usual one first.
+SIZES = ("size", "radius", "max", "colour", "index")
 NO_FILE = "not checked: the network's file is missing or has changed"
 NOT_ASKED = "not checked, as was asked for"
 # The strengths at which a report gives numbers if a campaign names none, as shares of the largest.
@@ -73,8 +70,12 @@ class Reported:
         end = max((min(one.claim.ends) for one in self.profiles), default=1.0)
         return self.campaign.strengths or tuple(share * end for share in SHARES)
 
-    def checked(self, one: StoredProfile) -> str | None:
-        """What the checker said of an answer, or why it said nothing; None where there was nothing to check."""
+    def checked(self, one: StoredProfile | StoredError) -> str | None:
+        """What the checker said of an answer, or why it said nothing; None where there was nothing to check. Of an
+        error, its message.
+        """
+        if isinstance(one, StoredError):
+            return readable_name(one.message)
         outcome = self.checks.get(one.query)
         return self.unchecked.get(one.query) if outcome is None else readable_name(str(outcome))
 
@@ -103,33 +104,26 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
         path = models.get(one.model.identity)
         if path is None:
             unchecked[query] = NO_FILE
+        elif hashlib.sha256(certificate := store.certificate(query) or b"").hexdigest() != one.certificate:
+            reason = "the store's certificate has another digest than the store says"
+            outcomes[query] = recheck.Examined("REFUSED", reason)
         else:
-            outcomes[query] = _examined(one, store.certificate(query) or b"", path, known)
+            outcomes[query] = recheck.examined(_row(one, known), one.said, certificate, path.read_bytes())
         advance((number + 1) / len(certified))
     return Reported(chosen, profiles, errors, outcomes, unchecked)
-
-
-def _examined(one: StoredProfile, certificate: bytes, model: Path, known: dict[Any, Any]) -> recheck.Examined:
-    if hashlib.sha256(certificate).hexdigest() != one.certificate:
-        return recheck.Examined("REFUSED", "the store's certificate has another digest than the store says")
-    return recheck.examined(_answer_row(one, known), one.said, certificate, model.read_bytes())
 
 
 def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:
     """The files of networks by their digests, where they are unchanged: at the names they had, or nearby."""
     folders = (Path(), Path(campaign.file).parent, store.path.parent)
-    places = {
-        model.identity: [folder / name for folder in folders for name in (model.name, Path(model.name).name)]
-        for model in models
-    }
-    files = {
-        identity: next((path for path in paths if _is_file(path, identity)), None) for identity, paths in places.items()
-    }
-    return {identity: path for identity, path in files.items() if path is not None}
-
-
-def _is_file(path: Path, digest: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    files: dict[str, Path] = {}
+    for model in models:
+        for path in (folder / name for folder in folders for name in (model.name, Path(model.name).name)):
+            if model.identity in files:
+                break
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == model.identity:
+                files[model.identity] = path
+    return files
 
 
 # -- the rows of the evidence -----------------------------------------------------------------------------------------
@@ -138,28 +132,36 @@ def _is_file(path: Path, digest: str) -> bool:
 def evidence_rows(reported: Reported) -> Iterator[dict[str, Any]]:
     """A row for each item of a campaign: what it is about, what is claimed, and what the checker said."""
     known: dict[Any, Any] = {}
-    for one in reported.profiles:
-        yield _answer_row(one, known) | {"checker": reported.checked(one)}
-    for failed in reported.errors:
-        yield {
-            "item": failed.number,
-            **_about(failed, known),
-            "label": failed.image.label,
-            **dict.fromkeys(CLAIMED),
-            "verdict": f"error ({failed.kind})",
-            "checker": readable_name(failed.message),
-        }
+    for one in reported.asked:
+        yield _row(one, known) | {"checker": reported.checked(one)}
 
 
-def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
-    """What the evidence says of an answer. What many answers share is worked out once, and kept in `known`."""
+def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
+    """What an item is about, and what is claimed. What many items share is worked out once, and kept in `known`."""
+    if id(one.perturbation) not in known:
+        known[id(one.perturbation)] = readable_name(str(one.perturbation))
+    row = {
+        "item": one.number,
+        "image": readable_name(one.image.name),
+        "image_sha256": one.image.digest,
+        "model_sha256": one.model.identity,
+        "perturbation": known[id(one.perturbation)],
+    }
+    if isinstance(one, StoredError):
+        return row | {"label": one.image.label, **dict.fromkeys(CLAIMED), "verdict": f"error ({one.kind})"}
     record, claim = one.said, one.claim
     key = id(one.model), id(one.perturbation), id(one.settings)
-    if key not in known:
-        known[key] = _details_digest(one)
-    return {
-        "item": one.number,
-        **_about(one, known),
+    if key not in known:  # a digest of what was asked beside the rest of the row, as it is in certificates
+        known[key] = recheck.detailed(
+            {
+                "kernels": written_kernels(one.perturbation),
+                "mean": [*map(float, one.model.mean or ())],
+                "std": [*map(float, one.model.std or ())],
+                "channels_last": one.model.channels_last,
+                "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
+            }
+        )
+    return row | {
         "label": record["label"],
         "strength": record["strength"],
         "verdict": claim.verdict.value,
@@ -173,27 +175,76 @@ def _answer_row(one: StoredProfile, known: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _about(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
-    """Which item a row is about."""
-    if id(one.perturbation) not in known:
-        known[id(one.perturbation)] = readable_name(str(one.perturbation))
+# -- perturbations ----------------------------------------------------------------------------------------------------
+
+
+def perturbation_words(perturbation: Perturbation) -> str:
+    return ", ".join([" + ".join(map(_words, perturbation.parts)), *_clipping(perturbation)])
+
+
+def described(perturbation: Perturbation) -> dict[str, Any]:
+    """A perturbation as the page applies it, and what it is called."""
+    kernel = perturbation.kernel
     return {
-        "image": readable_name(one.image.name),
-        "image_sha256": one.image.digest,
-        "model_sha256": one.model.identity,
-        "perturbation": known[id(one.perturbation)],
+        "text": readable_name(str(perturbation)),
+        "words": perturbation_words(perturbation),
+        **_family(perturbation),
+        "parts": [_part(part) for part in perturbation.parts],
+        "clip": perturbation.clip,
+        "kernel": {"start": _floats(kernel.bias), "changes": [_floats(change) for change in kernel.coefficients]},
     }
 
 
-def _details_digest(one: StoredProfile) -> str:
-    """A digest of what was asked beside all that, as it is in certificates."""
-    model = one.model
-    return recheck.detailed(
-        {
-            "kernels": written_kernels(one.perturbation),
-            "mean": [*map(float, model.mean or ())],
-            "std": [*map(float, model.std or ())],
-            "channels_last": model.channels_last,
-            "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
-        }
-    )
+def _family(perturbation: Perturbation) -> dict[str, Any]:
+    """The family of several sizes that it belongs to, its size, and the direction of motion, if there is one."""
+    if len(perturbation.parts) > 1:
+        return {"family": perturbation_words(perturbation), "size": None, "sizeWords": "", "motion": None}
+    (part,) = perturbation.parts
+    options = dict(part.options)
+    key = next((key for key in SIZES if key in options and _number(options[key]) is not None), None)
+    size = "" if key is None else f"{key} {options[key]}"
+    rest = [_option(*option) for option in part.options if option[0] not in (key, "angle")]
+    rest += _padding(part) + _clipping(perturbation)
+    turned = [_option("angle", options["angle"])] if "angle" in options else []
+    motion = {"angle": float(options["angle"]), "words": ", ".join([size, *rest])} if turned and key else None
+    return {
+        "family": readable_name(", ".join([" ".join([part.family.replace("-", " "), *turned]), *rest])),
+        "size": None if key is None else _number(options[key]),
+        "sizeWords": size,
+        "motion": motion,
+    }
+
+
+def _words(part: Part) -> str:
+    options = [_option(*option) for option in part.options]
+    return readable_name(", ".join([part.family.replace("-", " "), *options, *_padding(part)]))
+
+
+def _option(key: str, value: str) -> str:
+    return f"{value}°" if key == "angle" else f"{key} {value}"
+
+
+def _padding(part: Part) -> list[str]:
+    return [] if part.padding == "reflect" else [f"{part.padding} padding"]
+
+
+def _clipping(perturbation: Perturbation) -> list[str]:
+    return [] if perturbation.clip is None else ["clipped to {:g}..{:g}".format(*perturbation.clip)]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part.effect, Tone):
+        return {"words": _words(part), "gain": float(part.effect.gain), "offset": float(part.effect.offset)}
+    (change,) = part.effect.coefficients
+    return {"words": _words(part), "padding": part.padding, "change": _floats(change)}
+
+
+def _floats(matrix: Matrix) -> list[list[float]]:
+    return [[float(entry) for entry in row] for row in matrix]

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof import __version__
-from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
+from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredProfile
 from shakeproof.files import readable_name
-from shakeproof.question import Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
-from shakeproof.report.gathering import Reported, image_key
+from shakeproof.report.gathering import Reported, described, image_key
 
 # The page's program: each part uses those before it.
 SCRIPTS = (
@@ -43,8 +42,6 @@ MANY, SHORT = 20_000, 16
 GROWTH, PLACE = 1.4, 150
 # So many bytes are unpacked at once, when the first of them is needed.
 BLOCK = 2**20
-# The option of a family that says how large a perturbation is, the usual one first.
-SIZES = ("size", "radius", "max", "colour", "index")
 CONFIDENCE = 0.95
 
 
@@ -83,7 +80,7 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
     Pictures and curves are kept as far as there is room: first those of the answers that lose their label first.
     """
     sections = {section["heading"]: section["rows"] for section in evidence["sections"]}
-    answers = _answers(reported, {row["item"]: row["why"] for row in sections["Undecided"]})
+    answers = _answers(reported, sections)
     covered = {row["what"]: row["count"] for row in sections["Coverage"]}
     keys = list(answers[0]) if answers else []
     contents = _packed_json(
@@ -91,8 +88,22 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
             "lead": recheck.lead(sections["Results"], answers),
             "notices": list(recheck.notices(covered, answers)),
             "strengths": list(reported.strengths),
-            "models": [_model(model) for model in reported.models],
-            "images": [_image(image, _digits(reported)) for image in reported.images],
+            "models": [
+                {
+                    "name": readable_name(model.name),
+                    "sha256": model.identity,
+                    "classes": [readable_name(model.class_names.shown(n)) for n in range(len(model.class_names))],
+                }
+                for model in reported.models
+            ],
+            "images": [
+                {
+                    "name": readable_name(image.name),
+                    "sha256": _digest(image.digest, len(answers)),
+                    "shape": list(image.shape),
+                }
+                for image in reported.images
+            ],
             "perturbations": [described(kind) for kind in reported.perturbations],
             "answers": {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]},
             "bands": _bands(answers),
@@ -111,59 +122,50 @@ def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**section, "rows": section["rows"][:MOST_ROWS], "sentences": [*section["sentences"], more]}
 
 
-def _answers(reported: Reported, why: Mapping[int, str]) -> list[dict[str, Any]]:
-    """What the page says of each answer and each error."""
+def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What the page says of each answer and each error: what its row of the evidence claims, and what else it shows."""
     images = {image_key(image): number for number, image in enumerate(reported.images)}
     models = {model.digest: number for number, model in enumerate(reported.models)}
     numbers = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
     different = {id(one.perturbation): one.perturbation for one in reported.asked}  # hashing kernels takes long
     perturbations = {key: numbers[perturbation] for key, perturbation in different.items()}
-    digits = _digits(reported)
-    answers = [_answer(one, reported, digits) for one in reported.profiles] + [_error(one) for one in reported.errors]
+    why = {row["item"]: row["why"] for row in sections["Undecided"]}
     return [
-        answer
-        | {
+        {
+            **{name: row[key] for name, key in recheck.SAME.items()},
+            **(_shown(one) if isinstance(one, StoredProfile) else _failed(one)),
+            "certificate": _digest(row["certificate_sha256"], len(sections["Results"])),
             "model": models[one.model.digest],
             "image": images[image_key(one.image)],
             "perturbation": perturbations[id(one.perturbation)],
             "why": why.get(one.number),
         }
-        for one, answer in zip(reported.asked, answers, strict=True)
+        for one, row in zip(reported.asked, sections["Results"], strict=True)
     ]
 
 
-def _answer(one: StoredProfile, reported: Reported, digits: int | None) -> dict[str, Any]:
-    """What an answer claims, as numbers, and how it was found."""
-    record, claim, witness = one.said, one.claim, one.said["counterexample"]
+def _shown(one: StoredProfile) -> dict[str, Any]:
+    """What is shown of an answer beside what it claims."""
+    record, witness = one.said, one.said["counterexample"]
     return {
-        "label": record["label"],
-        "predicted": record["predicted"],
-        "strength": record["strength"],
-        "status": claim.verdict.value,
-        "proved": claim.proved,
-        "lost": claim.lost,
-        "profile": record["profile"],
+        **{key: record[key] for key in ("predicted", "profile", "pieces", "rounding", "seconds")},
         "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
         "min_margin": _rounded(record["min_margin"]),
-        **{key: record[key] for key in ("method", "pieces", "rounding", "arithmetic", "seconds")},
         "label_predicted": one.label_predicted,
-        "certificate": _digest(one.certificate, digits),
         "unproved": None if one.unproved is None else readable_name(one.unproved),
-        "checked": reported.checked(one),
     }
 
 
-def _error(one: StoredError) -> dict[str, Any]:
-    nothing = ("predicted", "strength", "proved", "lost", "counterexample", "min_margin", "certificate", "unproved")
+def _failed(one: StoredError) -> dict[str, Any]:
+    """The same of an error: how it ended."""
     return {
-        **dict.fromkeys((*nothing, "checked")),
-        "label": one.image.label,
+        **dict.fromkeys(("predicted", "counterexample", "min_margin", "unproved", "checked")),
         "status": "error",
-        "profile": [],
         "method": one.kind,
-        "pieces": 0,
         "rounding": "rigorous",
         "arithmetic": "-",
+        "profile": [],
+        "pieces": 0,
         "seconds": 0.0,
         "label_predicted": False,
     }
@@ -174,22 +176,9 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.5g}")
 
 
-def _digits(reported: Reported) -> int | None:
-    """How many digits of a digest the page has; None: all of them."""
-    return SHORT if len(reported.asked) > MANY else None
-
-
-def _digest(digest: str | None, digits: int | None) -> str | None:
-    return digest if digest is None or digits is None else f"{digest[:digits]}…"
-
-
-def _model(model: StoredModel) -> dict[str, Any]:
-    names = [readable_name(model.class_names.shown(number)) for number in range(len(model.class_names))]
-    return {"name": readable_name(model.name), "sha256": model.identity, "classes": names}
-
-
-def _image(image: StoredImage, digits: int | None) -> dict[str, Any]:
-    return {"name": readable_name(image.name), "sha256": _digest(image.digest, digits), "shape": list(image.shape)}
+def _digest(digest: str | None, answers: int) -> str | None:
+    """All of a digest, or its first digits in a page of many answers."""
+    return digest if digest is None or answers <= MANY else f"{digest[:SHORT]}…"
 
 
 def _bands(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
@@ -210,81 +199,6 @@ def confidence(samples: int) -> list[tuple[float, float]]:
         low = np.nan_to_num(betaincinv(hits, samples - hits + 1, tail), nan=0.0)
         high = np.nan_to_num(betaincinv(hits + 1, samples - hits, 1 - tail), nan=1.0)
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-
-
-# -- perturbations ----------------------------------------------------------------------------------------------------
-
-
-def described(perturbation: Perturbation) -> dict[str, Any]:
-    """A perturbation as the page applies it, and what it is called."""
-    kernel = perturbation.kernel
-    return {
-        "text": readable_name(str(perturbation)),
-        "words": perturbation_words(perturbation),
-        **_family(perturbation),
-        "parts": [_part(part) for part in perturbation.parts],
-        "clip": perturbation.clip,
-        "kernel": {"start": _floats(kernel.bias), "changes": [_floats(change) for change in kernel.coefficients]},
-    }
-
-
-def perturbation_words(perturbation: Perturbation) -> str:
-    return ", ".join([" + ".join(map(_words, perturbation.parts)), *_clipping(perturbation)])
-
-
-def _family(perturbation: Perturbation) -> dict[str, Any]:
-    """The family of several sizes that it belongs to, its size, and the direction of motion, if there is one."""
-    if len(perturbation.parts) > 1:
-        return {"family": perturbation_words(perturbation), "size": None, "sizeWords": "", "motion": None}
-    (part,) = perturbation.parts
-    options = dict(part.options)
-    key = next((key for key in SIZES if key in options and _number(options[key]) is not None), None)
-    size = "" if key is None else f"{key} {options[key]}"
-    rest = [_option(*pair) for pair in part.options if pair[0] not in (key, "angle")]
-    rest += _padding(part) + _clipping(perturbation)
-    turned = [_option("angle", options["angle"])] if "angle" in options else []
-    motion = {"angle": float(options["angle"]), "words": ", ".join([size, *rest])} if turned and key else None
-    return {
-        "family": readable_name(", ".join([" ".join([part.family.replace("-", " "), *turned]), *rest])),
-        "size": None if key is None else _number(options[key]),
-        "sizeWords": size,
-        "motion": motion,
-    }
-
-
-def _words(part: Part) -> str:
-    options = [_option(*pair) for pair in part.options]
-    return readable_name(", ".join([part.family.replace("-", " "), *options, *_padding(part)]))
-
-
-def _option(key: str, value: str) -> str:
-    return f"{value}°" if key == "angle" else f"{key} {value}"
-
-
-def _padding(part: Part) -> list[str]:
-    return [] if part.padding == "reflect" else [f"{part.padding} padding"]
-
-
-def _clipping(perturbation: Perturbation) -> list[str]:
-    return [] if perturbation.clip is None else ["clipped to {:g}..{:g}".format(*perturbation.clip)]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part.effect, Tone):
-        return {"words": _words(part), "gain": float(part.effect.gain), "offset": float(part.effect.offset)}
-    (change,) = part.effect.coefficients
-    return {"words": _words(part), "padding": part.padding, "change": _floats(change)}
-
-
-def _floats(matrix: Matrix) -> list[list[float]]:
-    return [[float(entry) for entry in row] for row in matrix]
 
 
 # -- pictures and curves ----------------------------------------------------------------------------------------------
@@ -363,8 +277,8 @@ def _fitting(sizes: Mapping[int, int], room: float) -> list[int]:
 
 def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
     """Grey levels where the pixels are some; else far finer ones."""
-    pixels, whole = image.pixels, np.rint(image.pixels * 255)
-    is_grey = bool((whole == pixels * 255).all()) and whole.min() >= 0 and whole.max() <= 255
+    pixels, levels = image.pixels, np.rint(image.pixels * 255)
+    is_grey = bool((levels == pixels * 255).all()) and levels.min() >= 0 and levels.max() <= 255
     low, high = (0.0, 1.0) if is_grey else (float(pixels.min()), float(pixels.max()))
     return pictures.add(pixels, 8 if is_grey else 16, low, high)
 

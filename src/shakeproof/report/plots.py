@@ -107,7 +107,11 @@ def _margin_figure(result: Result) -> Figure:
     figure = Figure(figsize=(7.0, 3.4), layout="constrained")
     axes = figure.add_subplot()
     _plot_leads(axes, result)
-    _show_winners(axes, result)
+    for interval in by_class(result.profile):  # which class wins where: a coloured stretch, and its name above
+        axes.axvspan(interval.start, interval.end, color=_class_colour(interval.winner), alpha=0.16, linewidth=0)
+        middle, above = (interval.start + interval.end) / 2, axes.get_xaxis_transform()
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
+        axes.text(middle, 1.01, spoken_class(result, interval.winner), transform=above, **style)
     _show_proved(axes, result, label)
     axes.axhline(0, color=INK, linewidth=0.9)
     if result.critical_strength is not None:
@@ -124,7 +128,11 @@ def _margin_figure(result: Result) -> Figure:
     _plain_axes(axes)
     _legend_below(figure, *axes.get_legend_handles_labels(), most=4)
     _without_formulas(figure)
-    _drop_cramped(figure, axes, result)
+    figure.draw_without_rendering()
+    for text, interval in zip(list(axes.texts), by_class(result.profile), strict=True):
+        left, right = axes.transData.transform([(interval.start, 0), (interval.end, 0)])[:, 0]
+        if text.get_window_extent().width > right - left:  # a name that is wider than its stretch
+            text.remove()
     return figure
 
 
@@ -150,48 +158,27 @@ def _plot_leads(axes: Axes, result: Result) -> None:
         axes.plot(places, proof.margins, label="over the best rival, picture by picture", **style)
 
 
-def _show_winners(axes: Axes, result: Result) -> None:
-    """Which class wins where: a coloured stretch, and its name above."""
-    for interval in by_class(result.profile):
-        axes.axvspan(interval.start, interval.end, color=_class_colour(interval.winner), alpha=0.16, linewidth=0)
-        middle, above = (interval.start + interval.end) / 2, axes.get_xaxis_transform()
-        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
-        axes.text(middle, 1.01, spoken_class(result, interval.winner), transform=above, **style)
-
-
-def _drop_cramped(figure: Figure, axes: Axes, result: Result) -> None:
-    """Remove the names above that are wider than their stretches."""
-    figure.draw_without_rendering()
-    for text, interval in zip(list(axes.texts), by_class(result.profile), strict=True):
-        left, right = axes.transData.transform([(interval.start, 0), (interval.end, 0)])[:, 0]
-        if text.get_window_extent().width > right - left:
-            text.remove()
-
-
 def _show_proved(axes: Axes, result: Result, label: str) -> None:
-    """What bounds proved, how far an undecided answer got, and a margin that is only bounded."""
+    """What bounds proved, where no class is proved to win (if that is wide enough to be seen), how far an undecided
+    answer got, and a margin that is only bounded.
+    """
     if result.regions is not None:
         for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
             name = None if number else f"{label} is proved to win"
             axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
-    for number, (start, end) in enumerate(_unproved(result)):
+    (strength,), reached = result.query.strengths, result.certified_strength
+    if result.profile:
+        ends = [0.0, *(end for part in result.profile if part.proved for end in (part.start, part.end)), strength]
+        gaps = [(start, end) for start, end in zip(ends[::2], ends[1::2], strict=True) if end - start > SEEN * strength]
+    else:
+        gaps = [(reached, strength)] if result.status == "undecided" else []
+    for number, (start, end) in enumerate(gaps):
         axes.axvspan(start, end, label=None if number else "not proved", **NOT_PROVED)
-    reached = result.certified_strength
     if result.status == "undecided" and reached > 0:
         axes.axvline(reached, color=PROVED, linewidth=1.4, linestyle=":", label=f"proved up to {reached:.6g}")
     if result.regions is not None and result.status == "safe" and result.min_margin is not None:
         name = f"margin {margin_text(result)}"
         axes.axhline(result.min_margin, color=PROVED, linewidth=1.2, linestyle=":", label=name)
-
-
-def _unproved(result: Result) -> list[tuple[float, float]]:
-    """Where no class is proved to win, if it is wide enough to be seen; by bounds, where the label is not."""
-    (strength,) = result.query.strengths
-    if not result.profile:
-        return [(result.certified_strength, strength)] if result.status == "undecided" else []
-    ends = [0.0, *(end for part in result.profile if part.proved for end in (part.start, part.end)), strength]
-    gaps = zip(ends[::2], ends[1::2], strict=True)
-    return [(start, end) for start, end in gaps if end - start > SEEN * strength]
 
 
 def counterexample_figure(result: Result) -> Figure:
@@ -208,7 +195,9 @@ def counterexample_figure(result: Result) -> Figure:
         show_kernel(third, query.perturbation, witness.strengths)
     else:
         show_image(perturbed, picture, f"counterexample: {spoken_class(result, witness.winner)}")
-        _show_difference(third, picture - query.image.pixels)
+        limit = _show_matrix(third, (picture - query.image.pixels).mean(0).numpy())
+        third.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
+        third.set_axis_off()
     name = class_name(result, result.label)
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"
     note = "" if witness.replayed else "; the float32 runtime does not show it"
@@ -243,14 +232,6 @@ def displayable(pixels: Tensor) -> NDArray[Any]:
 def show_image(axes: Axes, pixels: Tensor, title: str) -> None:
     axes.imshow(displayable(pixels), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_title(title, fontsize=9, color=INK)
-    axes.set_axis_off()
-
-
-def _show_difference(axes: Axes, change: Tensor) -> None:
-    """How far pixels (channels, height, width) have moved, as the mean of their channels."""
-    mean = change.mean(0).numpy()
-    limit = _show_matrix(axes, mean)
-    axes.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
     axes.set_axis_off()
 
 

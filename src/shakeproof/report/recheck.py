@@ -14,7 +14,8 @@ import sys
 if __name__ == "__main__":
     # Nothing of the bundle is imported by its name: no json.py or numpy.py that lies beside this script.
     sys.dont_write_bytecode = True
-    sys.path[:] = [own for own in sys.path if own not in ("", ".", __file__.replace("\\", "/").rpartition("/")[0])]
+    _here = ("", ".", __file__.replace("\\", "/").rpartition("/")[0])
+    sys.path[:] = [entry for entry in sys.path if entry not in _here]
 
 import argparse
 import base64
@@ -36,7 +37,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
-    sys.path[:] = [own for own in sys.path if HERE not in (Path(own).resolve(), *Path(own).resolve().parents)]
+    sys.path[:] = [entry for entry in sys.path if HERE not in (Path(entry).resolve(), *Path(entry).resolve().parents)]
 
 MANIFEST, EVIDENCE, PAGE = "manifest.json", "evidence.json", "report.html"
 ALWAYS = {PAGE, EVIDENCE, "README.txt", "store.db", "recheck.py"}
@@ -51,6 +52,18 @@ UNCHECKED = (
 )
 
 Row = Mapping[str, Any]
+# What an answer of the page calls the numbers in its row of the evidence.
+SAME = {
+    "status": "verdict",
+    "proved": "certified_strength",
+    "lost": "violated_from",
+    "label": "label",
+    "strength": "strength",
+    "method": "method",
+    "arithmetic": "arithmetic",
+    "certificate": "certificate_sha256",
+    "checked": "checker",
+}
 
 
 class BundleError(Exception):
@@ -80,9 +93,9 @@ class Examined(NamedTuple):
 # -- what certificates prove of items -------------------------------------------------------------------------------
 
 
-def detailed(said: Mapping[str, Any]) -> str:
+def detailed(question: Mapping[str, Any]) -> str:
     """One digest of what a question has beside its text: kernels from files, and how pictures reach the network."""
-    details = [said.get(key) for key in ("kernels", "mean", "std", "channels_last", "rounding")]
+    details = [question.get(key) for key in ("kernels", "mean", "std", "channels_last", "rounding")]
     return hashlib.sha256(json.dumps(details).encode()).hexdigest()
 
 
@@ -97,27 +110,29 @@ class Proven(NamedTuple):
 
     def certified(self, label: int) -> float | None:
         """Up to which strength the label wins."""
-        kept = [*takewhile(lambda own: own[2] == label, self.stretches)]
+        kept = [*takewhile(lambda part: part[2] == label, self.stretches)]
         return kept[-1][1] if kept else None
 
     def violated(self, label: int) -> float | None:
         """Where the label is first shown to lose."""
-        return next((at for at, _, own in self.stretches if own not in (label, -1)), max(self.witness, default=None))
+        lost = (start for start, _, winner in self.stretches if winner not in (label, -1))
+        return next(lost, max(self.witness, default=None))
 
     def wins(self, winner: int, low: float, high: float) -> bool:
         """Whether a class wins from one strength to another, but for what is in the gaps at both ends."""
-        own = [(a, b) for a, b, wins in self.stretches if wins == winner != -1 and a <= high + GAP and b >= low - GAP]
-        reached = low + GAP
-        for start, stop in own:
-            if start <= reached:
-                reached = max(reached, stop)
-        return bool(own) and reached >= high - GAP
+        reached, touched = low + GAP, False
+        for start, stop, wins in self.stretches:
+            if wins == winner != -1 and start <= high + GAP and stop >= low - GAP:
+                touched = True
+                if start <= reached:
+                    reached = max(reached, stop)
+        return touched and reached >= high - GAP
 
     def beats(self, rival: int, label: int, strengths: Sequence[float]) -> bool:
         """Whether a class is shown to beat the label at some strengths, or at the other end of a gap."""
         if self.witness:
             return (rival, [*strengths]) == (self.rival, [*self.witness])
-        near = [own for start, stop, own in self.stretches if start - GAP <= max(strengths) <= stop + GAP]
+        near = [winner for start, stop, winner in self.stretches if start - GAP <= max(strengths) <= stop + GAP]
         return rival != label and rival in near
 
 
@@ -148,7 +163,7 @@ def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
     if "witness" in arrays:
         return Proven([], arrays["witness"].tolist(), int(arrays["winners"][0]))
     if "intervals" in header:
-        ends = [float(Fraction(own)) for text, _ in header["intervals"] for own in re.findall(r"[\d/]+", text)]
+        ends = [float(Fraction(number)) for text, _ in header["intervals"] for number in re.findall(r"[\d/]+", text)]
         starts, stops, winners = ends[::2], ends[1::2], [winner for _, winner in header["intervals"]]
     else:
         cuts, winners = arrays["cuts"].tolist(), arrays["winners"].tolist()
@@ -158,14 +173,14 @@ def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
 
 def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
     """What a certificate says otherwise than the row."""
-    said = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
-    said["strength"] = _several(row["strength"])
-    yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in said.items() if header[key] != value)
+    claimed = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
+    claimed["strength"] = _several(row["strength"])
+    yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in claimed.items() if header[key] != value)
     if detailed(header) != row["details_sha256"]:
         yield "its kernels, its mean and std, or how pictures are laid out or rounded are others"
     certified, violated = proof.certified(header["label"]), proof.violated(header["label"])
     shown = {
-        "safe": certified is not None and violated is None and certified >= min(said["strength"]),
+        "safe": certified is not None and violated is None and certified >= min(claimed["strength"]),
         "unsafe": violated is not None,
         "misclassified": violated == 0,
     }
@@ -188,9 +203,9 @@ def _less_shown(answer: Row, label: int, proof: Proven) -> Iterator[str]:
     for part in answer["profile"]:
         if part["proved"] is not False and not proof.wins(part["class"], part["from"], part["to"]):
             yield f"class {part['class']} wins from {part['from']} to {part['to']}, the certificate does not prove it"
-    found, first = answer["counterexample"], proof.stretches[0][2] if proof.stretches else -1
-    if found is not None and not proof.beats(found["class"], label, _several(found["strength"])):
-        yield f"class {found['class']} wins at strength {found['strength']}, the certificate does not show it"
+    witness, first = answer["counterexample"], proof.stretches[0][2] if proof.stretches else -1
+    if witness is not None and not proof.beats(witness["class"], label, _several(witness["strength"])):
+        yield f"class {witness['class']} wins at strength {witness['strength']}, the certificate does not show it"
     if first != -1 and answer["predicted"] not in (None, first):
         yield f"class {answer['predicted']} is predicted, by the certificate it is {first}"
 
@@ -204,15 +219,14 @@ def _several(strength: Any) -> list[float]:
 
 def counts(rows: Iterable[Row], strength: float) -> dict[str, int]:
     """How many items are certified up to a strength, are violated there, or neither."""
-    found = Counter(_word(row, strength) for row in rows)
-    return {word: found[word] for word in ("certified", "violated", "undecided")}
-
-
-def _word(row: Row, strength: float) -> str:
-    certified, violated = row["certified_strength"], row["violated_from"]
-    if violated is not None and violated <= strength:
-        return "violated"
-    return "certified" if certified is not None and strength <= certified else "undecided"
+    tally = {"certified": 0, "violated": 0, "undecided": 0}
+    for row in rows:
+        certified, violated = row["certified_strength"], row["violated_from"]
+        if violated is not None and violated <= strength:
+            tally["violated"] += 1
+        else:
+            tally["certified" if certified is not None and strength <= certified else "undecided"] += 1
+    return tally
 
 
 def coverage(rows: Sequence[Row]) -> dict[str, int]:
@@ -274,17 +288,17 @@ class Bundle:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        found = set(_files(folder))
-        if MANIFEST not in found:
+        files = set(_files(folder))
+        if MANIFEST not in files:
             raise BundleError(f"{folder}: has no {MANIFEST}")
         self.manifest = read_json((folder / MANIFEST).read_bytes())
         self.digests: dict[str, str] = self.manifest["files"]
         if not self.digests:
             raise BundleError("the manifest lists no files")
-        for name in sorted({*found, *self.digests} - {MANIFEST}):
+        for name in sorted({*files, *self.digests} - {MANIFEST}):
             if name not in self.digests:
                 raise BundleError(f"{name}: is in the folder, but not in the manifest")
-            if name not in found:
+            if name not in files:
                 raise BundleError(f"{name}: is in the manifest, but not in the folder")
             self.read(name)
 
@@ -331,10 +345,10 @@ def _files(folder: Path) -> Iterator[str]:
 def read_json(data: bytes) -> Any:
     """JSON that means one thing: no key twice, and no number that is none."""
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(found)) != len(found):
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(items)) != len(items):
             raise BundleError("a file of JSON has a key twice")
-        return dict(found)
+        return dict(items)
 
     def constant(name: str) -> Any:
         raise BundleError(f"a file of JSON has the number {name}")
@@ -344,10 +358,10 @@ def read_json(data: bytes) -> Any:
 
 def only_once(rows: Sequence[Row], key: str) -> dict[Any, Row]:
     """Rows by what tells them apart. Of two with the same, readers would see one that nobody has checked."""
-    found = {row[key]: row for row in rows}
-    if len(found) != len(rows):
+    unique = {row[key]: row for row in rows}
+    if len(unique) != len(rows):
         raise BundleError(f"two rows of the evidence or the page have the same {key}")
-    return found
+    return unique
 
 
 class CheckerOnly(MetaPathFinder, Loader):
@@ -373,8 +387,8 @@ def _use_checker(bundle: Bundle) -> None:
     """From beside this script, if there is one: as it was bundled, if this is the bundle's own."""
     if not (HERE / "checker").is_dir():
         return  # this is an installed shakeproof
-    own = bundle if bundle.folder == HERE else Bundle(HERE)
-    sources = {found[1]: own.read(name) for name in own.digests if (found := CHECKER.fullmatch(name))}
+    source = bundle if bundle.folder == HERE else Bundle(HERE)
+    sources = {match[1]: source.read(name) for name in source.digests if (match := CHECKER.fullmatch(name))}
     sys.meta_path.insert(0, CheckerOnly(sources))
 
 
@@ -386,23 +400,25 @@ def differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[
         yield "an item is there twice"
     for row in rows:
         yield from (f"item {row['item']}: {word}" for word in _contradictions(row))
-    for said in sections["Claim"]["rows"]:
-        if counts(rows, said["strength"]) != {key: said[key] for key in ("certified", "violated", "undecided")}:
-            yield f"the counts at strength {said['strength']} are not those of the items"
-    told = {what: said["count"] for what, said in only_once(sections["Coverage"]["rows"], "what").items()}
+    for entry in sections["Claim"]["rows"]:
+        if counts(rows, entry["strength"]) != {key: entry[key] for key in ("certified", "violated", "undecided")}:
+            yield f"the counts at strength {entry['strength']} are not those of the items"
+    stated = {what: entry["count"] for what, entry in only_once(sections["Coverage"]["rows"], "what").items()}
     yield from (
-        f"coverage: {what} is {n}, not {told.get(what)}" for what, n in coverage(rows).items() if told.get(what) != n
+        f"coverage: {what} is {n}, not {stated.get(what)}"
+        for what, n in coverage(rows).items()
+        if stated.get(what) != n
     )
     answered = [row for row in rows if not row["verdict"].startswith("error")]
     for heading, key in (("Method", "method"), ("Arithmetic", "arithmetic")):
         items = Counter[str]()
-        for said in sections[heading]["rows"]:
-            items[said[key]] += said["items"]
+        for entry in sections[heading]["rows"]:
+            items[entry[key]] += entry["items"]
         if items != Counter(row[key] for row in answered):
             yield f"{heading}: the numbers of items are not those of the items"
     unsettled = {row["item"]: row["certified_strength"] for row in rows if row["verdict"] not in VERDICTS}
     undecided = only_once(sections["Undecided"]["rows"], "item")
-    if {item: said["proved up to"] for item, said in undecided.items()} != unsettled:
+    if {item: entry["proved up to"] for item, entry in undecided.items()} != unsettled:
         yield "the undecided items are others, or others are proved as far"
     yield from _page_differences(rows, sections, page)
 
@@ -433,15 +449,16 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
     answers = page["answers"]
     if page["lead"] != lead(rows, answers):
         yield f"the page does not begin with: {lead(rows, answers)}"
-    covered = {said["what"]: said["count"] for said in sections["Coverage"]["rows"]}
+    covered = {entry["what"]: entry["count"] for entry in sections["Coverage"]["rows"]}
     if page["notices"] != [*notices(covered, answers)]:
         yield "the notices of the page are not those of the items"
-    if page["strengths"] != [said["strength"] for said in sections["Claim"]["rows"]]:
+    if page["strengths"] != [entry["strength"] for entry in sections["Claim"]["rows"]]:
         yield "the page is about other strengths"
     sizes = Counter((answer["model"], answer["perturbation"]) for answer in answers).values()
-    if page["bands"].keys() != {*map(str, sizes)} or not all(is_band(int(n), own) for n, own in page["bands"].items()):
+    bands = page["bands"]
+    if bands.keys() != {*map(str, sizes)} or not all(is_band(int(n), bounds) for n, bounds in bands.items()):
         yield "the confidence bands of the page are not those of so many images"
-    why = {said["item"]: said["why"] for said in sections["Undecided"]["rows"]}
+    why = {entry["item"]: entry["why"] for entry in sections["Undecided"]["rows"]}
     for row, answer in zip(rows, answers, strict=True):
         mine = {**row, "verdict": row["verdict"].partition(" ")[0], "why": why.get(row["item"])}
         words = [
@@ -457,33 +474,25 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
 
 
 def _said(answer: Row, page: Mapping[str, Any]) -> dict[str, Any]:
-    """What an answer of the page says, under the names that the evidence has for it."""
+    """What an answer of the page says, under the names that the evidence has for it. An error has no method."""
+    left_out = ("method", "arithmetic", "checked") if answer["status"] == "error" else ()
     image = page["images"][answer["image"]]
-    said = {
-        "verdict": answer["status"],
-        "certified_strength": answer["proved"],
-        "violated_from": answer["lost"],
-        "label": answer["label"],
-        "strength": answer["strength"],
+    return {key: answer[name] for name, key in SAME.items() if name not in left_out} | {
         "model_sha256": page["models"][answer["model"]]["sha256"],
         "image": image["name"],
         "image_sha256": image["sha256"],
         "perturbation": page["perturbations"][answer["perturbation"]]["text"],
-        "certificate_sha256": answer["certificate"],
         "why": answer["why"],
     }
-    if answer["status"] == "error":
-        return said
-    return said | {"method": answer["method"], "arithmetic": answer["arithmetic"], "checker": answer["checked"]}
 
 
 def _wrong_signs(row: Row, answer: Row) -> Iterator[str]:
     """Margins of the label that contradict whether it wins: how large they are is not proved by anything."""
-    least, found = answer["min_margin"], answer["counterexample"]
+    least, witness = answer["min_margin"], answer["counterexample"]
     if least is not None and row["verdict"] in VERDICTS and (least > 0) != (row["verdict"] == "safe"):
         yield f"that the smallest margin is {least}"
-    if found is not None and (row["verdict"] == "safe" or found["margin"] > 0):
-        yield f"that there is a counterexample with the margin {found['margin']}"
+    if witness is not None and (row["verdict"] == "safe" or witness["margin"] > 0):
+        yield f"that there is a counterexample with the margin {witness['margin']}"
     if row["verdict"] == "misclassified" and answer["predicted"] == row["label"]:
         yield "that the label is predicted"
 
@@ -512,25 +521,27 @@ def _tail(hits: int, samples: int, share: float) -> float:
     return total
 
 
-def _is_short(value: Any, whole: Any) -> bool:
+def _is_short(value: Any, full: Any) -> bool:
     """The first digits of a digest, as a large page has them."""
-    short = isinstance(value, str) and isinstance(whole, str) and value.endswith("…") and len(value) > 12
-    return bool(short and whole.startswith(value[:-1]))
+    short = isinstance(value, str) and isinstance(full, str) and value.endswith("…") and len(value) > 12
+    return bool(short and full.startswith(value[:-1]))
 
 
-def _is_start(shown: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+def _is_start(shown: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
     """Whether a section of the page is that of the evidence, or its start, and says so."""
     rows = len(shown["rows"])
-    left = [] if rows == len(whole["rows"]) else [f"{len(whole['rows']) - rows:,} more rows are in the evidence file."]
-    return {**whole, "rows": whole["rows"][:rows], "sentences": whole["sentences"] + left} == shown
+    left = len(section["rows"]) - rows
+    more = [f"{left:,} more rows are in the evidence file."] if left else []
+    return {**section, "rows": section["rows"][:rows], "sentences": section["sentences"] + more} == shown
 
 
 def _contents(page: bytes) -> Any:
-    found = re.findall(rb'id="contents">([^<]*)</script>', page)
-    if len(found) != 1:
+    blocks = re.findall(rb'id="contents">([^<]*)</script>', page)
+    if len(blocks) != 1:
         raise BundleError("the page does not have its data once")
-    said = read_json(zlib.decompress(base64.b64decode(found[0])))
-    return said | {"answers": [dict(zip(said["answers"]["keys"], row, strict=True)) for row in said["answers"]["rows"]]}
+    contents = read_json(zlib.decompress(base64.b64decode(blocks[0])))
+    keys, answers = contents["answers"]["keys"], contents["answers"]["rows"]
+    return contents | {"answers": [dict(zip(keys, row, strict=True)) for row in answers]}
 
 
 def _say(line: str) -> None:
@@ -563,9 +574,9 @@ def check(folder: Path, effort: float) -> int:
             continue
         outcome = bundle.examined(row, answer, effort)
         grades[outcome.grade] += 1
-        told = (row["checker"] or "").partition(":")[0]
-        if told in ("holds", "proves less", "REFUSED") and told != outcome.grade:
-            wrong.append(f"item {row['item']}: the evidence says that its certificate {told}")
+        stated = (row["checker"] or "").partition(":")[0]
+        if stated in ("holds", "proves less", "REFUSED") and stated != outcome.grade:
+            wrong.append(f"item {row['item']}: the evidence says that its certificate {stated}")
             _say(wrong[-1])
         word = {"holds": "holds", "proves less": "PROVES LESS"}.get(outcome.grade, "DOES NOT HOLD")
         _say(f"item {row['item']}, {row['verdict']}: {word}: {outcome.sentence}")
@@ -583,10 +594,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Checks a bundle.")
     parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="the bundle; else that of this script")
     parser.add_argument("--effort", type=float, default=1.0, help="multiplies what a check of a certificate may cost")
-    given = parser.parse_args()
-    folder = given.folder.resolve()
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
     try:
-        return check(folder, given.effort)
+        return check(folder, arguments.effort)
     except BundleError as problem:
         _say(str(problem))
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, zlib.error) as error:

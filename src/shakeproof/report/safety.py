@@ -1,4 +1,5 @@
-"""Evidence for a safety case: what is claimed, what it rests on, and what is left open, as plain data.
+"""Evidence for a safety case: what is claimed, what it rests on, and what is left open, as plain data; and a folder
+with all that it takes to check it elsewhere.
 
 The headings follow what ISO/IEC 24029-2 asks of a statement about a network's robustness.
 """
@@ -8,18 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
+
 import shakeproof
+from shakeproof import checker
+from shakeproof.campaign import Store
+from shakeproof.errors import InputError
 from shakeproof.files import readable_name
 from shakeproof.proof import Status
 from shakeproof.report import recheck
-from shakeproof.report.gathering import Reported, evidence_rows
-from shakeproof.report.page import perturbation_words
+from shakeproof.report.gathering import Reported, evidence_rows, model_files, perturbation_words
 
 FORMAT = "shakeproof evidence 2"
 Rows = Sequence[Mapping[str, Any]]
@@ -115,19 +125,19 @@ def _section(heading: str, asks: str, sentences: Sequence[str] = (), rows: Rows 
     return {"heading": heading, "asks": asks, "sentences": list(sentences), "rows": list(rows)}
 
 
-def _claim(reported: Reported, found: Rows) -> dict[str, Any]:
+def _claim(reported: Reported, items: Rows) -> dict[str, Any]:
     campaign = reported.campaign
     wanted = campaign.requirement
     requirement = f"{wanted.id}: {wanted.text}".strip(": ") or "The campaign file names no requirement."
     file = f"Campaign {campaign.name}" + (f", from {campaign.file}" if campaign.file else "")
     sentences = (requirement, f"{file}, started {campaign.started}, last run {campaign.last_run}.")
-    rows = [{"strength": strength, **recheck.counts(found, strength)} for strength in reported.strengths]
+    rows = [{"strength": strength, **recheck.counts(items, strength)} for strength in reported.strengths]
     return _section("Claim", "What the results are evidence for.", [*map(readable_name, sentences)], rows)
 
 
-def _domain(reported: Reported, found: Rows) -> dict[str, Any]:
+def _domain(reported: Reported, items: Rows) -> dict[str, Any]:
     largest: dict[str, set[Any]] = {}
-    for row in found:
+    for row in items:
         if row["strength"] is not None:
             ends = row["strength"]
             largest.setdefault(row["perturbation"], set()).add(tuple(ends) if isinstance(ends, list) else ends)
@@ -204,10 +214,10 @@ def _version(name: str) -> str:
 def tool_digest() -> str:
     """The SHA-256 of the installed package: of its source files, by path and content."""
     root = Path(shakeproof.__file__).parent
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        whole.update(f"{path.relative_to(root).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def _images(reported: Reported) -> dict[str, Any]:
@@ -239,15 +249,15 @@ def _check(reported: Reported) -> dict[str, Any]:
     return _section("Check", "Who verified the results, apart from the tool that found them.", words, rows)
 
 
-def _coverage(reported: Reported, found: Rows) -> dict[str, Any]:
+def _coverage(reported: Reported, items: Rows) -> dict[str, Any]:
     campaign = reported.campaign
-    counts = {"queries of the campaign": campaign.asked, "not run yet": campaign.missing, **recheck.coverage(found)}
+    counts = {"queries of the campaign": campaign.asked, "not run yet": campaign.missing, **recheck.coverage(items)}
     rows = [{"what": what, "count": count} for what, count in counts.items()]
     words = ("A certified item covers all of its domain: no strength in between was left out or sampled.",)
     return _section("Coverage", "How much of what was asked is answered, certified and checked.", words, rows)
 
 
-def _undecided(reported: Reported, found: Rows) -> dict[str, Any]:
+def _undecided(reported: Reported, items: Rows) -> dict[str, Any]:
     why = {
         one.number: one.record.why if one.said["rounding"] == "rigorous" else "rounding was not considered"
         for one in reported.profiles
@@ -260,7 +270,7 @@ def _undecided(reported: Reported, found: Rows) -> dict[str, Any]:
             "proved up to": row["certified_strength"],
             "why": why[row["item"]],
         }
-        for row in found
+        for row in items
         if row["item"] in why
     ]
     return _section("Undecided", "Items without a verdict.", () if rows else ("None.",), rows)
@@ -283,3 +293,74 @@ def _assumptions(reported: Reported) -> dict[str, Any]:
         words.append(f"{model.name}: pictures of {' x '.join(map(str, model.image_shape))}, given as {order}{normal}.")
         words += [f"{model.name}: {note}" for note in model.notes]
     return _section("Assumptions", "What must be true elsewhere for the claim to hold.", [*map(readable_name, words)])
+
+
+# -- a bundle -------------------------------------------------------------------------------------------------------
+
+README = """\
+report.html     the report, for any browser; it asks nothing of any other computer
+evidence.json   the same facts for programs: claims, domains, digests, verdicts, what is undecided
+store.db        the answers; shakeproof's own commands read it
+certificates/   what it takes to find verdicts again, named by their SHA-256
+models/         the networks that they are about
+images/         the pixels, as numpy arrays (channels, height, width), named by their SHA-256
+checker/        the program that checks certificates: Python and numpy, nothing else
+recheck.py      checks all of it anew: python recheck.py
+manifest.json   the SHA-256 of every file
+"""
+STORE = "store.db"
+
+
+def write_bundle(folder: Path, store: Store, reported: Reported, evidence: Mapping[str, Any], page: str) -> None:
+    """Write the folder, whole or not at all."""
+    check_new(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            _fill(draft, store, reported, {recheck.PAGE: page, recheck.EVIDENCE: written(evidence)})
+            draft.chmod(0o755)
+            draft.replace(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except (OSError, sqlite3.Error) as error:
+        raise InputError(f"{folder}: cannot be written ({error}); choose a place with room") from error
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder in which something is: it would be mixed up with what is written."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; name a folder that is new or empty")
+
+
+def _fill(draft: Path, store: Store, reported: Reported, texts: Mapping[str, str]) -> None:
+    networks = model_files(store, reported.campaign, reported.models)
+    models = {identity: f"models/{identity[:12]}-{path.name}" for identity, path in networks.items()}
+    images = {image.digest: f"images/{image.digest}.npy" for image in reported.images}
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        yield from ((name, text.encode()) for name, text in {**texts, "README.txt": README}.items())
+        yield "recheck.py", Path(recheck.__file__).read_bytes()
+        yield "checker/shakeproof/__init__.py", b""
+        for path in sorted(Path(checker.__file__).parent.glob("*.py")):
+            yield f"checker/shakeproof/checker/{path.name}", path.read_bytes()
+        for one in reported.profiles:
+            if one.certificate is not None:
+                yield f"certificates/{one.certificate}.cert", store.certificate(one.query) or b""
+        for identity, name in models.items():
+            yield name, networks[identity].read_bytes()
+        for image in reported.images:
+            np.save(pixels := BytesIO(), image.pixels)
+            yield images[image.digest], pixels.getvalue()
+
+    digests = {}
+    for name, data in files():
+        (draft / name).parent.mkdir(parents=True, exist_ok=True)
+        (draft / name).write_bytes(data)
+        digests[name] = hashlib.sha256(data).hexdigest()
+    with closing(sqlite3.connect(draft / STORE)) as copy:
+        store.connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, not three
+    digests[STORE] = hashlib.sha256((draft / STORE).read_bytes()).hexdigest()
+    manifest = {"files": digests, "models": models, "images": images}
+    (draft / recheck.MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shakeproof.comparing import Compared, Disagreement
+from shakeproof.comparing import Compared
 from shakeproof.proof import Enumerated, Reason, Result, Swept, bracketed, by_class
 from shakeproof.question import ClassNames
 
@@ -67,34 +67,6 @@ def critical_text(result: Result) -> str:
     return bracketed(result.critical_strength)
 
 
-class Cells(NamedTuple):
-    """A result in words; "-" where there is nothing to say."""
-
-    image: str
-    perturbation: str
-    label: str
-    status: Text
-    critical: str
-    margin: str
-    pieces: str
-    seconds: str
-    classes: str
-
-    @staticmethod
-    def of(result: Result) -> Cells:
-        return Cells(
-            image=result.query.name,
-            perturbation="-" if result.query.perturbation is None else str(result.query.perturbation),
-            label=class_name(result, result.label) + "*" * result.query.label_predicted,
-            status=Text(str(result.status), style=COLOURS[result.status]),
-            critical=critical_text(result),
-            margin=margin_text(result),
-            pieces=str(result.pieces),
-            seconds=f"{result.seconds:.3f}",
-            classes=" ".join([*filter(None, [_journey(result)]), *(f"({word})" for word in _qualified(result))]),
-        )
-
-
 class ResultRows:
     """Draws results one by one, for a terminal of this `width`; `names` has the image and perturbation of each.
 
@@ -104,12 +76,11 @@ class ResultRows:
     def __init__(
         self, names: Sequence[tuple[str, str]], width: int, printable: Callable[[str], str] = lambda name: name
     ) -> None:
-        self.printable = printable
+        self.printable, self.width, self.is_stacked = printable, width, False
         image, perturbation = (
             max((cell_len(printable(name)) for name in {pair[part] for pair in names}), default=0) for part in (0, 1)
         )
         self.widths = {"image": max(image, 5), "perturbation": max(perturbation, 12), **COLUMNS}
-        self.width, self.is_stacked = width, False
         self.image: str | None = None
 
     def drawn(self, result: Result) -> RenderableType:
@@ -117,13 +88,22 @@ class ResultRows:
         before, self.image = self.image, result.query.name
         if before is None:
             self._measure(result.query.class_names)
-        cells = Cells.of(result)
-        cells = cells._replace(
-            image=self.printable(cells.image), label=self.printable(cells.label), classes=self.printable(cells.classes)
-        )
+        words = [*filter(None, [_journey(result)]), *(f"({word})" for word in _qualified(result))]
+        cells: dict[str, str | Text] = {  # "-" where there is nothing to say
+            "image": self.printable(self.image),
+            "perturbation": "-" if result.query.perturbation is None else str(result.query.perturbation),
+            "label": self.printable(class_name(result, result.label) + "*" * result.query.label_predicted),
+            "status": Text(str(result.status), style=COLOURS[result.status]),
+            "critical strength": critical_text(result),
+            "min margin": margin_text(result),
+            "pieces": str(result.pieces),
+            "seconds": f"{result.seconds:.3f}",
+            LAST: self.printable(" ".join(words)),
+        }
         if self.is_stacked:
-            return Group(*([Text(cells.image, style="bold")] if before != cells.image else []), *self._stack(cells))
-        return Group(*(_head(self.widths) if before is None else []), _row(self.widths, cells))
+            heading = [] if before == self.image else [Text(self.printable(self.image), style="bold")]
+            return Group(*heading, *self._stack(cells))
+        return Group(*(_head(self.widths) if before is None else []), _row(self.widths, cells.values()))
 
     @staticmethod
     def remarks(result: Result) -> dict[str, str]:
@@ -142,15 +122,16 @@ class ResultRows:
         self.widths[LAST] = self.width - sum(self.widths.values()) - GAP * len(self.widths)
         self.is_stacked = self.widths[LAST] < LAST_WIDTH
 
-    def _stack(self, cells: Cells) -> Iterator[RenderableType]:
+    def _stack(self, cells: Mapping[str, str | Text]) -> Iterator[RenderableType]:
         """The answer beside the perturbation, everything else below it."""
-        head = Text.assemble(f"  {cells.perturbation:{min(self.widths['perturbation'], 45)}}  ", cells.status)
-        if cells.critical != "-":
-            head.append(f"  critical strength {cells.critical}")
+        head = Text.assemble(f"  {cells['perturbation']:{min(self.widths['perturbation'], 45)}}  ", cells["status"])
+        if cells["critical strength"] != "-":
+            head.append(f"  critical strength {cells['critical strength']}")
         yield head
-        details = {"label": cells.label, "min margin": cells.margin, "pieces": cells.pieces, "seconds": cells.seconds}
-        parts = [cells.classes, *(f"{name} {value}" for name, value in details.items() if value != "-")]
-        yield from (Text(f"    {line}") for line in _filled([part for part in parts if part], self.width - 4))
+        details = [
+            f"{name} {cells[name]}" for name in ("label", "min margin", "pieces", "seconds") if cells[name] != "-"
+        ]
+        yield from _filled([*filter(None, [str(cells[LAST])]), *details], self.width)
 
 
 def _head(widths: Mapping[str, int]) -> Iterator[Table]:
@@ -168,15 +149,15 @@ def _row(widths: Mapping[str, int], cells: Iterable[str | Text], style: str = ""
     return row
 
 
-def _filled(parts: Iterable[str], width: int) -> Iterator[str]:
-    """As many parts to a line as fit."""
+def _filled(parts: Iterable[str], width: int) -> Iterator[Text]:
+    """As many parts to a line as fit, indented."""
     line = ""
     for part in parts:
-        if line and cell_len(line) + 3 + cell_len(part) > width:
-            yield line
+        if line and INDENT + cell_len(line) + 3 + cell_len(part) > width:
+            yield Text(" " * INDENT + line)
             line = ""
         line += ("   " if line else "") + part
-    yield line
+    yield Text(" " * INDENT + line)
 
 
 def _qualified(result: Result) -> Iterator[str]:
@@ -268,7 +249,7 @@ class ComparedRows:
     def drawn(self, compared: Compared) -> RenderableType:
         """What to print of a comparison, below those before it."""
         before, self.image = self.image, compared.query.name
-        heading = [Text(self.printable(self.image), style="bold")] if before != self.image else []
+        heading = [] if before == self.image else [Text(self.printable(self.image), style="bold")]
         return Group(*heading, *self._lines(compared))
 
     def remarks(self, compared: Compared) -> dict[str, str]:
@@ -286,7 +267,7 @@ class ComparedRows:
         yield head
         if compared.disagreements:
             yield self._stretches(compared)
-        yield from (Text(f"{' ' * INDENT}{line}") for line in _filled(self._details(compared), self.width - INDENT))
+        yield from _filled(self._details(compared), self.width)
 
     def _stretches(self, compared: Compared) -> Table:
         """The longest stretches, in their order."""
@@ -300,13 +281,11 @@ class ComparedRows:
         table.add_row("", *(Text(head, style="bold") for head in heads))
         longest = sorted(compared.disagreements, key=lambda part: part.start - part.end)[:LISTED]
         for part in sorted(longest, key=lambda part: part.start):
-            table.add_row("", *(Text(cell) for cell in self._cells(compared, part)))
+            classes = (self.printable(compared.class_names.shown(number)) for number in (part.first, part.second))
+            replayed = f"{part.strength:.7f}" if part.replayed else "not shown"
+            cells = (f"{part.start:.6f}", f"{part.end:.6f}", *classes, replayed)
+            table.add_row("", *map(Text, cells))
         return table
-
-    def _cells(self, compared: Compared, part: Disagreement) -> Iterator[str]:
-        yield from (f"{part.start:.6f}", f"{part.end:.6f}")
-        yield from (self.printable(compared.class_names.shown(number)) for number in (part.first, part.second))
-        yield f"{part.strength:.7f}" if part.replayed else "not shown"
 
     def _details(self, compared: Compared) -> Iterator[str]:
         more = len(compared.disagreements) - LISTED

@@ -1,4 +1,4 @@
-/* x(z) = base + sum of slopes z, clipped: the same convolutions as the tool's own (shakeproof.perturbation). */
+/* x(z) = base + sum of slopes z, clipped: the same convolutions as the tool's own (shakeproof.question). */
 
 /* Where a padded row takes its pixels from; -1 is nothing. */
 function sources(length, taps, padding) {

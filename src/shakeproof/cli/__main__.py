@@ -1,6 +1,0 @@
-"""`python -m shakeproof.cli`."""
-
-from shakeproof.cli import main
-
-if __name__ == "__main__":
-    main()
