@@ -73,7 +73,9 @@ def test_profiles_are_those_of_all_pictures(network, images):
 
 def shown_at(pictures, z):
     """The number of the picture at a strength."""
-    before = [k for k in range(len(pictures)) if (pictures.begins(k), not pictures.has_start(k)) <= (Fraction(z), False)]
+    before = [
+        k for k in range(len(pictures)) if (pictures.begins(k), not pictures.has_start(k)) <= (Fraction(z), False)
+    ]
     return before[-1]
 
 

@@ -503,7 +503,9 @@ class Enumerated(Proof):
     @property
     def profile(self) -> tuple[Interval, ...]:
         """Which class wins at all float64 strengths from a start to an end, both included."""
-        ends = ((self.pictures.first_of(start), self.pictures.last_before(stop), own) for start, stop, own in self._runs())
+        ends = (
+            (self.pictures.first_of(start), self.pictures.last_before(stop), own) for start, stop, own in self._runs()
+        )
         return tuple(Interval(*own) for own in ends if own[0] <= own[1])
 
     def exact_profile(self, count: int | None = None) -> tuple[ExactInterval, ...]:
