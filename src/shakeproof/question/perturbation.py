@@ -32,7 +32,7 @@ SMALL = 2.0**-400
 LARGEST_NEIGHBOURHOOD = 999
 # So few pixels are added up one after another, faster than torch convolves float64.
 FEW_TAPS = 24
-# torch writes out what each pixel of a convolution reads: so many numbers are made at once, whatever the picture's size.
+# torch writes out what each pixel of a convolution reads: so many numbers are made at once, however large it is.
 MOST_READ = 2**25
 
 
