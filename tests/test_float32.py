@@ -215,7 +215,7 @@ VANISHING = {"one after another": one_after_another, "folded into a convolution"
 
 
 def vanishing(folder, name):
-    """A hat h between the strengths that are compared, and a copy of it that vanishes in float32: 0.5 - 1000 (h - copy)."""
+    """0.5 - 1000 (h - copy): a hat between the strengths that are compared, and a copy that vanishes in float32."""
     between, weights, copy = VANISHING[name]()
     nodes = [
         *hat(),

@@ -20,7 +20,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.bounds import Boxes, enclose
 from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
-from shakeproof.model import Graph, Node, read
+from shakeproof.model import read
 from shakeproof.model.loading import _compared
 from shakeproof.model.network import Normalisation
 from shakeproof.operators import (

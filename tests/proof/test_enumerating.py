@@ -73,15 +73,13 @@ def test_profiles_are_those_of_all_pictures(network, images):
 
 def shown_at(pictures, z):
     """The number of the picture at a strength."""
-    before = [
-        k for k in range(len(pictures)) if (pictures.begins(k), not pictures.has_start(k)) <= (Fraction(z), False)
-    ]
-    return before[-1]
+    moment = Fraction(z), False
+    return [k for k in range(len(pictures)) if (pictures.begins(k), not pictures.has_start(k)) <= moment][-1]
 
 
 @pytest.mark.parametrize(("start", "answer"), [(10, "unsafe"), (11, "safe")])
 def test_an_answer_holds_at_the_strengths_that_it_names(tmp_path, start, answer):
-    """A pixel has risen by 25.5 levels at 1/2. From 35 to 36 it goes there, as 36 is even; from 36 to 37, right behind."""
+    """A pixel has risen by 25.5 levels at 1/2. From 35 to 36 it goes there; from 36 to 37, behind."""
     weights = {"w": np.float32([[-1, 0], *[[0, 0]] * 8]), "b": np.float32([(start + 25.5) / 255, 0])}
     nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["y"])]
     path = tmp_path / "m.onnx"

@@ -20,8 +20,8 @@ from shakeproof.checker.budget import ELEMENTWISE, Array, Unknown, require, spen
 U64, U32 = 2.0**-53, 2.0**-24
 FOLDED = 16  # roundings that runtimes may add to each weight by folding batch norms and factors into it, 4 for each
 USELESS = 4.0  # radii whose norm is this many times the known one are not worth a product
-# Factors may be folded into weights before or behind them. With sums up to this, and factors that all together shrink by
-# no more, no partial sum comes near 2^128 in any order; a weight that underflows then loses 2^-126 of as much at most.
+# Factors may be folded into weights before or behind them. With sums up to this, and factors that shrink by no more all
+# together, no partial sum comes near 2^128 in any order; a weight that underflows then loses 2^-126 of as much at most.
 LARGEST_FLOAT32, SHRUNK = 2.0**40, 2.0**-60
 
 

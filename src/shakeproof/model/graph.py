@@ -20,7 +20,7 @@ STRAIGHT = (Affine, PiecewiseLinear, Jumping)
 TINY = 2.0**-1000
 # Of numbers between these, roundings are relative: none has lost digits by underflow.
 NORMAL = 2.0**-1000, 2.0**1000
-# Runtimes fold factors into weights, before or behind which they stand. With sums up to this, and factors that shrink by
+# Runtimes fold factors into weights that are before or behind them. With sums up to this, and factors that shrink by
 # 2^-60 at most all together (`rewriting.fold`), nothing comes near 2^128 in any order.
 LARGEST_FLOAT32 = 2.0**40
 # A weight may underflow when a factor is folded into it: that loses 2^-126 of up to 2^40, in up to 2^24 terms, and a

@@ -503,10 +503,9 @@ class Enumerated(Proof):
     @property
     def profile(self) -> tuple[Interval, ...]:
         """Which class wins at all float64 strengths from a start to an end, both included."""
-        ends = (
-            (self.pictures.first_of(start), self.pictures.last_before(stop), own) for start, stop, own in self._runs()
-        )
-        return tuple(Interval(*own) for own in ends if own[0] <= own[1])
+        first, last = self.pictures.first_of, self.pictures.last_before
+        found = (Interval(first(start), last(stop), winner) for start, stop, winner in self._runs())
+        return tuple(own for own in found if own.start <= own.end)
 
     def exact_profile(self, count: int | None = None) -> tuple[ExactInterval, ...]:
         """Which class wins where, without rounding: on all pictures that were looked at, or on the first of them."""

@@ -34,7 +34,7 @@ SMALL = 2.0**-400
 LARGEST_SIZE, LARGEST_ENTRY = 999, 1e100  # of kernels
 # So few pixels are added up one after another, faster than torch convolves float64.
 FEW_TAPS = 24
-# torch writes out what each pixel of a convolution reads: so many numbers are made at once, whatever the picture's size.
+# torch writes out what each pixel of a convolution reads: so many numbers are made at once, however large it is.
 MOST_READ = 2**25
 
 
