@@ -145,7 +145,7 @@ class Convolution:
         """
         (_, height, width, channels), (_, tall, across, outputs) = pictures.shape, out.shape
         (lines, wide), (stride, step), left = self.window.kernel, self.window.strides, self.window.pads[1]
-        seen, by_line = self.window.lines_seen(height, tall), self._by_entry[0].unflatten(0, (lines, -1))
+        seen, by_line = self.window.lines_seen(slice(0, tall), height), self._by_entry[0].unflatten(0, (lines, -1))
         many_first = sorted(range(lines), key=lambda line: seen[line][0].start - seen[line][0].stop)
         fitting = BLOCK_BYTES // (max(height * width * channels, tall * across * outputs) * out.element_size())
         some = (fitting - 1) | 1  # odd, or all outputs of a position would be in the same few lines of the cache
@@ -184,12 +184,19 @@ class Convolution:
             count = lines.stop - lines.start
             needed = count + (tall - 1) * dilation // stride
             seen = self._line_patches(self._padded_strip(pictures[rows], lines, needed * stride), needed, across)
-            product = empty_products(pictures, groups, count * seen.shape[3] * across, outputs)
-            for number, weights in enumerate(parts):
-                first, phase = divmod(number * dilation, stride)
-                matrices = seen[:, phase, first : first + count].flatten(1, 3)
-                for target, matrix, weight in zip(product, matrices, weights, strict=True):
-                    add_product(target, matrix, weight, is_fresh=number == 0)
+            width = seen.shape[3] * across
+            product = empty_products(pictures, groups, count * width, outputs)
+            on_picture = [at for at, _ in self.window.lines_seen(lines, pictures.shape[1])]  # the rest is border
+            widest = max(range(tall), key=lambda number: on_picture[number].stop - on_picture[number].start)
+            if on_picture[widest] != slice(0, count):
+                product.zero_()
+            for number in sorted(range(tall), key=lambda number: number != widest):
+                at, (first, phase) = on_picture[number], divmod(number * dilation, stride)
+                matrices = seen[:, phase, first + at.start : first + at.stop].flatten(1, 3)
+                targets = product[:, at.start * width : at.stop * width]
+                is_fresh = number == widest and at == slice(0, count)
+                for target, matrix, weight in zip(targets, matrices, parts[number], strict=True):
+                    add_product(target, matrix, weight, is_fresh)
             by_position = product.unflatten(1, (count, -1, across)).permute(2, 1, 3, 0, 4)
             by_group = out[rows, lines].unflatten(3, (groups, outputs))
             torch.add(by_position, self.bias.view(groups, outputs), out=by_group)

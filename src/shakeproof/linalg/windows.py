@@ -97,12 +97,13 @@ class SlidingWindow:
         begin = max(first, 0)
         return slice(begin, max(begin, min(last, height))), begin - first
 
-    def lines_seen(self, height: int, count: int) -> list[tuple[slice, slice]]:
-        """For each line of the kernel: the lines of positions, of `count`, at which it is on a picture, and the lines
-        of the picture that it is on there.
+    def lines_seen(self, lines: slice, height: int) -> list[tuple[slice, slice]]:
+        """For each line of the kernel: at which of some lines of positions, counted from the first, it is on a picture,
+        and the lines of the picture that it is on there.
         """
-        starts = (number * self.dilations[0] - self.pads[0] for number in range(self.kernel[0]))
-        return [_overlap(start, self.strides[0], height, count) for start in starts]
+        first = lines.start * self.strides[0] - self.pads[0]
+        starts = (first + number * self.dilations[0] for number in range(self.kernel[0]))
+        return [_overlap(start, self.strides[0], height, lines.stop - lines.start) for start in starts]
 
     def seeing(self, place: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which of `count` positions see places (n) of a picture along an axis, by which of the kernel's entries.
