@@ -146,10 +146,14 @@ class SweptLines(NamedTuple):
 
 
 def sweep(context: SweepContext, comparisons: Sequence[Comparison], begun: Sequence[SweptWindow | None]) -> SweptLines:
-    """The scores along all lines, behind what was swept of them before; but for those whose answer is known."""
+    """The scores along all lines, behind what was swept of them before; but for those whose answer is known, or whose
+    scores are not finite even at strength 0.
+    """
     count, settings, lines = len(context.queries), context.settings, context.lines
     shown = probed(context, comparisons) if settings.stop_early else {}
-    closed = {*shown, *np.flatnonzero(~np.isfinite(context.start_scores).all(1)).tolist()}
+    closed = set(shown)
+    if not all(len(own.margin) and np.isfinite([own.margin[0], own.disagreement[0]]).all() for own in comparisons):
+        closed |= set(np.flatnonzero(~np.isfinite(context.start_scores).all(1)).tolist())
     if len(closed) == count and not any(begun):  # what rounding may do need not be known, which may take long
         nothing = Curve(np.empty(0), np.empty((0, context.graph.classes)))
         return SweptLines([nothing] * count, shown, set(), context.budget.is_late())
@@ -263,7 +267,8 @@ def judge_curves(
             left=pieces_left(context.graph, context.lines, number, curve, budget.closing) if is_open else None,
             float32=in_float32,
         )
-        first = context.start_scores[number]
+        is_known = len(curve.z) > 0 and curve.z[0] == 0 and curve.lead is None and number not in wrong
+        first = curve.scores[0] if is_known else context.start_scores[number]
         is_finite, stopped = bool(np.isfinite(first).all()), timed_out or number in {*swept.shown, *swept.too_deep}
         evidence = Evidence(
             needed=1,
