@@ -92,6 +92,8 @@ def merge(first: ops.Operator, second: ops.Operator) -> ops.Operator | None:
     """One operator that does both, if there is one."""
     if isinstance(second, ops.Scale):
         return scaled(first, second)
+    if isinstance(first, ops.Relu) and isinstance(second, ops.Relu):
+        return first
     if isinstance(first, ops.Relu) and isinstance(second, ops.MaxPool):
         # max(relu(a), relu(b)) = max(a, b, 0): a ReLU's break below the maximum is none of the output's.
         return replace(second, floor=max(second.floor, 0.0))
