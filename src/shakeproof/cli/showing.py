@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
-    from shakeproof.campaign import PaperTable, StoredCampaign
+    from shakeproof.store import PaperTable, StoredCampaign
 
 STATUSES = ("safe", "unsafe", "undecided", "misclassified")
 HEADING = "perturbation, up to"
@@ -42,13 +42,15 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     Each cell has the seconds that its profiles took together. One profile answers all strengths, so these are the same
     along a row. What is misclassified counts as unsafe, what ended in an error as neither.
     """
-    from shakeproof.campaign import Store, paper_table
+    from shakeproof.store import Store, csv_lines, paper_table
 
     with Store.open(store) as opened, many_values():
         found = opened.campaign(campaign)
         made = paper_table(opened, found.id, by_model)
     if kind == "csv":
-        say(_csv(made.cells()).rstrip("\n"))
+        cells = list(made.cells())
+        rows = [cell.values() for cell in cells]
+        say("".join(csv_lines([cells[0], *rows] if cells else [])).rstrip("\n"))
     elif kind == "json":
         say(json.dumps({"campaign": found.name, "strengths": made.strengths, "cells": [*made.cells()]}))
     elif kind == "text":
@@ -79,7 +81,7 @@ def results(
     campaign: int | None,
 ) -> int:
     """All answers of a campaign, one a row."""
-    from shakeproof.campaign import Store, flat, results_line
+    from shakeproof.store import STORED_COLUMNS, Store, csv_lines, results_line, stored_row
 
     if output is not None:
         check_writable(output, ())
@@ -91,9 +93,9 @@ def results(
             lines = (f"{json.dumps(results_line(profile))}\n" for profile in found)
             _put(lines, output)
         elif kind == "csv":
-            _put([_csv(map(flat, found))], output)
+            _put(csv_lines(chain([STORED_COLUMNS], map(stored_row, found))), output)
         elif output is not None:
-            write_whole({output: _parquet([*map(flat, found)])})
+            write_whole({output: _parquet(STORED_COLUMNS, map(stored_row, found))})
     return 0
 
 
@@ -105,33 +107,16 @@ def _put(texts: Iterable[str], output: Path | None) -> None:
     sys.stdout.flush()
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> str:
-    """Lists as JSON, nothing for None."""
-    text = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
-    for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(text, [*row], lineterminator="\n", extrasaction="ignore")
-            writer.writeheader()
-        writer.writerow({key: _plain(value) for key, value in row.items()})
-    return text.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, (list, dict, bool)) else value
-
-
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
+def _parquet(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow; pip install 'shakeproof[parquet]'") from None
-    made = pyarrow.Table.from_pylist(
-        [{key: json.dumps(v) if isinstance(v, (list, dict)) else v for key, v in row.items()} for row in rows]
-    )
+    plain = [[json.dumps(value) if isinstance(value, (list, dict)) else value for value in row] for row in rows]
+    values = zip(*plain, strict=True) if plain else [[] for _ in columns]
     data = io.BytesIO()
-    parquet.write_table(made, data)
+    parquet.write_table(pyarrow.table(dict(zip(columns, map(list, values), strict=True))), data)
     return data.getvalue()
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from shakeproof import checker
-from shakeproof.campaign import Store
 from shakeproof.errors import InputError
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, model_files
 from shakeproof.report.safety import written
+from shakeproof.store import Store
 
 README = """\
 report.html     the report, for any browser; it asks nothing of any other computer

@@ -9,7 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shakeproof.campaign import (
+from shakeproof.certificate import written_kernels
+from shakeproof.errors import InputError
+from shakeproof.files import readable_name
+from shakeproof.question import Perturbation
+from shakeproof.report import recheck
+from shakeproof.settings import Settings
+from shakeproof.store import (
     Store,
     StoredCampaign,
     StoredError,
@@ -17,12 +23,6 @@ from shakeproof.campaign import (
     StoredModel,
     StoredProfile,
 )
-from shakeproof.certificate import written_kernels
-from shakeproof.errors import InputError
-from shakeproof.files import readable_name
-from shakeproof.question import Perturbation
-from shakeproof.report import recheck
-from shakeproof.settings import Settings
 
 Advance = Callable[[float], None]
 NO_FILE = "not checked: the network's file is missing or has changed"

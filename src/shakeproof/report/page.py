@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof import __version__
-from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
 from shakeproof.files import readable_name
 from shakeproof.question import Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, image_key
+from shakeproof.store import DrawnCurve, StoredError, StoredImage, StoredModel, StoredProfile
 
 # The page's program: each part uses those before it.
 SCRIPTS = (
