@@ -13,11 +13,11 @@ from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.store import StoreWriter, Store
 from shakeproof.certificate import certificate
 from shakeproof.checker import check, unpack
 from shakeproof.question import Image
 from shakeproof.report.recheck import examined
+from shakeproof.store import Store, StoreWriter
 
 # An answer that claims nothing beside its row of the evidence.
 NOTHING = {"profile": [], "counterexample": None, "predicted": None}

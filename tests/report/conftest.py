@@ -9,10 +9,10 @@ import pytest
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.budget import no_progress
-from shakeproof.store import StoreWriter, Requirement, Store, keep
 from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
 from shakeproof.settings import Settings
+from shakeproof.store import Requirement, Store, StoreWriter, keep
 
 HOSTILE = "</script><img src=x onerror=document.title='broken'>"
 PERTURBATIONS = {

@@ -13,12 +13,12 @@ from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.store import StoreWriter, keep
 from shakeproof.proof.claim import claim, claim_of
 from shakeproof.proof.result import Record
 from shakeproof.proof.verdict import Reason, Status
 from shakeproof.question import read_image
 from shakeproof.settings import Settings
+from shakeproof.store import StoreWriter, keep
 
 STRENGTHS = [0.25, 0.5, 1.0]
 COUNTED = {"certified": "safe", "violated": "unsafe", "undecided": "undecided"}

@@ -19,9 +19,9 @@ from scipy.stats import binom
 
 import shakeproof.report
 from shakeproof.budget import no_progress
-from shakeproof.store import StoreWriter, Store, paper_table
 from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.page import blocks, confidence
+from shakeproof.store import Store, StoreWriter, paper_table
 
 STRENGTHS = [0.0, 0.1, 0.5, 1.0]
 ASSETS = Path(shakeproof.report.__file__).parent / "assets"
