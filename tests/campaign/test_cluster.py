@@ -95,7 +95,7 @@ def test_nobody_else_can_send_work(cluster):
     assert address.startswith("tls://127.0.0.1:")
     for named in (address, address.replace("tls", "tcp")):
         with pytest.raises((OSError, TypeError, ValueError)):
-            distributed.Client(named, timeout=2)
+            distributed.Client(named, timeout=2, set_as_default=False)
 
 
 def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path, expected):

@@ -48,6 +48,7 @@ LOCAL = {
     "distributed.scheduler.worker-ttl": "30 s",
     "distributed.deploy.lost-worker-timeout": "10 minutes",
     "distributed.scheduler.allowed-failures": 2,
+    "distributed.worker.profile.enabled": False,  # it looks at the stack a hundred times a second
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -258,7 +259,7 @@ class Cluster:
         if not self.in_flight:
             time.sleep(MOMENT)
             return []
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), self.client.as_current():  # whatever other clients there are
             distributed.wait(list(self.in_flight), timeout=MOMENT, return_when="FIRST_COMPLETED")
         return [future for future in self.in_flight if future.done()]
 
