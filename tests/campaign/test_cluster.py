@@ -247,14 +247,14 @@ def test_queries_out_of_the_same_sweep_have_their_own_clocks(demo_network):
 
 
 @pytest.fixture
-def processes(tmp_path):
-    """A scheduler and a worker in a folder of their own, each a process; silence is noticed after some seconds."""
+def processes(tmp_path, request):
+    """A scheduler and a worker in a folder of their own, each a process; silence is noticed after a parameter's time."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     file, dask = folder / "scheduler.json", [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard"]
     options = {
         "scheduler": ("--host", "127.0.0.1", "--port", "0"),
-        "worker": ("--nthreads", "1", "--no-nanny"),
+        "worker": ("--nthreads", "1", "--no-nanny", "--preload", "shakeproof.parallel"),
     }
     scheduler, worker = (
         subprocess.Popen(
@@ -262,7 +262,7 @@ def processes(tmp_path):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=folder,
-            env=os.environ | {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5 s"},
+            env=os.environ | {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": getattr(request, "param", "5 minutes")},
         )
         for name, words in options.items()
     )
@@ -312,6 +312,7 @@ def test_a_scheduler_that_dies_is_one_line(processes, tmp_path):
         assert not [*writer.errors()]
 
 
+@pytest.mark.parametrize("processes", ["10 s"], indirect=True)
 def test_a_stopped_worker_of_a_cluster_is_noticed(processes, tmp_path, monkeypatch):
     """It has no timeout, and is the only one: that there is no other is said, too."""
     address, _, worker = processes
@@ -321,7 +322,7 @@ def test_a_stopped_worker_of_a_cluster_is_noticed(processes, tmp_path, monkeypat
         when_busy(foreign, lambda: worker.send_signal(signal.SIGSTOP))
         with pytest.raises(InputError, match="has no workers any more"):
             foreign.run(scheduler, told.append)
-    assert any("gave no sign of life for 5 s" in notice for notice in scheduler.notices)
+    assert any("gave no sign of life for 10 s" in notice for notice in scheduler.notices)
 
 
 def test_where_no_cluster_is_that_is_said(monkeypatch):

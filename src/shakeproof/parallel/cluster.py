@@ -45,7 +45,7 @@ BESIDES = 0.5
 # which may take a while on a busy machine; a task is given up when a third worker has died of it; and up to its limit,
 # what a worker holds is its own business.
 LOCAL = {
-    "distributed.scheduler.worker-ttl": "30 s",
+    "distributed.scheduler.worker-ttl": "60 s",
     "distributed.deploy.lost-worker-timeout": "10 minutes",
     "distributed.scheduler.allowed-failures": 2,
     "distributed.worker.profile.enabled": False,  # it looks at the stack a hundred times a second
@@ -288,8 +288,8 @@ class Cluster:
         """The same task again, with the model's files; to the same worker, since that is free."""
         try:
             files = {path.name: path.read_bytes() for path in model_files(Path(task.model.name))}
-        except OSError as error:
-            scheduler.give_up(task, f"{task.model.name}: cannot read the network ({error.strerror})")
+        except (InputError, OSError) as error:
+            scheduler.give_up(task, str(error))
             return
         self._submit(task, files=files)
 
