@@ -248,7 +248,7 @@ def test_queries_out_of_the_same_sweep_have_their_own_clocks(demo_network):
 
 @pytest.fixture
 def processes(tmp_path, request):
-    """A scheduler and a worker in a folder of their own, each a process; silence is noticed after a parameter's time."""
+    """A scheduler and a worker in a folder of their own, each a process; the parameter is when silence is noticed."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     file, dask = folder / "scheduler.json", [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard"]
