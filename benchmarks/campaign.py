@@ -1,6 +1,6 @@
 """Campaigns on bad days, and what they cost: killed and resumed, on a cluster that loses a worker, in windows, large.
 
-    python benchmarks/campaign.py kills overhead dask windows many --data DIR
+    python benchmarks/campaign.py kills overhead worker windows many --data DIR
 
 DIR holds benchmarks/mnist_fc of VNN-COMP, networks/cifar10_resnet18.onnx, data/mnist_test.npz and
 data/cifar10_test_first2000.npz. Each part prints what it found; one that does not hold ends it with exit code 1.
@@ -26,12 +26,13 @@ import numpy as np
 import torch
 
 import shakeproof as sp
-from shakeproof.campaign import Desk, Ledger, Pool, Workbench, paper_table, read_campaign, register, workers
 from shakeproof.errors import strictly
 from shakeproof.memory import keep_freed_memory
 from shakeproof.model import pictures_for
+from shakeproof.parallel import Cluster, TaskRunner, TaskScheduler
 from shakeproof.proof import answer_by_windows, sweep_window
 from shakeproof.proof.evidence import by_class
+from shakeproof.store import StoreWriter, paper_table, read_campaign, register
 
 COMMAND = [sys.executable, "-m", "shakeproof"]
 KERNELS = """
@@ -115,21 +116,23 @@ def overhead(folder: Path, data: Path) -> bool:
                 result.to_json()
 
     def as_campaign() -> float:
-        with Ledger.open(campaign.store) as ledger:
-            registered = register(campaign, ledger)
+        with StoreWriter.open(campaign.store) as writer:
+            registered = register(campaign, writer)
             for model in registered.models.values():
-                bench.network(model, campaign.settings)
+                runner.network(model, campaign.settings)
 
             def work() -> None:
-                desk = Desk(campaign, registered, ledger, 1)
-                while (task := desk.next_task()) is not None:
-                    desk.take(bench.results(task))
+                scheduler = TaskScheduler(campaign, registered, writer, 1)
+                while (task := scheduler.next_task()) is not None:
+                    began = time.perf_counter()
+                    outcomes = list(runner.outcomes(task))
+                    scheduler.finish(task, outcomes, time.perf_counter() - began)
 
             seconds = cpu(work)
         campaign.store.unlink()
         return seconds
 
-    bench = Workbench()
+    runner = TaskRunner()
     cpu(bare), as_campaign()  # what is worked out once about networks
     ratios = []
     for _ in range(5):
@@ -151,32 +154,26 @@ def cpu(work: Callable[[], None]) -> float:
     return time.process_time() - began
 
 
-def dask(folder: Path, data: Path) -> bool:
-    """The same on Dask with two worker processes, one of which is killed midway."""
-    import distributed
-
-    plain, killed = (mnist_fc(folder, data, name) for name in ("plain", "dask"))
+def worker(folder: Path, data: Path) -> bool:
+    """The same with two workers, one of which is killed midway."""
+    plain, killed = (mnist_fc(folder, data, name) for name in ("plain", "worker"))
     if not (folder / "plain.db").exists():
         run(plain, "--jobs", "2")
     campaign = read_campaign(killed)
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
-        Ledger.open(campaign.store) as ledger,
-        workers("dask", 2, cluster.scheduler_address) as pool,
-    ):
-        desk = Desk(campaign, register(campaign, ledger), ledger, 2)
-        victim = next(iter(cluster.workers.values())).pid
+    with StoreWriter.open(campaign.store) as writer, Cluster(2) as cluster:
+        scheduler = TaskScheduler(campaign, register(campaign, writer), writer, 2)
+        victim = next(iter(cluster.local.workers.values())).pid
 
         def kill() -> None:
-            while desk.settled < desk.total / 2:
+            while scheduler.settled < scheduler.total / 2:
                 time.sleep(0.01)
             os.kill(victim, signal.SIGKILL)
-            print(f"killed a worker at {desk.settled} of {desk.total}")
+            print(f"killed a worker at {scheduler.settled} of {scheduler.total}")
 
         threading.Thread(target=kill, daemon=True).start()
-        pool.run(desk, lambda standing: None)
-        failed = ledger.campaign().failed
-    equal = rows(folder / "plain.db") == rows(folder / "dask.db")
+        cluster.run(scheduler, lambda standing: None)
+        failed = writer.campaign().failed
+    equal = rows(folder / "plain.db") == rows(folder / "worker.db")
     print(f"tables equal: {equal}; errors: {failed}")
     return equal and not failed
 
@@ -191,10 +188,10 @@ def windows(folder: Path, data: Path) -> bool:
         file.write_text(f"{head}analysis = {{ windows = {count}, whole_curves = true }}\n")
         campaign = read_campaign(file)
         began = time.perf_counter()
-        with Pool(jobs) as pool, Ledger.open(campaign.store) as ledger:
-            desk = Desk(campaign, register(campaign, ledger), ledger, jobs)
-            pool.run(desk, lambda standing: None)
-            (found,) = ledger.profiles()
+        with Cluster(jobs) as cluster, StoreWriter.open(campaign.store) as writer:
+            scheduler = TaskScheduler(campaign, register(campaign, writer), writer, jobs)
+            cluster.run(scheduler, lambda standing: None)
+            (found,) = writer.profiles()
         curves[name] = found
         print(f"{name}: {time.perf_counter() - began:.1f} s, {found.record.pieces} pieces, {found.record.status}")
     network = sp.load(model)
@@ -236,7 +233,7 @@ def many(folder: Path, data: Path) -> bool:
     return found.answered == found.asked
 
 
-PARTS = {own.__name__: own for own in (kills, overhead, dask, windows, many)}
+PARTS = {own.__name__: own for own in (kills, overhead, worker, windows, many)}
 
 
 @click.command()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import sqlite3
 import subprocess
 import sys
 import time
@@ -23,8 +22,8 @@ import click
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import keep
 from shakeproof.question import read_image
+from shakeproof.store import StoreWriter, keep
 
 PERTURBATIONS = (
     *(f"{family}:size={size}" for family in ("box-blur", "sharpen") for size in (3, 5, 7, 9)),
@@ -64,38 +63,45 @@ def varied(record: str) -> str:
 
 def enlarge(path: Path, answers: int) -> int:
     """Copy all rows under other names, as often as it takes. Every answer gets a certificate's digest of its own."""
-    with sqlite3.connect(path) as connection:
-        connection.create_function("made_digest", 1, lambda text: hashlib.sha256(str(text).encode()).hexdigest())
-        connection.create_function("varied", 1, varied)
-        run = connection.execute
+    with StoreWriter.open(path) as writer:  # which keeps the checksums
+        run = writer.connection.execute
+        writer.connection.create_function("made_digest", 1, lambda text: hashlib.sha256(str(text).encode()).hexdigest())
+        writer.connection.create_function("varied", 1, varied)
         (here,) = run("SELECT count(*) FROM items").fetchone()
         (images,) = run("SELECT max(id) FROM images").fetchone()
         (queries,) = run("SELECT max(id) FROM queries").fetchone()
+        run("BEGIN")
         run("UPDATE campaigns SET strengths = '[0.2, 0.4, 0.6, 0.8, 1.0]'")
         for copy in range(1, -(-answers // here)):
             values = {"copy": copy, "images": images, "queries": queries, "items": here}
             run(
-                "INSERT INTO images SELECT id + :copy * :images, made_digest(digest || :copy), name || '-' || :copy,"
-                " label, shape, kind, pixels FROM images WHERE id <= :images",
+                "INSERT INTO images (id, digest, name, label, shape, kind, pixels) SELECT id + :copy * :images,"
+                " made_digest(digest || :copy), name || '-' || :copy, label, shape, kind, pixels"
+                " FROM images WHERE id <= :images",
                 values,
             )
             run(
-                "INSERT INTO queries SELECT id + :copy * :queries, made_digest(question || :copy), strengths, model,"
-                " image + :copy * :images, perturbation, settings, NULL, NULL, 0 FROM queries WHERE id <= :queries",
+                "INSERT INTO queries (id, question, strengths, model, image, perturbation, settings)"
+                " SELECT id + :copy * :queries, made_digest(question || :copy), strengths, model,"
+                " image + :copy * :images, perturbation, settings FROM queries WHERE id <= :queries",
                 values,
             )
             run(
-                "INSERT INTO items SELECT campaign, number + :copy * :items, query + :copy * :queries,"
-                " image + :copy * :images FROM items WHERE number < :items",
+                "INSERT INTO items (campaign, number, query, image) SELECT campaign, number + :copy * :items,"
+                " query + :copy * :queries, image + :copy * :images FROM items WHERE number < :items",
                 values,
             )
             run(
-                "INSERT INTO results SELECT query + :copy * :queries, status, reason, timeout, label_predicted,"
+                "INSERT INTO results (query, status, reason, timeout, label_predicted, record, curve, unproved,"
+                " finished) SELECT query + :copy * :queries, status, reason, timeout, label_predicted,"
                 " varied(record), curve, unproved, finished FROM results WHERE query <= :queries",
                 values,
             )
         run("DELETE FROM items WHERE number >= ?", (answers,))
-        run("INSERT INTO certificates SELECT query, made_digest(query), X'00' FROM results")
+        run(
+            "INSERT INTO certificates (query, sha256, certificate) SELECT query, made_digest(query), X'00' FROM results"
+        )
+        run("COMMIT")
     return answers
 
 

@@ -34,7 +34,7 @@ LAYERS = {
         "estimate",
         "digests",
     },
-    "records": {"exporting", "certificate", "campaign"},
+    "records": {"exporting", "certificate", "store", "parallel"},
     "faces": {"report", "testing", "asserting", "plugin", "cli"},
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}

@@ -9,10 +9,10 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Store, keep
 from shakeproof.cli.recording import question
 from shakeproof.digests import content_digest, image_digest, network_digest, query_digest, question_digest
 from shakeproof.question import InputBox, Obligation, Query, parse_path, perturbed, read_image, wins
+from shakeproof.store import Store, keep
 
 # Another value than the usual one for each of the settings.
 OTHERWISE = {

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shakeproof.analysis import analyse, answers, profile, verify, verify_specification
     from shakeproof.asserting import assert_safe
-    from shakeproof.campaign import Store
     from shakeproof.comparing import Agreement, Compared, Disagreement, compare
     from shakeproof.errors import ShakeproofError
     from shakeproof.exporting import Exported, export
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
         unsharp,
     )
     from shakeproof.settings import Settings
+    from shakeproof.store import Store
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _ROOMS = (
     "analysis",
     "comparing",
     "exporting",
-    "campaign",
+    "store",
 )
 
 __all__ = [

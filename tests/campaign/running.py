@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shakeproof import Record, demo
-from shakeproof.campaign import Desk, Ledger, Store, read_campaign, register
 from shakeproof.errors import InputError
+from shakeproof.parallel import TaskRunner, TaskScheduler
 from shakeproof.proof.evidence import by_class
+from shakeproof.store import Store, StoreWriter, read_campaign, register
 
 COMMAND = [sys.executable, "-m", "shakeproof"]
 QUICK = ("box-blur:size=5", "sharpen:size=4", "motion-blur:size=9,angle=45", "haze:colour=0.2,clip=0..1")
@@ -31,10 +32,23 @@ def written(folder: Path, perturbations=QUICK, images: int = 4, more: str = "", 
 
 
 @contextmanager
-def desk_of(file: Path, jobs: int = 1) -> Iterator[Desk]:
+def scheduler_of(file: Path, jobs: int = 1) -> Iterator[TaskScheduler]:
     campaign = read_campaign(file)
-    with Ledger.open(campaign.store) as ledger:
-        yield Desk(campaign, register(campaign, ledger), ledger, jobs)
+    with StoreWriter.open(campaign.store) as writer:
+        yield TaskScheduler(campaign, register(campaign, writer), writer, jobs)
+
+
+def no_progress(standing) -> None:
+    """Whoever runs a campaign is told how far it got."""
+
+
+def run_here(file: Path) -> None:
+    """A whole campaign in this process."""
+    runner = TaskRunner()
+    with scheduler_of(file) as scheduler:
+        while (task := scheduler.next_task()) is not None:
+            runner.copies[task.model.digest] = task.model.name
+            scheduler.finish(task, list(runner.outcomes(task)), 0.1)
 
 
 def started(file: Path, *words: str) -> subprocess.Popen[str]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaign.running import COMMAND, QUICK, answered, desk_of, essence, written
+from campaign.running import COMMAND, QUICK, answered, essence, no_progress, run_here, scheduler_of, written
 
-from shakeproof.campaign import Ledger, Pool, Store
 from shakeproof.errors import InputError
+from shakeproof.parallel import Cluster
+from shakeproof.store import Store, StoreWriter
 
 MORE = (*QUICK, "box-blur:size=7", "sharpen:size=7", "motion-blur:size=7,angle=0", "defocus:radius=2")
 
@@ -76,31 +77,25 @@ def test_a_file_that_may_not_grow_loses_nothing(tmp_path):
 def test_a_worker_without_memory_says_so_and_the_rest_goes_on(tmp_path, monkeypatch):
     """The limit is the kernel's: torch cannot allocate beyond it."""
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
-    file = written(tmp_path, ("box-blur:size=9", "identity"), images=1)
-    with desk_of(file) as desk, Pool(1) as pool:
-        (worker,) = pool.workers
-        task = desk.next_task()
-        worker.give(task)
-        assert worker.connection.recv() == []  # it is ready: all is imported and loaded
-        used = int(Path(f"/proc/{worker.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.prlimit(worker.process.pid, resource.RLIMIT_AS, (used, used))
-        desk.put_back(task.queries)
-        worker.task = None
-        while worker.connection.poll(1.0):  # what it had begun before
-            worker.connection.recv()
-        pool.run(desk, lambda standing: None)
-        found = desk.ledger.campaign()
-        assert found.missing == 0
-        assert found.answered + found.failed == 2
-        for error in desk.ledger.errors():
-            assert error.kind in ("memory", "crash", "internal")
+    with Cluster(1) as cluster:
+        with scheduler_of(written(tmp_path, ("identity",), images=1)) as scheduler:
+            cluster.run(scheduler, no_progress)  # it is ready: all is imported and loaded
+        (process,) = (own.pid for own in cluster.local.workers.values())
+        used = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.prlimit(process, resource.RLIMIT_AS, (used, used))
+        with scheduler_of(written(tmp_path, ("box-blur:size=9", "sharpen:size=5"), images=1)) as scheduler:
+            cluster.run(scheduler, no_progress)
+            found = scheduler.writer.campaign()
+            assert found.missing == 0
+            assert found.answered + found.failed == 2
+            for error in scheduler.writer.errors():
+                assert error.kind in ("memory", "crash", "internal")
 
 
 def test_a_store_without_the_right_to_write(tmp_path):
     """Root may write anything but what is mounted to be read."""
     file = written(tmp_path, images=1)
-    with desk_of(file) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    run_here(file)
     folder = tmp_path / "read-only"
     folder.mkdir()
     before = essence(tmp_path / "c.db")
@@ -117,8 +112,7 @@ def test_a_store_without_the_right_to_write(tmp_path):
 
 def test_a_damaged_store_is_left_alone(tmp_path):
     file = written(tmp_path, images=1)
-    with desk_of(file) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    run_here(file)
     data = bytearray((tmp_path / "c.db").read_bytes())
     data[4096:] = os.urandom(len(data) - 4096)
     (tmp_path / "c.db").write_bytes(data)
@@ -130,8 +124,7 @@ def test_a_damaged_store_is_left_alone(tmp_path):
 def test_no_changed_byte_goes_unnoticed(tmp_path):
     """SQLite does not notice a digit that has changed. Either the same is read, or the store is called damaged."""
     file = written(tmp_path, images=2)
-    with desk_of(file) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    run_here(file)
     store, random = tmp_path / "c.db", Random(0)
     before, data = essence(store), store.read_bytes()
     noticed = 0
@@ -147,8 +140,7 @@ def test_no_changed_byte_goes_unnoticed(tmp_path):
 
 def test_a_damaged_page_inside_a_table_is_one_line(tmp_path):
     file = written(tmp_path, images=1)
-    with desk_of(file) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    run_here(file)
     data = (tmp_path / "c.db").read_bytes()
     place = data.index(b'"status"')  # in an answer
     (tmp_path / "c.db").write_bytes(data[:place] + b'"sTatus"' + data[place + 8 :])
@@ -160,8 +152,8 @@ def test_a_damaged_page_inside_a_table_is_one_line(tmp_path):
 def test_a_damaged_log_is_said_and_what_is_lost_is_asked_again(tmp_path):
     """As a process leaves it that is killed; SQLite drops damaged pages, and all behind them, without a word."""
     file = written(tmp_path, images=1)
-    with desk_of(file) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    with StoreWriter.open(tmp_path / "c.db"):  # so that the log stays when the campaign ends
+        run_here(file)
         left = tmp_path / "left"
         left.mkdir()
         for name in ("c.db", "c.db-wal"):
@@ -188,10 +180,10 @@ def test_a_vanished_model_is_one_line(tmp_path):
 
 def test_a_store_that_somebody_locks_is_one_line(tmp_path):
     file = written(tmp_path, images=1)
-    with Ledger.open(tmp_path / "c.db") as holder:
+    with StoreWriter.open(tmp_path / "c.db") as holder:
         holder.connection.execute("BEGIN EXCLUSIVE")
         script = (
-            "import sys; import shakeproof.campaign.opening as o; o.PATIENCE = 0.2; from shakeproof.cli import main;"
+            "import sys; import shakeproof.store.connection as o; o.PATIENCE = 0.2; from shakeproof.cli import main;"
             f" sys.argv = ['shakeproof', 'campaign', {str(file)!r}, '--jobs', '1', '--quiet']; main()"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

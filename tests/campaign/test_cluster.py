@@ -1,4 +1,4 @@
-"""The Dask engine: the same store, the same answers, whatever happens to workers; and no file but by content."""
+"""Workers are Dask's: the same store, the same answers, whatever happens to workers; and no file but by content."""
 
 from __future__ import annotations
 
@@ -10,100 +10,259 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import distributed
 import pytest
-from campaign.running import QUICK, SLOW, SLOWLY, desk_of, essence, written
+from campaign.running import QUICK, SLOW, SLOWLY, essence, no_progress, run_here, said_by, scheduler_of, written
 
+import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Ledger, Pool, Store, workers
 from shakeproof.errors import InputError
-
-distributed = pytest.importorskip("distributed")
+from shakeproof.parallel import Cluster
+from shakeproof.parallel.cluster import LOCAL
+from shakeproof.store import Store, StoreWriter
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Two worker processes that live in a folder of their own."""
-    before = os.getcwd()
-    os.chdir(tmp_path_factory.mktemp("elsewhere"))
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as made:
-        os.chdir(before)
-        yield made
+def cluster():
+    """Two worker processes of this machine, as the command starts them."""
+    with Cluster(2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain(demo_network):
+    """What a plain analysis says of the same."""
+    pictures = [str(path) for path, _ in demo.images()[:4]]
+    results = sp.profile(demo_network, pictures, QUICK)
+    return {(result.query.name, str(result.query.perturbation)): result.record for result in results}
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("local")
-    with desk_of(written(folder)) as desk, Pool(1) as pool:
-        pool.run(desk, lambda standing: None)
+    folder = tmp_path_factory.mktemp("here")
+    run_here(written(folder))
     return essence(folder / "c.db")
 
 
-def killed_midway(cluster, desk) -> threading.Thread:
-    """Kills a worker process as soon as the first answers are there."""
-    victim = next(iter(cluster.workers.values())).pid
+def same(store: Path, plain) -> bool:
+    with Store.open(store) as opened:
+        found = {(own.image.name, str(own.perturbation)): own.record for own in opened.profiles()}
+    assert found.keys() == plain.keys()
+    return all(said_by(found[key]) == said_by(plain[key]) for key in plain)
 
-    def kill() -> None:
-        while not desk.statuses:
+
+def process_of(cluster: Cluster, address: str) -> int | None:
+    """The process of a worker of this machine; None while it is started anew."""
+    return next((own.pid for own in cluster.local.workers.values() if own.worker_address == address), None)
+
+
+def struck(cluster: Cluster, chosen=lambda task: True, how=signal.SIGKILL, times: int = 1) -> threading.Thread:
+    """Sends a signal to so many workers, each as soon as it has begun with a task that is chosen."""
+
+    def strike() -> None:
+        struck_at: set[float] = set()
+        while len(struck_at) < times:
+            for own in [*cluster.in_flight.values()]:
+                if own.began is None or own.began in struck_at or not chosen(own.task):
+                    continue
+                if (process := process_of(cluster, own.address)) is not None:
+                    struck_at.add(own.began)
+                    os.kill(process, how)
             time.sleep(0.01)
-        os.kill(victim, signal.SIGKILL)
 
-    thread = threading.Thread(target=kill, daemon=True)
+    thread = threading.Thread(target=strike, daemon=True)
     thread.start()
     return thread
 
 
-def test_models_go_to_workers_by_content_and_a_killed_worker_costs_nothing(cluster, expected, tmp_path, monkeypatch):
-    """The model's name means nothing where the workers are."""
-    shutil.copy(demo.MODEL, tmp_path / "m.onnx")
-    file = written(tmp_path, more="[analysis]\ntimeout = 600\n")
-    file.write_text(file.read_text().replace(str(demo.MODEL), "m.onnx"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shakeproof.campaign.desk.FEWEST", 2)
-    with desk_of(tmp_path / "c.toml", jobs=2) as desk, workers("dask", 2, cluster.scheduler_address) as pool:
-        assert pool.jobs == 2
-        thread = killed_midway(cluster, desk)
-        pool.run(desk, lambda standing: None)
+def test_answers_are_those_of_a_plain_analysis(cluster, tmp_path, plain):
+    told = []
+    with scheduler_of(written(tmp_path), jobs=2) as scheduler:
+        cluster.run(scheduler, told.append)
+    assert same(tmp_path / "c.db", plain)
+    assert (told[-1].settled, told[-1].total, told[-1].before) == (16, 16, 0)
+    assert sum(told[-1].statuses.values()) == 16
+    with scheduler_of(written(tmp_path)) as scheduler:  # nothing is left
+        cluster.run(scheduler, told.append)
+        assert (scheduler.before, scheduler.statuses.total()) == (16, 0)
+
+
+def test_nobody_else_can_send_work(cluster):
+    """The workers obey only who has the credentials that were made for them."""
+    address = cluster.local.scheduler_address
+    assert address.startswith("tls://127.0.0.1:")
+    for named in (address, address.replace("tls", "tcp")):
+        with pytest.raises((OSError, TypeError, ValueError)):
+            distributed.Client(named, timeout=2, set_as_default=False)
+
+
+def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path, expected):
+    """No query is blamed, and none is lost."""
+    with scheduler_of(written(tmp_path, more="[analysis]\ntimeout = 600\n")) as scheduler:
+        thread = struck(cluster)
+        cluster.run(scheduler, no_progress)
         thread.join()
-        assert (desk.ledger.campaign().answered, desk.ledger.campaign().failed) == (16, 0)
+        assert (scheduler.writer.campaign().answered, scheduler.writer.campaign().failed) == (16, 0)
     assert essence(tmp_path / "c.db") == expected
 
 
-def test_one_profile_in_windows_on_all_workers(cluster, tmp_path):
-    kernel = "motion-blur:size=9,angle=45"
-    for name, more in (("whole", ""), ("cut", "[analysis]\nwindows = 8\n")):
-        with (
-            desk_of(written(tmp_path, (kernel,), images=2, more=more, name=name), jobs=2) as desk,
-            workers("dask", 2, cluster.scheduler_address) as pool,
-        ):
-            pool.run(desk, lambda standing: None)
-            assert desk.statuses.total() == 2
-            assert not desk.parts
-    assert essence(tmp_path / "whole.db") == essence(tmp_path / "cut.db")
+def test_a_query_that_kills_three_workers_is_an_error_and_the_rest_goes_on(cluster, tmp_path):
+    file = written(tmp_path, (SLOW, "identity"), images=1, more=SLOWLY)
+    with scheduler_of(file) as scheduler:
+        scheduler.alone = {own.query for own in scheduler.queue}
+        thread = struck(cluster, lambda task: str(task.questions[0].perturbation) == SLOW, times=3)
+        cluster.run(scheduler, no_progress)
+        thread.join()
+        (error,) = scheduler.writer.errors()
+        assert (error.kind, str(error.perturbation)) == ("crash", SLOW)
+        assert "3 workers died of it" in error.message
+        assert (scheduler.writer.campaign().answered, scheduler.writer.campaign().failed) == (1, 1)
+        assert scheduler.statuses == {"error": 1, "safe": 1}
+    with scheduler_of(file) as scheduler:  # it is not tried again
+        assert scheduler.is_done()
+        scheduler.writer.forget_errors(scheduler.registered.id)
+        assert not scheduler.is_done()
 
 
-def test_windows_on_local_workers(expected, tmp_path):
-    with desk_of(written(tmp_path, more="[analysis]\nwindows = 3\n"), jobs=2) as desk, Pool(2) as pool:
-        pool.run(desk, lambda standing: None)
+def test_a_timeout_is_enforced_from_outside(cluster, tmp_path, monkeypatch):
+    """A worker that hangs, as a stopped process does, cannot end by itself."""
+    monkeypatch.setattr("shakeproof.parallel.cluster.GRACE", 4.0)
+    file = written(tmp_path, (SLOW, "identity"), images=1, more=SLOWLY + "timeout = 1\n")
+    with scheduler_of(file) as scheduler:
+        scheduler.alone = {own.query for own in scheduler.queue}
+        thread = struck(cluster, lambda task: str(task.questions[0].perturbation) == SLOW, how=signal.SIGSTOP)
+        cluster.run(scheduler, no_progress)
+        thread.join()
+        (error,) = scheduler.writer.errors()
+        assert (error.kind, scheduler.writer.campaign().answered) == ("timeout", 1)
+        more_time = scheduler.writer.waiting(scheduler.registered.id, 2.0, None)
+        assert [own.query for own in more_time] == [error.query]
+
+
+def test_a_stopped_worker_is_noticed_and_replaced_without_a_timeout(tmp_path, plain, monkeypatch):
+    monkeypatch.setitem(LOCAL, "distributed.scheduler.worker-ttl", "5 s")
+    told = []
+    with scheduler_of(written(tmp_path)) as scheduler, Cluster(1) as alone:
+        thread = struck(alone, how=signal.SIGSTOP)
+        alone.run(scheduler, told.append)
+        thread.join()
+        assert "gave no sign of life for 5 s; another takes its place" in scheduler.notices[0]
+        assert not scheduler.writer.campaign().failed
+    assert same(tmp_path / "c.db", plain)
+
+
+def test_a_certificate_never_costs_an_answer(cluster, tmp_path, plain):
+    """The worker that makes one is killed; answers are there before, and stay."""
+    file = written(tmp_path)
+    file.write_text("certificates = true\n" + file.read_text())
+    with scheduler_of(file) as scheduler:
+        thread = struck(cluster, lambda task: task.certify)
+        cluster.run(scheduler, no_progress)
+        thread.join()
+        assert scheduler.writer.campaign().answered == 16
+        assert all(own.certificate or own.unproved for own in scheduler.writer.profiles())
+    assert same(tmp_path / "c.db", plain)
+
+
+def test_a_certificate_that_takes_too_long_is_asked_for_again_with_more_time(cluster, tmp_path):
+    file = written(tmp_path, images=1).read_text()
+    for seconds, made in ((1e-9, 0), (1e-9, 0), (60.0, 4)):
+        (tmp_path / "c.toml").write_text(f"certificates = true\ncertificate_timeout = {seconds}\n{file}")
+        with scheduler_of(tmp_path / "c.toml") as scheduler:
+            cluster.run(scheduler, no_progress)
+            profiles = list(scheduler.writer.profiles())
+            assert len(profiles) == 4
+            assert sum(own.certificate is not None for own in profiles) == made
+            late, why = scheduler.writer.without_certificates(scheduler.registered.id)
+            assert late == 4 - made
+            assert made or "its certificate takes longer than 1e-09 s" in why
+            assert all((own.unproved is None) == bool(made) for own in profiles)
+
+
+def another_model(folder: Path) -> Path:
+    """The same network with another description, which changes nothing else; no worker has it yet."""
+    model = folder / "m.onnx"
+    model.write_bytes(demo.MODEL.read_bytes() + b"\x32" + bytes([len(folder.name)]) + folder.name.encode())
+    return model
+
+
+def test_a_model_that_vanishes_leaves_its_queries_open(cluster, tmp_path):
+    model = another_model(tmp_path)
+    file = written(tmp_path)
+    file.write_text(file.read_text().replace(f"['{demo.MODEL}']", f"['{demo.MODEL}', 'm.onnx']"))
+    with scheduler_of(file) as scheduler:
+        model.unlink()
+        cluster.run(scheduler, no_progress)
+        assert "m.onnx: cannot read the network" in next(iter(scheduler.unusable.values()))
+        found = scheduler.writer.campaign()
+        assert (found.asked, found.answered, found.missing, found.failed) == (32, 16, 16, 0)
+
+
+def test_a_model_that_changes_is_not_taken_for_the_same(cluster, tmp_path):
+    model = another_model(tmp_path)
+    file = written(tmp_path)
+    file.write_text(file.read_text().replace(str(demo.MODEL), "m.onnx"))
+    with scheduler_of(file) as scheduler:
+        model.write_bytes(model.read_bytes() + b"\x32\x01x")
+        cluster.run(scheduler, no_progress)
+        assert "has changed since the campaign began" in next(iter(scheduler.unusable.values()))
+        assert scheduler.writer.campaign().missing == 16
+
+
+def test_one_profile_in_windows_on_all_workers(cluster, tmp_path, expected):
+    with scheduler_of(written(tmp_path, more="[analysis]\nwindows = 3\n"), jobs=2) as scheduler:
+        cluster.run(scheduler, no_progress)
+        assert scheduler.statuses.total() == 4 * len(QUICK)
+        assert not scheduler.parts
     assert essence(tmp_path / "c.db") == expected
-    with Store.open(tmp_path / "c.db") as opened:
-        assert opened.campaign().answered == 4 * len(QUICK)
+
+
+def test_workers_that_cannot_begin_are_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python can start like this
+    with pytest.raises(InputError, match="worker processes cannot be started"):
+        Cluster(1).__enter__()
+
+
+def test_workers_end_with_whoever_began_them():
+    with Cluster(1) as started:
+        (process,) = (own.pid for own in started.local.workers.values())
+        os.kill(process, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_queries_out_of_the_same_sweep_have_their_own_clocks(demo_network):
+    """With a timeout too, queries share a sweep; those that it is not enough for are asked again, each on its own."""
+    pictures = [str(path) for path, _ in demo.images()[:4]]
+    quick = sp.profile(demo_network, pictures, QUICK, timeout=600.0)
+    slow = sp.profile(demo_network, pictures, QUICK)
+    assert [own.record.critical_strength for own in quick] == [own.record.critical_strength for own in slow]
+    late = sp.profile(demo_network, pictures, QUICK, timeout=1e-6)
+    assert {own.reason for own in late if own.status != "misclassified"} == {"timeout"}
+
+
+# -- a cluster of somebody else's -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def processes(tmp_path):
-    """A scheduler and a worker, each a process."""
-    file, dask = tmp_path / "scheduler.json", [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard"]
+def processes(tmp_path, request):
+    """A scheduler and a worker in a folder of their own, each a process; the parameter is when silence is noticed."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    file, dask = folder / "scheduler.json", [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard"]
     options = {
         "scheduler": ("--host", "127.0.0.1", "--port", "0"),
-        "worker": ("--nthreads", "1", "--no-nanny"),
+        "worker": ("--nthreads", "1", "--no-nanny", "--preload", "shakeproof.parallel"),
     }
     scheduler, worker = (
         subprocess.Popen(
             [*(word.format(name) for word in dask), *words, "--scheduler-file", str(file)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd=tmp_path,
+            cwd=folder,
+            env=os.environ | {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": getattr(request, "param", "5 minutes")},
         )
         for name, words in options.items()
     )
@@ -115,11 +274,11 @@ def processes(tmp_path):
         process.wait()
 
 
-def when_busy(pool, act) -> threading.Thread:
-    """Does something as soon as a task is in flight."""
+def when_busy(cluster: Cluster, act) -> threading.Thread:
+    """Does something as soon as a worker has begun with a task."""
 
     def wait() -> None:
-        while not pool.in_flight:
+        while not any(own.began is not None for own in [*cluster.in_flight.values()]):
             time.sleep(0.01)
         act()
 
@@ -128,31 +287,45 @@ def when_busy(pool, act) -> threading.Thread:
     return thread
 
 
+def test_models_go_to_workers_by_content(processes, expected, tmp_path, monkeypatch):
+    """The model's name means nothing where the workers are."""
+    shutil.copy(demo.MODEL, tmp_path / "m.onnx")
+    file = written(tmp_path)
+    file.write_text(file.read_text().replace(str(demo.MODEL), "m.onnx"))
+    monkeypatch.chdir(tmp_path)
+    with scheduler_of(Path("c.toml")) as scheduler, Cluster(1, processes[0]) as foreign:
+        assert foreign.jobs == 1
+        foreign.run(scheduler, no_progress)
+        assert (scheduler.writer.campaign().answered, scheduler.writer.campaign().failed) == (16, 0)
+    assert essence(tmp_path / "c.db") == expected
+
+
 def test_a_scheduler_that_dies_is_one_line(processes, tmp_path):
-    address, scheduler, _ = processes
-    with desk_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as desk, workers("dask", 1, address) as pool:
-        when_busy(pool, scheduler.kill)
+    address, dask_scheduler, _ = processes
+    with scheduler_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as scheduler, Cluster(1, address) as foreign:
+        when_busy(foreign, dask_scheduler.kill)
         with pytest.raises(InputError, match="the Dask scheduler is gone; start one, and the same command again"):
-            pool.run(desk, lambda standing: None)
-    with Ledger.open(tmp_path / "c.db") as ledger:  # nobody works on it any more, and no query is blamed
-        left = ledger.connection.execute("SELECT count(*) FROM queries WHERE owner IS NOT NULL OR deaths > 0")
+            foreign.run(scheduler, no_progress)
+    with StoreWriter.open(tmp_path / "c.db") as writer:  # nobody works on it any more, and no query is blamed
+        left = writer.connection.execute("SELECT count(*) FROM queries WHERE owner IS NOT NULL")
         assert left.fetchone() == (0,)
+        assert not [*writer.errors()]
 
 
+@pytest.mark.parametrize("processes", ["10 s"], indirect=True)
 def test_a_stopped_worker_of_a_cluster_is_noticed(processes, tmp_path, monkeypatch):
     """It has no timeout, and is the only one: that there is no other is said, too."""
-    monkeypatch.setattr("shakeproof.campaign.cluster.SILENT", 4.0)
     address, _, worker = processes
     told = []
-    with desk_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as desk, workers("dask", 1, address) as pool:
-        monkeypatch.setattr("shakeproof.campaign.cluster.PATIENCE", 2.0)
-        when_busy(pool, lambda: worker.send_signal(signal.SIGSTOP))
+    with scheduler_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as scheduler, Cluster(1, address) as foreign:
+        monkeypatch.setattr("shakeproof.parallel.cluster.PATIENCE", 2.0)
+        when_busy(foreign, lambda: worker.send_signal(signal.SIGSTOP))
         with pytest.raises(InputError, match="has no workers any more"):
-            pool.run(desk, told.append)
-    assert any("gave no sign of life for 4 s" in notice for notice in told[-1].notices)
+            foreign.run(scheduler, told.append)
+    assert any("gave no sign of life for 10 s" in notice for notice in scheduler.notices)
 
 
 def test_where_no_cluster_is_that_is_said(monkeypatch):
-    monkeypatch.setattr("shakeproof.campaign.cluster.PATIENCE", 1.0)
+    monkeypatch.setattr("shakeproof.parallel.cluster.PATIENCE", 1.0)
     with pytest.raises(InputError, match=r"tcp://127.0.0.1:9: no Dask scheduler answers"):
-        workers("dask", 1, "tcp://127.0.0.1:9").__enter__()
+        Cluster(1, "tcp://127.0.0.1:9").__enter__()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shakeproof import demo
-from shakeproof.campaign import Ledger, read_campaign, register
 from shakeproof.errors import InputError
+from shakeproof.store import StoreWriter, read_campaign, register
 
 WHOLE = """
 name = "signs"
@@ -159,9 +159,9 @@ def test_perturbations_are_checked_as_their_texts_are(folder):
 
 def asked_in(folder: Path, text: str) -> list[tuple[str, str, int | None]]:
     """Model, image and label of all that a file asks."""
-    with Ledger.open(folder / "t.db") as ledger:
-        registered = register(read_campaign(written(folder, text)), ledger)
-        rows = ledger.connection.execute(
+    with StoreWriter.open(folder / "t.db") as writer:
+        registered = register(read_campaign(written(folder, text)), writer)
+        rows = writer.connection.execute(
             "SELECT models.name, images.name, label FROM items JOIN queries ON queries.id = query"
             " JOIN models ON models.id = model JOIN images ON images.id = items.image WHERE campaign = ?"
             " ORDER BY number",
@@ -216,5 +216,5 @@ def test_everything_is_read_before_anything_runs(folder):
     ):  # fmt: skip
         with pytest.raises(InputError, match=words):
             asked_in(folder, text)
-    with Ledger.open(folder / "t.db") as ledger:
-        assert ledger.campaigns() == []
+    with StoreWriter.open(folder / "t.db") as writer:
+        assert writer.campaigns() == []

@@ -17,12 +17,10 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import DrawnCurve, Item, Ledger, Requirement, Store, certified, drawn, finding
-from shakeproof.campaign.intact import TABLES
-from shakeproof.campaign.ledger import LEASE
-from shakeproof.campaign.schema import APPLICATION, VERSION
 from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
+from shakeproof.store import LEASE, DrawnCurve, Item, Requirement, Store, StoreWriter, certified, drawn, finding
+from shakeproof.store.schema import APPLICATION, TABLES, VERSION
 
 PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
 SETTINGS = sp.Settings(method="exact")
@@ -34,30 +32,30 @@ def results(demo_network) -> list[sp.Result]:
     return sp.profile(demo_network, pictures, PERTURBATIONS, method="exact")
 
 
-def asked(ledger: Ledger, network, results, settings=SETTINGS, toml="[campaign]", strengths=(0.5, 1.0)) -> int:
-    model, own = ledger.add_model(network, settings)
+def asked(writer: StoreWriter, network, results, settings=SETTINGS, toml="[campaign]", strengths=(0.5, 1.0)) -> int:
+    model, own = writer.add_model(network, settings)
     items = []
     for result in results:
         query = result.query
-        image, pixels = ledger.add_image(query.image)
+        image, pixels = writer.add_image(query.image)
         question = question_digest(own, pixels, query.image.label, query.perturbation, settings)
         items.append(
-            Item(model, image, ledger.add_perturbation(query.perturbation), question, (float(max(strengths)),))
+            Item(model, image, writer.add_perturbation(query.perturbation), question, (float(max(strengths)),))
         )
-    return ledger.begin("signs", "signs.toml", toml, Requirement("R1", "blur"), strengths, settings, items)
+    return writer.begin("signs", "signs.toml", toml, Requirement("R1", "blur"), strengths, settings, items)
 
 
 @pytest.fixture
 def store(tmp_path, demo_network, results) -> Path:
-    with Ledger.open(tmp_path / "s.db") as ledger:
-        campaign = asked(ledger, demo_network, results)
-        waiting = ledger.waiting(campaign, None, None)
+    with StoreWriter.open(tmp_path / "s.db") as writer:
+        campaign = asked(writer, demo_network, results)
+        waiting = writer.waiting(campaign, None, None)
         found = [
             finding(own.query, demo_network, result, "signs.onnx", certificates=number == 0)
             for number, (own, result) in enumerate(zip(waiting, results, strict=True))
         ]
-        ledger.add(found, None)
-        ledger.certify([certified(waiting[0].query, demo_network, results[0], 60.0)], 60.0)
+        writer.add(found, None)
+        writer.certify([certified(waiting[0].query, demo_network, results[0], 60.0)], 60.0)
     return tmp_path / "s.db"
 
 
@@ -127,27 +125,17 @@ def test_filters(store):
         assert {profile.record.status for profile in unsafe} == {"unsafe"}
 
 
-def test_a_frame(store, results):
-    pandas = pytest.importorskip("pandas")
-    with Store.open(store) as opened:
-        frame = opened.frame()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["status"].tolist() == [result.status.value for result in results]
-    critical = [None if r.critical_strength is None else r.critical_strength[0] for r in results]
-    assert [None if np.isnan(low) else low for low in frame["critical_strength_low"]] == critical
-
-
 def test_one_profile_answers_all_strengths(store, demo_network, results):
     """Asking for less is known; asking another way is not."""
-    with Ledger.open(store) as ledger:
+    with StoreWriter.open(store) as writer:
         for toml, strengths, settings, missing in (
             ("less", (0.25,), SETTINGS, 0),
             ("other", (1.0,), sp.Settings(method="bounds"), 12),
             ("slower", (1.0,), replace(SETTINGS, memory=1.0, timeout=3.0, whole_curve=True), 0),
         ):
-            campaign = asked(ledger, demo_network, results, settings, toml, strengths)
-            assert len(ledger.waiting(campaign, None, None)) == missing
-        record = next(iter(ledger.profiles())).record
+            campaign = asked(writer, demo_network, results, settings, toml, strengths)
+            assert len(writer.waiting(campaign, None, None)) == missing
+        record = next(iter(writer.profiles())).record
         assert record.strength == 1.0
     for result in results:
         for strength in (0.0, 0.1, 0.5, 1.0):
@@ -176,44 +164,44 @@ def test_where_nothing_is_proved_strength_0_is_not_either(results):
 def test_what_ran_out_of_time_is_asked_again_with_more(tmp_path, demo_network, results):
     late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
     assert late.reason == "timeout"
-    with Ledger.open(tmp_path / "s.db") as ledger:
-        campaign = asked(ledger, demo_network, [late])
-        (own,) = ledger.waiting(campaign, 5.0, None)
-        ledger.add([finding(own.query, demo_network, late, "m", False)], timeout=5.0)
-        assert not ledger.waiting(campaign, 5.0, None)
-        assert not ledger.waiting(campaign, 1.0, None)
-        assert ledger.waiting(campaign, 6.0, None) == ledger.waiting(campaign, None, None) == [own]
-        assert ledger.campaign().answered == 1  # it is kept until there is a better one
-        ledger.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
-        assert not ledger.waiting(campaign, None, None)
-        assert ledger.waiting(campaign, None, 9.0) == [replace(own, is_answered=True)]  # without a certificate
+    with StoreWriter.open(tmp_path / "s.db") as writer:
+        campaign = asked(writer, demo_network, [late])
+        (own,) = writer.waiting(campaign, 5.0, None)
+        writer.add([finding(own.query, demo_network, late, "m", False)], timeout=5.0)
+        assert not writer.waiting(campaign, 5.0, None)
+        assert not writer.waiting(campaign, 1.0, None)
+        assert writer.waiting(campaign, 6.0, None) == writer.waiting(campaign, None, None) == [own]
+        assert writer.campaign().answered == 1  # it is kept until there is a better one
+        writer.add([finding(own.query, demo_network, results[0], "m", False)], timeout=6.0)
+        assert not writer.waiting(campaign, None, None)
+        assert writer.waiting(campaign, None, 9.0) == [replace(own, is_answered=True)]  # without a certificate
 
 
 def test_an_answer_is_not_lost_to_one_that_ran_out_of_time(store, demo_network):
     """A certificate is asked for, with too little time for it: what was known is known still, as it was."""
     late = sp.profile(demo_network, str(demo.images()[0][0]), PERTURBATIONS[0], timeout=1e-6)
-    with Ledger.open(store) as ledger:
-        campaign, before = ledger.campaign().id, [profile.record for profile in ledger.profiles()]
-        waiting = ledger.waiting(campaign, 5.0, 9.0)
+    with StoreWriter.open(store) as writer:
+        campaign, before = writer.campaign().id, [profile.record for profile in writer.profiles()]
+        waiting = writer.waiting(campaign, 5.0, 9.0)
         query = waiting[0].query
-        ledger.add([finding(query, demo_network, late, "m", True)], timeout=5.0)
-        assert [profile.record for profile in ledger.profiles()] == before
-        assert query not in [item.query for item in ledger.waiting(campaign, 5.0, 9.0)]  # until there is more time
-        assert ledger.waiting(campaign, 6.0, 9.0) == waiting
-        assert ledger.campaign().failed == 0
+        writer.add([finding(query, demo_network, late, "m", True)], timeout=5.0)
+        assert [profile.record for profile in writer.profiles()] == before
+        assert query not in [item.query for item in writer.waiting(campaign, 5.0, 9.0)]  # until there is more time
+        assert writer.waiting(campaign, 6.0, 9.0) == waiting
+        assert writer.campaign().failed == 0
 
 
 def test_a_certificate_goes_with_the_answer_that_it_is_of(store, demo_network, results):
-    with Ledger.open(store) as ledger:
-        first = next(iter(ledger.profiles()))
+    with StoreWriter.open(store) as writer:
+        first = next(iter(writer.profiles()))
         assert first.certificate is not None
-        ledger.add([finding(first.query, demo_network, results[0], "m", False)], None)
-        assert ledger.certificate(first.query) is None
+        writer.add([finding(first.query, demo_network, results[0], "m", False)], None)
+        assert writer.certificate(first.query) is None
 
 
 def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):
     path = tmp_path / "s.db"
-    with Ledger.open(path) as mine, Ledger.open(path) as theirs:
+    with StoreWriter.open(path) as mine, StoreWriter.open(path) as theirs:
         campaign = asked(mine, demo_network, results)
         queries = [own.query for own in mine.waiting(campaign, None, None)]
         theirs.owner = f"{theirs.owner}1"  # another process of another machine, or of this one
@@ -231,8 +219,8 @@ def test_nobody_takes_what_another_works_on(tmp_path, demo_network, results):
 def test_a_silent_owner_loses_its_queries_whatever_the_time_of_day(tmp_path, demo_network, results, monkeypatch, jump):
     """An owner on another machine, whose clock was set: what counts is whether its number changes while we look on."""
     clock = [0.0]
-    monkeypatch.setattr("shakeproof.campaign.ledger.now", lambda: clock[0])
-    with Ledger.open(tmp_path / "s.db") as mine, Ledger.open(tmp_path / "s.db") as theirs:
+    monkeypatch.setattr("shakeproof.store.writer.now", lambda: clock[0])
+    with StoreWriter.open(tmp_path / "s.db") as mine, StoreWriter.open(tmp_path / "s.db") as theirs:
         campaign = asked(mine, demo_network, results)
         queries = [own.query for own in mine.waiting(campaign, None, None)]
         theirs.owner, theirs.beats = "elsewhere 1 1", max(0, int(time.time()) + jump)
@@ -250,35 +238,33 @@ def test_a_silent_owner_loses_its_queries_whatever_the_time_of_day(tmp_path, dem
 def test_what_a_dead_process_claimed_is_free_at_once(tmp_path, demo_network, results):
     path = tmp_path / "s.db"
     claims = (
-        "import sys\nfrom shakeproof.campaign import Ledger\n"
-        f"Ledger.open({str(path)!r}).claim([1, 2], None, None)\nprint('done', flush=True)\nsys.stdin.read()\n"
+        "import sys\nfrom shakeproof.store import StoreWriter\n"
+        f"StoreWriter.open({str(path)!r}).claim([1, 2], None, None)\nprint('done', flush=True)\nsys.stdin.read()\n"
     )
-    with Ledger.open(path) as ledger:
-        asked(ledger, demo_network, results)
+    with StoreWriter.open(path) as writer:
+        asked(writer, demo_network, results)
         other = subprocess.Popen([sys.executable, "-c", claims], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert other.stdout.readline() == b"done\n"
-        ledger.renew()
-        assert ledger.claim([1, 2], None, None) == []
+        writer.renew()
+        assert writer.claim([1, 2], None, None) == []
         other.kill()
         other.wait()
-        ledger.renew()
-        assert ledger.claim([1, 2], None, None) == [1, 2]
+        writer.renew()
+        assert writer.claim([1, 2], None, None) == [1, 2]
 
 
 def test_errors_are_no_answers_and_can_be_asked_again(tmp_path, demo_network, results):
-    with Ledger.open(tmp_path / "s.db") as ledger:
-        campaign = asked(ledger, demo_network, results[:2])
-        first, second = (own.query for own in ledger.waiting(campaign, None, None))
-        assert [ledger.count_death(first), ledger.count_death(first)] == [1, 2]
-        assert [own.deaths for own in ledger.waiting(campaign, None, None)] == [2, 0]
-        ledger.fail(first, "crash", "three workers died of it")
-        ledger.fail(second, "timeout", "stopped after 5 s", timeout=5.0)
-        assert not ledger.waiting(campaign, 5.0, None)
-        assert [own.query for own in ledger.waiting(campaign, None, None)] == [second]
-        assert [(error.kind, error.query) for error in ledger.errors()] == [("crash", first), ("timeout", second)]
-        assert (ledger.campaign().answered, ledger.campaign().failed) == (0, 2)
-        ledger.forget_errors(campaign)
-        assert [own.deaths for own in ledger.waiting(campaign, None, None)] == [0, 0]
+    with StoreWriter.open(tmp_path / "s.db") as writer:
+        campaign = asked(writer, demo_network, results[:2])
+        first, second = (own.query for own in writer.waiting(campaign, None, None))
+        writer.fail(first, "crash", "three workers died of it")
+        writer.fail(second, "timeout", "stopped after 5 s", timeout=5.0)
+        assert not writer.waiting(campaign, 5.0, None)
+        assert [own.query for own in writer.waiting(campaign, None, None)] == [second]
+        assert [(error.kind, error.query) for error in writer.errors()] == [("crash", first), ("timeout", second)]
+        assert (writer.campaign().answered, writer.campaign().failed) == (0, 2)
+        writer.forget_errors(campaign)
+        assert [own.query for own in writer.waiting(campaign, None, None)] == [first, second]
 
 
 def said_of(path: Path, opener=Store) -> str:
@@ -292,7 +278,7 @@ def test_a_newer_store_is_refused(store):
     with sqlite3.connect(store) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = store.read_bytes()
-    for opener in (Store, Ledger):
+    for opener in (Store, StoreWriter):
         assert "written by a newer shakeproof" in said_of(store, opener)
     assert store.read_bytes() == before
 
@@ -303,8 +289,8 @@ def test_an_older_store_is_brought_up_to_date(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
     assert "is empty; shakeproof campaign makes a store" in said_of(path)
-    with Ledger.open(path) as ledger:
-        assert ledger.campaigns() == []
+    with StoreWriter.open(path) as writer:
+        assert writer.campaigns() == []
     with Store.open(path) as opened:
         assert opened.campaigns() == []
 
@@ -316,9 +302,9 @@ def test_a_store_without_checksums_is_read_and_gets_them(store):
         for table in TABLES:
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         connection.execute("PRAGMA user_version = 1")
-    for opener in (Store, Ledger, Store):
+    for opener in (Store, StoreWriter, Store):
         with opener.open(store) as opened:
-            assert opener is Ledger or [one.record for one in opened.profiles()] == before
+            assert opener is StoreWriter or [one.record for one in opened.profiles()] == before
     with sqlite3.connect(store) as connection:
         connection.execute("UPDATE results SET record = replace(record, 'a', 'b')")
     assert "is damaged" in said_of(store)
@@ -331,7 +317,7 @@ def test_other_files_are_left_alone(tmp_path):
     text.write_text("no database at all\n" * 100)
     folder.mkdir()
     before = foreign.read_bytes()
-    for opener in (Store, Ledger):
+    for opener in (Store, StoreWriter):
         assert "no store of shakeproof's" in said_of(foreign, opener)
         assert "no store of shakeproof's" in said_of(text, opener)
         assert "is a folder" in said_of(folder, opener)
@@ -348,19 +334,19 @@ def test_a_damaged_store_says_so(store):
 
 def test_a_store_that_cannot_be_written(store):
     """Root may write anything, so the file says no itself: by a folder that is no folder."""
-    assert "cannot be opened" in said_of(store / "s.db", Ledger)
-    opened = Ledger(store, sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, isolation_level=None))
+    assert "cannot be opened" in said_of(store / "s.db", StoreWriter)
+    opened = StoreWriter(store, sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, isolation_level=None))
     with opened, pytest.raises(InputError, match="cannot be written; choose a store"):
         opened.renew()
 
 
 def test_a_locked_store_says_so(store, monkeypatch):
-    monkeypatch.setattr("shakeproof.campaign.opening.PATIENCE", 0.05)
-    with sqlite3.connect(store, isolation_level=None) as holder, Ledger.open(store) as ledger:
+    monkeypatch.setattr("shakeproof.store.connection.PATIENCE", 0.05)
+    with sqlite3.connect(store, isolation_level=None) as holder, StoreWriter.open(store) as writer:
         holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(InputError, match="another program has locked it"):
-            ledger.renew()
-        assert len(list(ledger.profiles())) == 12  # reading goes on
+            writer.renew()
+        assert len(list(writer.profiles())) == 12  # reading goes on
         holder.execute("ROLLBACK")
 
 

@@ -12,9 +12,9 @@ from warm import run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Requirement, keep
 from shakeproof.question import read_image
 from shakeproof.settings import Settings
+from shakeproof.store import Requirement, keep
 
 STRENGTH = 0.05
 

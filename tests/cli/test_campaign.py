@@ -14,7 +14,7 @@ from campaign.running import SLOW, SLOWLY, answered, essence, started, workers_o
 from warm import complaint, run
 
 from shakeproof import Record
-from shakeproof.campaign import Store
+from shakeproof.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,6 @@ def test_mistakes_are_one_line(done, tmp_path):
     assert "no such store" in complaint("results", tmp_path / "n.db")
     assert "cannot be read" in complaint("campaign", tmp_path / "n.toml")
     assert "has no campaign 7" in complaint("table", done / "c.db", "--campaign", "7")
-    assert "add --engine dask" in complaint("campaign", done / "c.toml", "--scheduler", "tcp://x:1")
     assert "no store of shakeproof's" in complaint("campaign", done / "c.toml", "--store", done / "c.toml")
     assert "cannot be opened" in complaint("campaign", done / "c.toml", "--store", tmp_path / "no" / "s.db")
 

@@ -23,11 +23,11 @@ from warm import run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import keep
 from shakeproof.question import read_image
 from shakeproof.report.page import confidence
 from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, is_band, main
 from shakeproof.settings import Settings
+from shakeproof.store import keep
 
 DATA = re.compile(r'(id="contents">)([^<]*)(</script>)')
 

@@ -13,11 +13,11 @@ from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Ledger, Store
 from shakeproof.certificate import certificate
 from shakeproof.checker import check, unpack
 from shakeproof.question import Image
 from shakeproof.report.recheck import examined
+from shakeproof.store import Store, StoreWriter
 
 # An answer that claims nothing beside its row of the evidence.
 NOTHING = {"profile": [], "counterexample": None, "predicted": None}
@@ -94,8 +94,8 @@ def test_a_certificate_that_does_not_hold_is_said(folder, tmp_path):
 
 def test_a_network_that_is_gone_is_said(folder, tmp_path):
     shutil.copy(folder / "store.sqlite", tmp_path)
-    with Ledger.open(tmp_path / "store.sqlite") as ledger:
-        ledger.connection.execute("UPDATE models SET name = 'elsewhere.onnx'")
+    with StoreWriter.open(tmp_path / "store.sqlite") as writer:
+        writer.connection.execute("UPDATE models SET name = 'elsewhere.onnx'")
     found = run("report", tmp_path / "store.sqlite", "--format", "json", "-o", tmp_path / "evidence.json")
     assert (found.returncode, "certificates hold" in found.stdout) == (0, False)
     said = sections(json.loads((tmp_path / "evidence.json").read_text()))

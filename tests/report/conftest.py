@@ -9,10 +9,10 @@ import pytest
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.budget import no_progress
-from shakeproof.campaign import Ledger, Requirement, Store, keep
 from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
 from shakeproof.settings import Settings
+from shakeproof.store import Requirement, Store, StoreWriter, keep
 
 HOSTILE = "</script><img src=x onerror=document.title='broken'>"
 PERTURBATIONS = {
@@ -52,9 +52,9 @@ def store(hostile_network, results, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "signs.sqlite"
     requirement = Requirement("REQ-7", f"Signs keep their class {HOSTILE}")
     keep(path, "Signs under shake", hostile_network, results, Settings(), requirement=requirement)
-    with Ledger.open(path) as ledger:  # one ends in an error
-        ledger.fail(1, "memory", f"a worker had too little memory {HOSTILE}")
-        with ledger.writing() as connection:
+    with StoreWriter.open(path) as writer:  # one ends in an error
+        writer.fail(1, "memory", f"a worker had too little memory {HOSTILE}")
+        with writer.writing() as connection:
             connection.execute("DELETE FROM results WHERE query = 1")
     return path
 

@@ -13,11 +13,11 @@ from warm import complaint, run
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.campaign import Ledger, keep
 from shakeproof.proof.result import Record
 from shakeproof.proof.verdict import FORMAT, Reason, Status, claim_of
 from shakeproof.question import read_image
 from shakeproof.settings import Settings
+from shakeproof.store import StoreWriter, keep
 
 STRENGTHS = [0.25, 0.5, 1.0]
 COUNTED = {"certified": "safe", "violated": "unsafe", "undecided": "undecided"}
@@ -42,8 +42,8 @@ def store(demo_network, answers, tmp_path_factory):
     """One answer is safe, one was not finished, one has a counterexample of two strengths."""
     path = tmp_path_factory.mktemp("claims") / "store.db"
     keep(path, "Signs", demo_network, answers, Settings())
-    with Ledger.open(path) as ledger:
-        ledger.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
+    with StoreWriter.open(path) as writer:
+        writer.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
     return path
 
 
@@ -169,7 +169,7 @@ def test_what_is_only_read_needs_no_torch(store, command):
 def test_a_record_that_is_none_is_said_in_a_line(store, tmp_path):
     for number, text in enumerate(('{"version": 2}', "[", '{"version": 1}')):
         copy = shutil.copy(store, tmp_path / f"{number}.db")
-        with Ledger.open(copy) as ledger:
-            ledger.connection.execute("UPDATE results SET record = ?", (text,))
+        with StoreWriter.open(copy) as writer:
+            writer.connection.execute("UPDATE results SET record = ?", (text,))
         for command in ("table", "results"):
             assert "result" in complaint(command, copy)

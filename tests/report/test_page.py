@@ -19,9 +19,9 @@ from scipy.stats import binom
 
 import shakeproof.report
 from shakeproof.budget import no_progress
-from shakeproof.campaign import Ledger, Store, paper_table
 from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.page import blocks, confidence
+from shakeproof.store import Store, StoreWriter, paper_table
 
 STRENGTHS = [0.0, 0.1, 0.5, 1.0]
 ASSETS = Path(shakeproof.report.__file__).parent / "assets"
@@ -108,8 +108,8 @@ def test_page_evidence_table_and_record_say_the_same_at_every_strength(page, rep
         for strength in np.linspace(0, end, 50):
             assert said_by_the_page(answer, strength) == words[one.record.status_at(strength)]
     copy = Path(shutil.copy(store, tmp_path))
-    with Ledger.open(copy) as ledger:
-        ledger.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
+    with StoreWriter.open(copy) as writer:
+        writer.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(STRENGTHS),))
     with Store.open(copy) as opened:
         cells = [*paper_table(opened).cells()]
         again = gathered(opened, None, checks=False, advance=no_progress)

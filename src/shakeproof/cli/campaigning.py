@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNDECIDED, complain, say, terminal
-from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    from shakeproof.campaign import Campaign, Desk, Ledger, Standing, StoredCampaign
+    from shakeproof.parallel import Standing, TaskScheduler
+    from shakeproof.store import Campaign, StoredCampaign, StoreWriter
 
 # Without a terminal, progress is a line every so many seconds.
 SAID_EVERY = 30.0
@@ -26,11 +26,8 @@ SAID_EVERY = 30.0
               help="Where answers are kept [as the file says, else beside it, as NAME.db].")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 4096),
               help="Worker processes; each computes on its share of the cores [one for each core].")  # fmt: skip
-@click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True,
-              help="Processes here, or a Dask cluster.")  # fmt: skip
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="The cluster that is meant, e.g. tcp://host:8786 [one is started]."
-)
+@click.option("--scheduler", metavar="ADDRESS",
+              help="A Dask cluster to work on, e.g. tcp://host:8786 [processes of this machine].")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check everything, count the queries, and try a few; write nothing.")
 @click.option("--retry", is_flag=True, help="Ask again what ended in an error.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes.")
@@ -38,7 +35,6 @@ def campaign(
     file: Path,
     store: Path | None,
     jobs: int | None,
-    engine: str,
     scheduler: str | None,
     dry_run: bool,
     retry: bool,
@@ -51,24 +47,23 @@ def campaign(
 
     Exit codes: 0 all is answered, 3 something ended in an error, 2 something could not be asked, 130 interrupted.
     """
-    from shakeproof.campaign import default_jobs, read_campaign
+    from shakeproof.parallel import default_jobs
+    from shakeproof.store import read_campaign
 
-    if scheduler is not None and engine != "dask":
-        raise InputError("--scheduler is about a Dask cluster; add --engine dask")
     said = read_campaign(file)
     store = store or said.store
     jobs = jobs or default_jobs(said.settings.memory)
     if dry_run:
         return _forecast(said, store, jobs)
     try:
-        return _run(said, store, jobs, engine, scheduler, retry, quiet)
+        return _run(said, store, jobs, scheduler, retry, quiet)
     except KeyboardInterrupt:
         complain(f"interrupted; what was answered is in {store}, and the same command goes on from there")
         return EXIT_INTERRUPTED
 
 
 def _forecast(said: Campaign, store: Path, jobs: int) -> int:
-    from shakeproof.campaign import forecast
+    from shakeproof.parallel import forecast
 
     found = forecast(said, store, jobs)
     known = f", {found.asked - found.missing} of them are answered already" if found.missing < found.asked else ""
@@ -83,18 +78,19 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
     return 0
 
 
-def _run(said: Campaign, store: Path, jobs: int, engine: str, scheduler: str | None, retry: bool, quiet: bool) -> int:
-    from shakeproof.campaign import Desk, Ledger, register, workers
+def _run(said: Campaign, store: Path, jobs: int, scheduler: str | None, retry: bool, quiet: bool) -> int:
+    from shakeproof.parallel import Cluster, TaskScheduler
+    from shakeproof.store import StoreWriter, register
 
-    with Ledger.open(store) as ledger, workers(engine, jobs, scheduler) as pool:
+    with StoreWriter.open(store) as writer, Cluster(jobs, scheduler) as cluster:
         with _progress("reading", quiet) as tell:
-            registered = register(said, ledger, lambda share: tell(share, ""))
+            registered = register(said, writer, lambda share: tell(share, ""))
         if retry:
-            ledger.forget_errors(registered.id)
+            writer.forget_errors(registered.id)
         if not quiet:
             for note in registered.notes:
                 terminal(stderr=True).print(f"note: {note}", style="dim", markup=False)
-        desk = Desk(said, registered, ledger, pool.jobs)
+        run = TaskScheduler(said, registered, writer, cluster.jobs)
         with _progress("certifying", quiet) as tell:
             shown = 0
 
@@ -105,25 +101,25 @@ def _run(said: Campaign, store: Path, jobs: int, engine: str, scheduler: str | N
                 shown = len(standing.notices)
                 tell(standing.settled / max(standing.total, 1), _counts(standing))
 
-            pool.run(desk, show)
-        return _summary(ledger, ledger.campaign(registered.id), desk, quiet)
+            cluster.run(run, show)
+        return _summary(writer, writer.campaign(registered.id), run, quiet)
 
 
-def _summary(ledger: Ledger, found: StoredCampaign, desk: Desk, quiet: bool) -> int:
+def _summary(writer: StoreWriter, found: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:
     if not quiet:
-        own, where = desk.statuses.total(), f"{ledger.path} ({ledger.size / 2**20:.1f} MiB)"
+        own, where = run.statuses.total(), f"{writer.path} ({writer.size / 2**20:.1f} MiB)"
         say(f"{found.answered} of {found.asked} queries are answered, {own} by this run, in {where}")
-        say(f"shakeproof table {ledger.path} shows them, shakeproof results {ledger.path} lists them")
-    for message in desk.unusable.values():
+        say(f"shakeproof table {writer.path} shows them, shakeproof results {writer.path} lists them")
+    for message in run.unusable.values():
         complain(message)
-    without, why = ledger.without_certificates(found.id)
+    without, why = writer.without_certificates(found.id)
     if without:
         complain(f"{_several(without, 'answer')} without a certificate, the first is {why} (--retry asks again)")
     if found.missing:
         complain(f"{found.missing} queries are not answered; the same command asks them again")
         return EXIT_BAD_INPUT
     if found.failed:
-        first = next(ledger.errors(found.id))
+        first = next(writer.errors(found.id))
         what = f"{Path(first.image.name).name} under {first.perturbation}: {first.message}"
         complain(f"{found.failed} queries ended in an error, the first is {what} (--retry asks them again)")
         return EXIT_UNDECIDED

@@ -99,11 +99,11 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
     from shakeproof import demo as bundle
     from shakeproof.analysis import answers
     from shakeproof.budget import no_progress
-    from shakeproof.campaign import Store, keep
     from shakeproof.model import load
     from shakeproof.question import perturbed, read_image
     from shakeproof.report import DemoRows, gathered, html_page, safety_case
     from shakeproof.settings import Settings
+    from shakeproof.store import Store, keep
 
     check_writable(output, (".html",))
     network = load(bundle.MODEL)

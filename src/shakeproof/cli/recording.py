@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import errno
-import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shakeproof.cli.queries import Asked, Known
 from shakeproof.errors import InputError, Refusal
@@ -25,28 +24,24 @@ if TYPE_CHECKING:
     from shakeproof.settings import Settings
 
 ENDINGS = (".jsonl", ".csv")
-# The columns of a table: those of a result's JSON, brackets and counterexamples spread over several.
-BRACKET = ("critical_strength_low", "critical_strength_high")
-WITNESS = ("strength", "class", "margin", "replayed")
-COLUMNS = (
-    *("question", "version", "model", "image", "label", "predicted", "perturbation", "strength", "status", *BRACKET),
-    *("certified_strength", *(f"counterexample_{key}" for key in WITNESS), "min_margin", "method", "pieces"),
-    *("rounding", "arithmetic", "reason", "seconds", "profile"),
-)
-# How a table and a line of JSON begin.
-HEADER, START = ",".join(COLUMNS).encode(), b'{"question": "'
+# How a line of JSON begins.
+START = b'{"question": "'
 
 
 class Recording:
     """A file of answers that grows by whole lines. Each has the digest of its question, by which it is found again."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
+        from shakeproof.store import COLUMNS
+
         self.path, self.settings, self.is_table = path, settings, path.suffix.lower() == ".csv"
+        self.columns = ("question", *COLUMNS)
+        self.header = ",".join(self.columns).encode()
         try:
             self.file = path.open("ab", buffering=0)
             self.known = dict(self._read())
             if self.is_table and not path.stat().st_size:
-                self._append(HEADER + b"\n")
+                self._append(self.header + b"\n")
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -57,6 +52,7 @@ class Recording:
     def add(self, answer: Answer) -> None:
         """Write an answer down; a line is there as a whole or not at all."""
         from shakeproof.proof import begun_by
+        from shakeproof.store import csv_lines, flat
 
         _, network, result = answer
         part, begun = self._part(network, result.query), begun_by(result)
@@ -64,7 +60,8 @@ class Recording:
             write_whole({part: begun.packed(part.stem)})
         late = result.reason == "timeout"
         said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
-        self._append(_line(map(_flat(said).get, COLUMNS)) if self.is_table else f"{json.dumps(said)}\n".encode())
+        line = next(csv_lines([flat(said, self.columns)])) if self.is_table else f"{json.dumps(said)}\n"
+        self._append(line.encode(errors="surrogateescape"))
         if not late and part.exists():
             part.unlink()
             with suppress(OSError):  # there are others
@@ -98,14 +95,14 @@ class Recording:
         """The questions that are answered here, and how; a last line of ours that was torn off is dropped."""
         text = self.path.read_bytes()
         *lines, torn = text.split(b"\n")
-        if self.is_table and lines and lines.pop(0) != HEADER:
+        if self.is_table and lines and lines.pop(0) != self.header:
             raise self._strange(1)
         for number, line in enumerate(lines, start=1 + self.is_table):
             try:
                 yield self._answer(line.decode(errors="surrogateescape"))
             except (KeyError, RecursionError, TypeError, ValueError, csv.Error):
                 raise self._strange(number) from None
-        start = b"" if self.is_table and b"\n" in text else HEADER if self.is_table else START
+        start = b"" if self.is_table and b"\n" in text else self.header if self.is_table else START
         if not start.startswith(torn[: len(start)]):
             raise self._strange(len(lines) + 1)
         self.file.truncate(len(text) - len(torn))
@@ -114,7 +111,7 @@ class Recording:
         """A line's question, and how it was answered."""
         from shakeproof.proof import Status
 
-        said = dict(zip(COLUMNS, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
+        said = dict(zip(self.columns, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
         return str(said["question"]), Status(said["status"])
 
     def _strange(self, number: int) -> InputError:
@@ -143,19 +140,3 @@ def question(network: Deployed, query: Query, settings: Settings, late: bool = F
     waited = settings.timeout if late else None
     names = network.name, query.name
     return digest((query_digest(network, query, settings), names, query.strengths, waited))[:24]
-
-
-def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer's JSON, one plain value for each column."""
-    low, high = said["critical_strength"] or (None, None)
-    witness = said["counterexample"] or {}
-    spread = {f"counterexample_{key}": witness.get(key) for key in WITNESS}
-    return {**said, **dict(zip(BRACKET, (low, high), strict=True)), **spread}
-
-
-def _line(values: Iterable[Any]) -> bytes:
-    """A row of a table: lists as JSON, nothing for None, and one line whatever is in a name."""
-    text = io.StringIO()
-    plain = ("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
-    csv.writer(text, lineterminator="").writerow(value.replace("\r", "\\r").replace("\n", "\\n") for value in plain)
-    return f"{text.getvalue()}\n".encode(errors="surrogateescape")

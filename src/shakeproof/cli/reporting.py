@@ -45,8 +45,8 @@ def report(
 
     STORE is what `shakeproof campaign` wrote. Exit code 1: the checker refused a certificate.
     """
-    from shakeproof.campaign import Store
     from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle, written
+    from shakeproof.store import Store
 
     output = output or (None if bundle else Path(f"report.{form}"))
     if output is not None:

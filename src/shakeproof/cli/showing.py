@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
 if TYPE_CHECKING:
-    from shakeproof.campaign import PaperTable, StoredCampaign
+    from shakeproof.store import PaperTable, StoredCampaign
 
 CAMPAIGN = click.option(
     "--campaign", type=int, metavar="N", help="Which of several campaigns, by its number [the last]."
@@ -37,13 +37,15 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     Each cell has the seconds that its profiles took together. One profile answers all strengths, so these are the same
     along a row. What is misclassified counts as unsafe, what ended in an error as neither.
     """
-    from shakeproof.campaign import Store, paper_table
+    from shakeproof.store import Store, csv_lines, paper_table
 
     with Store.open(store) as opened, many_values():
         chosen = opened.campaign(campaign)
         counts = paper_table(opened, chosen.id, by_model)
     if kind == "csv":
-        say(_csv(counts.cells()).rstrip("\n"))
+        cells = list(counts.cells())
+        rows = [cell.values() for cell in cells]
+        say("".join(csv_lines([cells[0], *rows] if cells else [])).rstrip("\n"))
     elif kind == "json":
         say(json.dumps({"campaign": chosen.name, "strengths": counts.strengths, "cells": [*counts.cells()]}))
     else:
@@ -74,7 +76,7 @@ def results(
     campaign: int | None,
 ) -> int:
     """All answers of a campaign, one a row."""
-    from shakeproof.campaign import Store, flat, results_line
+    from shakeproof.store import STORED_COLUMNS, Store, csv_lines, results_line, stored_row
 
     if output is not None:
         check_writable(output, ())
@@ -83,10 +85,10 @@ def results(
     with Store.open(store) as opened, many_values():
         answers = opened.profiles(campaign, model, perturbation, status)
         if kind == "parquet" and output is not None:
-            write_whole({output: _parquet([*map(flat, answers)])})
+            write_whole({output: _parquet(STORED_COLUMNS, map(stored_row, answers))})
             return 0
         lines = (f"{json.dumps(results_line(profile))}\n" for profile in answers)
-        texts = lines if kind == "jsonl" else [_csv(map(flat, answers))]
+        texts = lines if kind == "jsonl" else csv_lines(chain([STORED_COLUMNS], map(stored_row, answers)))
         if output is not None:
             write_whole({output: "".join(texts).encode(errors="surrogateescape")})
         else:
@@ -95,29 +97,16 @@ def results(
     return 0
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> str:
-    """Lists as JSON, nothing for None."""
-    text = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
-    for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(text, [*row], lineterminator="\n", extrasaction="ignore")
-            writer.writeheader()
-        writer.writerow({key: json.dumps(v) if isinstance(v, (list, dict, bool)) else v for key, v in row.items()})
-    return text.getvalue()
-
-
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
+def _parquet(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow; pip install 'shakeproof[parquet]'") from None
-    table = pyarrow.Table.from_pylist(
-        [{key: json.dumps(v) if isinstance(v, (list, dict)) else v for key, v in row.items()} for row in rows]
-    )
+    plain = [[json.dumps(value) if isinstance(value, (list, dict)) else value for value in row] for row in rows]
+    values = zip(*plain, strict=True) if plain else [[] for _ in columns]
     data = io.BytesIO()
-    parquet.write_table(table, data)
+    parquet.write_table(pyarrow.table(dict(zip(columns, map(list, values), strict=True))), data)
     return data.getvalue()
 
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shakeproof.campaign import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
 from shakeproof.certificate import written_kernels
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
 from shakeproof.question import Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.settings import Settings
+from shakeproof.store import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
 
 Advance = Callable[[float], None]
 # The option of a family that says how large a perturbation is, the usual one first.

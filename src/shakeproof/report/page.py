@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shakeproof import __version__
-from shakeproof.campaign import DrawnCurve, StoredError, StoredImage, StoredProfile
 from shakeproof.files import readable_name
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, described, image_key
+from shakeproof.store import DrawnCurve, StoredError, StoredImage, StoredProfile
 
 # The page's program: each part uses those before it.
 SCRIPTS = (

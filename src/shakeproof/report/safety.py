@@ -24,7 +24,7 @@ import numpy as np
 
 import shakeproof
 from shakeproof import checker
-from shakeproof.campaign import Store
+from shakeproof.store import Store
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
 from shakeproof.proof import Status

@@ -1,4 +1,4 @@
-"""What a store gives back: models, pictures, perturbations and answers, each as it was.
+"""The rows of a store as values: models, pictures, perturbations and answers; and each answer as one flat row.
 
 Numbers are unpacked, and torch is imported, when they are first asked for: a table needs neither.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from shakeproof.campaign.curves import DrawnCurve
     from shakeproof.model import Deployed
     from shakeproof.proof import Record
     from shakeproof.question import Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
+    from shakeproof.store.curves import DrawnCurve
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
 KINDS = {"grey": "u1", "float32": "<f4", "float64": "<f8"}
@@ -65,7 +65,18 @@ class StoredImage:
     @property
     def pixels(self) -> NDArray[np.float64]:
         """(channels, height, width) in float64."""
-        return unpack_pixels(self.kind, self.packed, self.shape)
+        import numpy as np
+
+        pixels = np.frombuffer(zlib.decompress(self.packed), KINDS[self.kind]).reshape(self.shape).astype(np.float64)
+        return pixels / WHITE if self.kind == "grey" else pixels
+
+    def image(self) -> Image:
+        """The picture to ask about."""
+        import torch
+
+        from shakeproof.question import Image
+
+        return Image(self.name, torch.from_numpy(self.pixels), self.label)
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ class StoredProfile:
     @cached_property
     def curve(self) -> DrawnCurve | None:
         """What there is to draw; None where strengths are several, or nothing was found out."""
-        from shakeproof.campaign.curves import DrawnCurve
+        from shakeproof.store.curves import DrawnCurve
 
         return None if self.packed_curve is None else DrawnCurve.unpacked(self.packed_curve)
 
@@ -177,31 +188,6 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
     else:
         kind, kept = ("float32", shorter) if (shorter == exact).all() else ("float64", exact)
     return kind, zlib.compress(kept.astype(KINDS[kind]).tobytes())
-
-
-def unpack_pixels(kind: str, data: bytes, shape: Sequence[int]) -> NDArray[np.float64]:
-    import numpy as np
-
-    pixels = np.frombuffer(zlib.decompress(data), KINDS[kind]).reshape(shape).astype(np.float64)
-    return pixels / WHITE if kind == "grey" else pixels
-
-
-@dataclass(frozen=True)
-class PackedImage:
-    """A picture as the store keeps it."""
-
-    name: str
-    label: int | None
-    shape: tuple[int, int, int]
-    kind: str
-    pixels: bytes
-
-    def image(self) -> Image:
-        import torch
-
-        from shakeproof.question import Image
-
-        return Image(self.name, torch.from_numpy(unpack_pixels(self.kind, self.pixels, self.shape)), self.label)
 
 
 def model_facts(network: Deployed) -> str:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-from shakeproof.campaign.store import Store
-from shakeproof.campaign.stored import StoredProfile
 from shakeproof.proof import CLAIMED, Status, claim_of
+from shakeproof.store.reader import Store
+from shakeproof.store.rows import StoredProfile
 
+# The columns of an answer: those of its JSON, its bracket and its counterexample spread over several.
 BRACKET = ("critical_strength_low", "critical_strength_high")
 WITNESS = ("strength", "class", "margin", "replayed")
+COLUMNS = (
+    *("version", "model", "image", "label", "predicted", "perturbation", "strength", "status", *BRACKET),
+    *("certified_strength", *(f"counterexample_{key}" for key in WITNESS), "min_margin", "method", "pieces"),
+    *("rounding", "arithmetic", "reason", "seconds", "profile"),
+)
+# And what a store adds: what few answers have, what is claimed, and by what its parts are found again.
+STORED_COLUMNS = (
+    *(*COLUMNS, "deployment", "rest", "comparison", "as_pictures", *CLAIMED),
+    *("model_sha256", "image_sha256", "certificate_sha256", "finished"),
+)
 KINDS = {
     Status.SAFE: "verified",
     Status.UNSAFE: "unsafe",
@@ -76,19 +90,32 @@ def results_line(profile: StoredProfile) -> dict[str, Any]:
     return {**profile.said, **dict(zip(CLAIMED, (claim.verdict.value, claim.proved, claim.lost), strict=True))}
 
 
-def flat(profile: StoredProfile) -> dict[str, Any]:
-    """The same as one value for each column."""
-    said = results_line(profile)
-    low, high = said.pop("critical_strength") or (None, None)
-    witness = said.pop("counterexample") or {}
-    return {
-        "model": said.pop("model"),
+def flat(said: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[Any]:
+    """An answer's JSON as one value for each column."""
+    low, high = said["critical_strength"] or (None, None)
+    witness = said["counterexample"] or {}
+    spread = {f"counterexample_{key}": witness.get(key) for key in WITNESS}
+    return [*map({**said, **dict(zip(BRACKET, (low, high), strict=True)), **spread}.get, columns)]
+
+
+def stored_row(profile: StoredProfile) -> list[Any]:
+    """The same of an answer in a store, in the `STORED_COLUMNS`."""
+    about = {
         "model_sha256": profile.model.identity,
-        "image": said.pop("image"),
         "image_sha256": profile.image.digest,
-        **said,
-        **dict(zip(BRACKET, (low, high), strict=True)),
-        **{f"counterexample_{key}": witness.get(key) for key in WITNESS},
         "certificate_sha256": profile.certificate,
         "finished": profile.finished,
     }
+    return flat(results_line(profile) | about, STORED_COLUMNS)
+
+
+def csv_lines(rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """Rows of a table as text: lists as JSON, nothing for None, and one line each whatever is in a name."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        plain = ("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in row)
+        writer.writerow([value.replace("\r", "\\r").replace("\n", "\\n") for value in plain])
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fnmatch import fnmatch
+from glob import glob, has_magic
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shakeproof.campaign.image_lists import PicturesAsked, asked_of_benchmark, asked_of_models
-from shakeproof.campaign.stored import Requirement
 from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.errors import InputError
 from shakeproof.files import read_text
@@ -22,11 +24,15 @@ from shakeproof.question import (
     ClassNames,
     Perturbation,
     Preprocessing,
+    Source,
+    one_source,
     parse_path,
     read_class_names,
     read_preprocessing,
+    sources,
 )
-from shakeproof.settings import Settings
+from shakeproof.settings import Settings, asked
+from shakeproof.store.rows import Requirement
 
 Table = Mapping[str, Any]
 # What a file may hold, and what of that are tables; what follows from it is in docs/reference/campaign.md.
@@ -35,10 +41,7 @@ TABLES = {
     "images": ("paths", "csv", "benchmark", "only", "array", "labels"),
     "preprocessing": ("file", "colour", "resize", "resample", "crop", "scale", "mean", "std"),
     "network": ("image_shape", "output_name", "classes"),
-    "analysis": (
-        *("method", "timeout", "memory", "tolerance", "pixels", "arithmetic"),
-        *("whole_curves", "device", "windows"),
-    ),
+    "analysis": (*asked(), "whole_curves", "windows"),
     "requirement": ("id", "text"),
 }
 # What a file could hold before, and why it no longer does.
@@ -46,6 +49,17 @@ REMOVED = {"shortcuts": "it was removed, every 8-bit picture is run; leave it ou
 # How values are called where one is wrong.
 KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 MOST_PERTURBATIONS, MOST_WINDOWS = 10_000, 1024
+# The heading that a list of pictures may begin with.
+HEADING = ("path", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class PicturesAsked:
+    """A model's file, and the pictures that it is asked about; `labels` has those that a list gives them."""
+
+    model: str
+    sources: Sequence[Source]
+    labels: Sequence[int | str | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -185,17 +199,9 @@ class _Reader:
         return tuple(sorted(set(numbers)))
 
     def settings(self, said: Table) -> Settings:
-        values: dict[str, Any] = {
-            key: self.value(said, key, kind, None)
-            for key, kind in (
-                *((key, float) for key in ("timeout", "memory", "tolerance")),
-                *((key, str) for key in ("method", "pixels", "arithmetic", "device")),
-                ("whole_curves", bool),
-            )
-            if key in said
-        }
-        if "whole_curves" in values:
-            values["whole_curve"] = values.pop("whole_curves")
+        known = {key: setting.metadata["type"] for key, setting in asked().items()}
+        values: dict[str, Any] = {key: self.value(said, key, known[key], None) for key in known if key in said}
+        values["whole_curve"] = self.value(said, "whole_curves", bool, False)
         try:
             return Settings(**values)
         except InputError as error:
@@ -312,3 +318,77 @@ class _Reader:
 
     def refuse(self, problem: str) -> NoReturn:
         raise InputError(f"{self.file}: {problem}")
+
+
+# -- lists of pictures ------------------------------------------------------------------------------------------------
+
+
+def asked_of_models(
+    models: Sequence[str],
+    paths: Sequence[str],
+    listed: Path | None,
+    only: str | None,
+    array: str | None,
+    labels: str | None,
+) -> tuple[PicturesAsked, ...]:
+    """Every model about the same pictures: all that some words stand for, or that a list names."""
+    files = [file for word in models for file in _model_files(word)]
+    rows = [] if listed is None else _rows(listed, array, labels)
+    found = [(source, None) for source in sources(paths, array, labels)] if listed is None else rows
+    chosen = [own for own in found if only is None or fnmatch(own[0].name, only)]
+    if not chosen:
+        raise InputError(f"{listed or ', '.join(paths)}: no picture there has a name like {only!r}")
+    of_all = [source for source, _ in chosen]
+    return tuple(PicturesAsked(file, of_all, [label for _, label in chosen]) for file in dict.fromkeys(files))
+
+
+def asked_of_benchmark(folder: Path, only: str | None) -> tuple[PicturesAsked, ...]:
+    """A VNN-COMP benchmark: a model and a query on each line of instances.csv, and the pictures that the queries hold;
+    `only` those with such names.
+    """
+    instances = folder / "instances.csv"
+    found: dict[str, dict[str, None]] = {}
+    for number, row in enumerate(_table(instances), start=1):
+        if len(row) < 2:
+            raise InputError(f"{instances}: line {number} does not name a model and a query")
+        if only is None or fnmatch(row[1], only):
+            found.setdefault(_packed_or_not(folder / row[0]), {})[_packed_or_not(folder / row[1])] = None
+    if not found:
+        raise InputError(f"{instances}: lists nothing{'' if only is None else f' with a name like {only!r}'}")
+    return tuple(PicturesAsked(model, [one_source(query) for query in queries]) for model, queries in found.items())
+
+
+def _model_files(word: str) -> list[str]:
+    if not has_magic(word) or Path(word).exists():
+        return [word]
+    found = sorted(glob(word, recursive=True))
+    if not found:
+        raise InputError(f"{word}: no model has such a name")
+    return found
+
+
+def _rows(file: Path, array: str | None, labels: str | None) -> list[tuple[Source, int | str | None]]:
+    """The pictures of a list and their labels: a path on each line, relative to the list, and a class or its name."""
+    found: list[tuple[Source, int | str | None]] = []
+    for number, row in enumerate(_table(file), start=1):
+        if number == 1 and tuple(word.strip().lower() for word in row[:2]) == HEADING:
+            continue
+        if not 1 <= len(row) <= 2 or not row[0]:
+            raise InputError(f"{file}: line {number} is not a path and a label with a comma between them")
+        label = row[1].strip() if len(row) > 1 else ""
+        source = one_source(str(file.parent / row[0]), array, labels)
+        found.append((source, int(label) if label.isdecimal() else label or None))
+    return found
+
+
+def _table(file: Path) -> list[list[str]]:
+    try:
+        return [row for row in csv.reader(io.StringIO(read_text(file))) if row]
+    except csv.Error as error:
+        raise InputError(f"{file}: is no CSV ({error})") from error
+
+
+def _packed_or_not(path: Path) -> str:
+    """The file itself, or its packed form."""
+    packed = path.with_name(f"{path.name}.gz")
+    return str(packed if packed.exists() and not path.exists() else path)

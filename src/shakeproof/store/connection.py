@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shakeproof.campaign.intact import DAMAGED, add_checksums, is_intact, keep_checksums, lost_frames
-from shakeproof.campaign.schema import APPLICATION, STEPS, VERSION, WITH_CHECKSUMS
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
+from shakeproof.store.schema import (
+    APPLICATION,
+    DAMAGED,
+    STEPS,
+    VERSION,
+    WITH_CHECKSUMS,
+    add_checksum_function,
+    add_checksums,
+    is_intact,
+    keep_checksums,
+    lost_frames,
+)
 
 # Another program may keep the file to itself for so many seconds.
 PATIENCE = 20.0
@@ -46,48 +56,44 @@ def opened(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise InputError(f"{path}: there is no such store; shakeproof campaign makes one")
     with explained(path):
-        return _to_read(path)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+        version = _version(connection, path)
+        if not version:
+            raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
+        add_checksum_function(connection)
+        if version >= WITH_CHECKSUMS:
+            _check_intact(connection, path)
+        return connection
 
 
 def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
     """A connection to a store of this version, or a new one; and how many pages of its log were lost."""
     check_regular(path)
     with explained(path):
-        return _to_write(path)
+        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        lost = lost_frames(connection, path)
+        version = _version(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last moments
+        add_checksum_function(connection)
+        if version < VERSION:
+            with transaction(connection):
+                for step in STEPS[_version(connection, path) :]:  # another program may have been quicker
+                    for statement in step.split(";\n"):
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                add_checksums(connection)
+        if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+            raise InputError(f"{path}: {DAMAGED}")
+        _check_intact(connection, path)
+        keep_checksums(connection)
+        return connection, lost
 
 
-def _to_read(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
-    version = _version(connection, path)
-    if not version:
-        raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
-    return _intact(connection, path) if version >= WITH_CHECKSUMS else connection
-
-
-def _to_write(path: Path) -> tuple[sqlite3.Connection, int]:
-    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    lost = lost_frames(connection, path)
-    version = _version(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last moments
-    if version < VERSION:
-        with transaction(connection):
-            for step in STEPS[_version(connection, path) :]:  # another program may have been quicker
-                for statement in step.split(";\n"):
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            add_checksums(connection)
-    if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise InputError(f"{path}: {DAMAGED}")
-    keep_checksums(connection)
-    return _intact(connection, path), lost
-
-
-def _intact(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _check_intact(connection: sqlite3.Connection, path: Path) -> None:
     if not is_intact(connection):
         raise InputError(f"{path}: {DAMAGED}")
-    return connection
 
 
 def closed(connection: sqlite3.Connection) -> None:

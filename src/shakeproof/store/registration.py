@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 
 from shakeproof.analysis import check_applicable, queries_at_once
 from shakeproof.budget import no_progress
-from shakeproof.campaign.file import Campaign
-from shakeproof.campaign.image_lists import PicturesAsked
-from shakeproof.campaign.ledger import Item, Ledger
-from shakeproof.digests import question_digest
+from shakeproof.certificate import CERTIFICATE_SECONDS
+from shakeproof.digests import query_digest, question_digest
 from shakeproof.errors import strictly
 from shakeproof.model import Deployed, Network, load, load_deployed, pictures_for
-from shakeproof.question import Image, check_image, class_number, perturbed
+from shakeproof.proof import Result
+from shakeproof.question import Image, Perturbation, check_image, class_number, perturbed
+from shakeproof.settings import Settings
+from shakeproof.store.campaign_file import Campaign, PicturesAsked
+from shakeproof.store.rows import Requirement
+from shakeproof.store.writer import Item, StoreWriter, certified, finding
 
 
 @dataclass(frozen=True)
@@ -51,29 +55,29 @@ class Registered:
     notes: tuple[str, ...]
 
 
-def register(campaign: Campaign, ledger: Ledger, progress: Callable[[float], None] = no_progress) -> Registered:
+def register(campaign: Campaign, writer: StoreWriter, progress: Callable[[float], None] = no_progress) -> Registered:
     """Read all that a campaign asks about, and write down what it asks; an error if anything cannot be used."""
-    kernels = {kernel: ledger.add_perturbation(kernel) for kernel in campaign.perturbations}
+    kernels = {kernel: writer.add_perturbation(kernel) for kernel in campaign.perturbations}
     total, done = sum(len(asked.sources) for asked in campaign.asked), 0
     models: dict[int, ModelFile] = {}
     items: list[Item] = []
     notes: dict[str, None] = {}
     for asked in campaign.asked:
         network, pictures = _pictures(campaign, asked)
-        model, digest = ledger.add_model(network, campaign.settings)
+        model, digest = writer.add_model(network, campaign.settings)
         models[model] = _model_file(network, digest, campaign)
         notes |= dict.fromkeys(network.notes)
         for number, picture in enumerate(pictures):
             if not number:
                 _check(campaign, network, picture)
-            image, pixels = ledger.add_image(picture)
+            image, pixels = writer.add_image(picture)
             notes |= dict.fromkeys(picture.notes)
             for kernel, row in kernels.items():
                 question = question_digest(digest, pixels, picture.label, kernel, campaign.settings)
                 items.append(Item(model, image, row, question, kernel.strengths(campaign.strength)))
             done += 1
             progress(done / total)
-    number = ledger.begin(
+    number = writer.begin(
         campaign.name,
         str(campaign.file),
         campaign.toml,
@@ -131,3 +135,33 @@ def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile
         and campaign.settings.method != "bounds"
         and campaign.settings.pixel_rounding is None,
     )
+
+
+def keep(
+    path: str | Path,
+    name: str,
+    network: Deployed,
+    results: Sequence[Result],
+    settings: Settings,
+    certificates: bool = False,
+    requirement: Requirement | None = None,
+) -> None:
+    """Write answers about perturbed images into a store, as a campaign with a name; of equal questions the last one."""
+    answers = {query_digest(network, result.query, settings): result for result in results}
+    with StoreWriter.open(path) as writer:
+        model, _ = writer.add_model(network, settings)
+        items = []
+        for question, result in answers.items():
+            query = result.query
+            assert query.image is not None
+            assert isinstance(query.perturbation, Perturbation)
+            image, _ = writer.add_image(query.image)
+            items.append(Item(model, image, writer.add_perturbation(query.perturbation), question, query.strengths))
+        campaign = writer.begin(name, "", name, requirement or Requirement(), (), settings, items)
+        numbers = [waiting.query for waiting in writer.waiting(campaign, None, None)]
+        answered = list(zip(numbers, answers.values(), strict=True))
+        found = [finding(number, network, result, network.name, certificates) for number, result in answered]
+        writer.add(found, settings.timeout)
+        due = {own.query for own in found if own.is_due}
+        limit = CERTIFICATE_SECONDS
+        writer.certify([certified(n, network, result, limit) for n, result in answered if n in due], limit)

@@ -1,4 +1,4 @@
-"""Writing to a store: what a campaign asks, who works on it, what was found. A write is there as a whole or not."""
+"""Writing to a store: what a campaign asks, who works on it, and its answers. A write is there as a whole or not."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ import socket
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from shakeproof import __version__
 from shakeproof.budget import now
-from shakeproof.campaign.findings import Certified, Finding
-from shakeproof.campaign.opening import closed, explained, opened_to_write, transaction
-from shakeproof.campaign.store import Store
-from shakeproof.campaign.stored import (
-    PackedImage,
-    Requirement,
-    model_facts,
-    pack_pixels,
-    read_perturbation,
-    write_perturbation,
-)
+from shakeproof.certificate import LateCertificateError, NoCertificateError, certificate, check_certifiable
 from shakeproof.digests import decisive, digest, image_digest, network_digest
 from shakeproof.model import Deployed
+from shakeproof.proof import Reason, Result
 from shakeproof.question import Image, Perturbation
 from shakeproof.settings import Settings
+from shakeproof.store.connection import closed, explained, opened_to_write, transaction
+from shakeproof.store.curves import drawn
+from shakeproof.store.reader import Store
+from shakeproof.store.rows import Requirement, model_facts, pack_pixels, write_perturbation
 
 # Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many
 # seconds, by a clock that is never set, may take them. The time of day does not matter on either side.
@@ -51,7 +46,7 @@ SETTLED = f"""
     OR EXISTS (SELECT 1 FROM errors WHERE errors.query = queries.id AND (errors.timeout IS NULL
         OR errors.timeout >= CASE errors.kind WHEN '{CERTIFICATE}' THEN :certificates ELSE :timeout END)))"""
 WAITING = f"""
-    SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0, queries.deaths,
+    SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0,
         {ANSWERED}
     FROM items JOIN queries ON queries.id = items.query
     WHERE items.campaign = :campaign AND NOT {SETTLED} ORDER BY items.number"""
@@ -80,7 +75,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A query that has no answer yet, about strengths up to one for all parts; `deaths` workers died of it.
+    """A query that has no answer yet, about strengths up to one for all parts.
 
     `is_answered`: it has one, without the certificate that is wanted.
     """
@@ -90,11 +85,61 @@ class Waiting:
     image: int
     perturbation: int
     strength: float
-    deaths: int
     is_answered: bool
 
 
-class Ledger(Store):
+@dataclass(frozen=True)
+class Finding:
+    """What is kept of an answer. If certificates are wanted, one `is_due`, or `unproved` says why there is none."""
+
+    query: int
+    record: dict[str, Any]
+    label_predicted: bool
+    curve: bytes | None
+    is_due: bool = False
+    unproved: str | None = None
+
+
+@dataclass(frozen=True)
+class Certified:
+    """The certificate of an answer that is kept already, or why there is none. `is_late`: the time was too short."""
+
+    query: int
+    certificate: bytes | None
+    unproved: str | None = None
+    is_late: bool = False
+
+
+def finding(query: int, network: Deployed, result: Result, model: str, certificates: bool) -> Finding:
+    """What is kept of a result; `model` is what the network's file is called where the campaign runs."""
+    record = result.record
+    curve = drawn(result, record.profile)
+    unproved = None
+    if certificates:
+        try:
+            check_certifiable(network, result)
+        except NoCertificateError as error:
+            unproved = str(error)
+    return Finding(
+        query=query,
+        record=replace(record, model=model).to_json(),
+        label_predicted=result.query.label_predicted,
+        curve=None if curve is None else curve.packed(),
+        is_due=certificates and unproved is None,
+        unproved=unproved,
+    )
+
+
+def certified(query: int, network: Deployed, result: Result, timeout: float) -> Certified:
+    """The certificate of a result, if it is made in so many seconds."""
+    try:
+        return Certified(query, certificate(network, result, profile=True, timeout=timeout))
+    except NoCertificateError as error:
+        late = isinstance(error, LateCertificateError) or result.reason is Reason.TIMEOUT
+        return Certified(query, None, str(error), late)
+
+
+class StoreWriter(Store):
     """A store to be written, by any number of processes at once."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -106,10 +151,10 @@ class Ledger(Store):
     @classmethod
     def open(cls, path: str | Path) -> Self:
         connection, lost = opened_to_write(Path(path))
-        ledger = cls(Path(path), connection)
+        writer = cls(Path(path), connection)
         if lost:
-            ledger.notices.append(f"{path}-wal: is damaged; answers in {lost} pages of it are lost and are asked again")
-        return ledger
+            writer.notices.append(f"{path}-wal: is damaged; answers in {lost} pages of it are lost and are asked again")
+        return writer
 
     def close(self) -> None:
         closed(self.connection)
@@ -192,7 +237,6 @@ class Ledger(Store):
         with self.writing() as connection:
             connection.execute(f"UPDATE results SET unproved = NULL WHERE query IN {late}", (campaign,))
             connection.execute(f"DELETE FROM errors WHERE query IN {of_campaign}", (campaign,))
-            connection.execute(f"UPDATE queries SET deaths = 0 WHERE id IN {of_campaign}", (campaign,))
 
     # -- who works on it ----------------------------------------------------------------------------------------------
 
@@ -200,15 +244,6 @@ class Ledger(Store):
         """What a campaign still needs, whoever works on it. If certificates are wanted, each may take so long."""
         wanted = {"campaign": campaign, "timeout": timeout, "certificates": certificates}
         return [Waiting(*row) for row in self._rows(WAITING, wanted)]
-
-    def packed_image(self, number: int) -> PackedImage:
-        (row,) = self._rows("SELECT name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
-        name, label, shape, kind, pixels = row
-        return PackedImage(name, label, tuple(json.loads(shape)), kind, pixels)
-
-    def perturbation(self, number: int) -> Perturbation:
-        ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
-        return read_perturbation(definition)
 
     def claim(self, queries: Sequence[int], timeout: float | None, certificates: float | None) -> list[int]:
         """Those of some queries that nobody works on: they are this process's now, for a while."""
@@ -310,13 +345,6 @@ class Ledger(Store):
         )
         connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (query,))
 
-    def count_death(self, query: int) -> int:
-        """One more worker died of a query; how many that are."""
-        with self.writing() as connection:
-            connection.execute("UPDATE queries SET deaths = deaths + 1, owner = NULL WHERE id = ?", (query,))
-            (deaths,) = connection.execute("SELECT deaths FROM queries WHERE id = ?", (query,)).fetchone()
-        return int(deaths)
-
     # -- how it is written --------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -358,19 +386,10 @@ def has_ended(owner: str) -> bool:
     return _started(int(number)) not in (started, "")
 
 
-def process_state(process: int) -> str:
-    """A letter, e.g. T for one that is stopped; nothing if the system does not say."""
-    return next(iter(_facts(process)), "")
-
-
 def _started(process: int) -> str:
     """When a process was started, since another one may have its number later; nothing if the system does not say."""
-    return next(iter(_facts(process)[19:]), "")
-
-
-def _facts(process: int) -> list[str]:
-    """What Linux says of a process behind its name; nothing elsewhere."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return []
+        return ""
+    return next(iter(facts[19:]), "")

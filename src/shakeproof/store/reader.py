@@ -4,7 +4,6 @@
         for profile in store.profiles():                  # of the campaign that ran last
             profile.model, profile.image, profile.perturbation, profile.record, profile.curve
         store.campaigns(), store.errors(), store.certificate(profile.query)
-        store.frame()                                     # where pandas is installed
 
 `profiles` are `StoredProfile`s: see there, and `StoredModel`, `StoredImage` and `DrawnCurve`, for what they hold. One
 profile answers all strengths up to its own: `profile.record.status_at(0.4)`.
@@ -20,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from shakeproof.campaign.opening import explained, opened
-from shakeproof.campaign.stored import (
+from shakeproof.errors import InputError
+from shakeproof.store.connection import explained, opened
+from shakeproof.store.rows import (
     Requirement,
     StoredCampaign,
     StoredError,
@@ -29,11 +29,11 @@ from shakeproof.campaign.stored import (
     StoredModel,
     StoredProfile,
     read_model,
+    read_perturbation,
 )
-from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
-    import pandas
+    from shakeproof.question import Perturbation
 
 CAMPAIGNS = """
     SELECT id, name, file, toml, requirement_id, requirement_text, strengths, tool, started, last_run,
@@ -68,7 +68,7 @@ class Store:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
-        self._model, self._image = cache(self._read_model), cache(self._read_image)
+        self._model, self._image = cache(self._read_model), cache(self.image)
         self._definition = cache(self._read_definition)
 
     @classmethod
@@ -123,14 +123,15 @@ class Store:
         settings = cache(json.loads)
         for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation):
             (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row
-            network, image = self._model(own), self._image(picture)
+            network, image, said = self._model(own), self._image(picture), _read_record(record)
+            said["model"], said["image"] = network.name, image.name
             found = StoredProfile(
                 query=query,
                 number=number,
                 model=network,
                 image=image,
                 definition=self._definition(kernel),
-                said=_read_record(record) | {"model": network.name, "image": image.name},
+                said=said,
                 packed_curve=curve,
                 label_predicted=bool(predicted),
                 settings=settings(how),
@@ -161,15 +162,15 @@ class Store:
         found = list(self._rows("SELECT certificate FROM certificates WHERE query = ?", (query,)))
         return found[0][0] if found else None
 
-    def frame(self, campaign: int | None = None) -> pandas.DataFrame:
-        """A row for each answer, with the columns of its JSON; brackets and counterexamples are spread over several."""
-        from shakeproof.campaign.tables import flat
+    def image(self, number: int) -> StoredImage:
+        """A picture by the number of its row."""
+        (row,) = self._rows("SELECT digest, name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
+        digest, name, label, shape, kind, pixels = row
+        return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
 
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("a frame needs pandas; pip install 'shakeproof[pandas]'") from None
-        return pandas.DataFrame([flat(profile) for profile in self.profiles(campaign)])
+    def perturbation(self, number: int) -> Perturbation:
+        """A perturbation by the number of its row."""
+        return read_perturbation(self._definition(number))
 
     def _asked(self, statement: str, campaign: int | None, **only: str | None) -> Iterator[tuple[Any, ...]]:
         return self._rows(statement, {"campaign": self.campaign(campaign).id, **only})
@@ -182,11 +183,6 @@ class Store:
     def _read_model(self, number: int) -> StoredModel:
         (row,) = self._rows("SELECT digest, identity, name, facts FROM models WHERE id = ?", (number,))
         return read_model(*row)
-
-    def _read_image(self, number: int) -> StoredImage:
-        (row,) = self._rows("SELECT digest, name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
-        digest, name, label, shape, kind, pixels = row
-        return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
 
     def _read_definition(self, number: int) -> str:
         ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))

@@ -1,0 +1,104 @@
+"""How long a campaign will take, from a short trial; nothing is written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from shakeproof.budget import now
+from shakeproof.parallel.scheduler import TaskScheduler
+from shakeproof.parallel.tasks import TaskRunner
+from shakeproof.store import Campaign, Certified, Finding, Store, StoreWriter, register
+
+# So many queries of each model are tried, spread over all; all models together take about so many seconds.
+TRIED, SECONDS = 16, 10.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of `asked` queries `missing` need work; that would take so many seconds, and so many more for their certificates,
+    if they are wanted. `at_least`: or longer.
+    """
+
+    asked: int
+    missing: int
+    models: int
+    seconds: float
+    certificate_seconds: float | None
+    at_least: bool
+
+
+def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
+    """Read everything, as a campaign would, and try a few of the queries that are missing."""
+    threads = torch.get_num_threads()
+    with _copied(store) as writer:
+        registered = register(campaign, writer)
+        scheduler = TaskScheduler(campaign, registered, writer, jobs)
+        missing = Counter(waiting.model for waiting in scheduler.queue)
+        torch.set_num_threads(1)
+        try:
+            late = [_try_some(scheduler, model, SECONDS / len(missing)) for model in missing]
+        finally:
+            torch.set_num_threads(threads)
+        seconds, certifying = (
+            sum(
+                count * (scheduler.costs.each(registered.models[model].digest, certify) or 0.0)
+                for model, count in missing.items()
+            )
+            / jobs
+            for certify in (False, True)
+        )
+        return Forecast(
+            asked=scheduler.total,
+            missing=missing.total(),
+            models=len(registered.models),
+            seconds=seconds,
+            certificate_seconds=None if campaign.certificates is None else certifying,
+            at_least=any(late),
+        )
+
+
+def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> bool:
+    """Measure queries of a model, and their certificates; says whether some did not end in time."""
+    campaign, model_file = scheduler.campaign, scheduler.registered.models[model]
+    settings = replace(campaign.settings, timeout=min(seconds, campaign.settings.timeout or seconds))
+    limit = None if campaign.certificates is None else min(seconds, campaign.certificates)
+    waiting = [own for own in scheduler.queue if own.model == model]
+    count = min(TRIED, len(waiting))
+    some = [waiting[number * len(waiting) // count] for number in range(count)]
+    runner = TaskRunner()
+    runner.network(model_file, settings)
+    size, late, ends = min(count, model_file.at_once), False, now() + seconds
+    for start in range(0, count, size):
+        task = replace(scheduler.task(some[start : start + size]), settings=settings, certificates=limit, certify=False)
+        began = now()
+        findings = [own for own in runner.outcomes(task) if isinstance(own, Finding)]
+        scheduler.costs.add(model_file.digest, False, len(task.questions), now() - began)
+        late = late or any(own.record["reason"] == "timeout" for own in findings)
+        due, began = {own.query for own in findings if own.is_due}, now()
+        certify = replace(task, certify=True, questions=[own for own in task.questions if own.query in due])
+        late = any(isinstance(own, Certified) and own.is_late for own in runner.outcomes(certify)) or late
+        scheduler.costs.add(model_file.digest, True, len(task.questions), now() - began)
+        if now() > ends:
+            break
+    return late
+
+
+@contextmanager
+def _copied(store: Path) -> Iterator[StoreWriter]:
+    """A copy of the store, if there is one, to be thrown away."""
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "trial.db"
+        if store.exists():
+            with Store.open(store) as original, sqlite3.connect(copy) as target:
+                original.connection.backup(target)
+            target.close()
+        with StoreWriter.open(copy) as writer:
+            yield writer

@@ -1,0 +1,140 @@
+"""The tables of a store, how an older file is brought up to date, and whether a file says what was written.
+
+SQLite notices a page that makes no sense, but not a digit that has changed. So every row has a checksum of its columns,
+which triggers of the writing connection keep. Certificates, which may be many gigabytes, are left out: each ends with a
+digest of its own, which the checker compares.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from struct import Struct
+
+DAMAGED = "is damaged; `sqlite3 FILE .recover` may save what is left, or choose another name"
+# The tables, and their columns that are no part of the checksum.
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "models": (),
+    "images": (),
+    "perturbations": (),
+    "campaigns": ("last_run",),
+    "queries": ("owner", "lease", "deaths"),
+    "items": (),
+    "results": (),
+    "certificates": ("certificate",),
+    "errors": (),
+}
+# Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
+APPLICATION = 0x7368616B
+# Every step leads from a version to the next one; a new store takes all of them.
+STEPS = (
+    """
+    -- A network as it was asked about: `digest` is of all that its answers depend on, `identity` of its file.
+    CREATE TABLE models (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, identity TEXT NOT NULL, name TEXT NOT NULL,
+        facts TEXT NOT NULL) STRICT;
+    -- Pixels as they were perturbed; `digest` is theirs alone.
+    CREATE TABLE images (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL, name TEXT NOT NULL, label INTEGER, shape TEXT NOT NULL,
+        kind TEXT NOT NULL, pixels BLOB NOT NULL) STRICT;
+    CREATE UNIQUE INDEX image_by_content ON images (digest, name, ifnull(label, -1));
+    CREATE TABLE perturbations (id INTEGER PRIMARY KEY, definition TEXT NOT NULL UNIQUE) STRICT;
+    CREATE TABLE campaigns (
+        id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL, file TEXT NOT NULL, toml TEXT NOT NULL,
+        requirement_id TEXT NOT NULL, requirement_text TEXT NOT NULL, strengths TEXT NOT NULL, tool TEXT NOT NULL,
+        started TEXT NOT NULL, last_run TEXT NOT NULL) STRICT;
+    -- What is asked, once, whichever campaigns ask it. `owner` works on it and counts on in `lease`; `deaths` counts
+    -- the workers that died of it.
+    CREATE TABLE queries (
+        id INTEGER PRIMARY KEY, question TEXT NOT NULL, strengths TEXT NOT NULL,
+        model INTEGER NOT NULL REFERENCES models, image INTEGER NOT NULL REFERENCES images,
+        perturbation INTEGER NOT NULL REFERENCES perturbations, settings TEXT NOT NULL, owner TEXT,
+        lease INTEGER, deaths INTEGER NOT NULL DEFAULT 0, UNIQUE (question, strengths)) STRICT;
+    CREATE TABLE items (
+        campaign INTEGER NOT NULL REFERENCES campaigns, number INTEGER NOT NULL,
+        query INTEGER NOT NULL REFERENCES queries, image INTEGER NOT NULL REFERENCES images,
+        PRIMARY KEY (campaign, number)) STRICT, WITHOUT ROWID;
+    CREATE INDEX item_by_query ON items (query);
+    -- Answers. `timeout` is what was allowed, where it was not enough; `unproved` says why there is no certificate.
+    CREATE TABLE results (
+        query INTEGER PRIMARY KEY REFERENCES queries, status TEXT NOT NULL, reason TEXT, timeout REAL,
+        label_predicted INTEGER NOT NULL, record TEXT NOT NULL, curve BLOB, unproved TEXT, finished TEXT NOT NULL)
+        STRICT;
+    CREATE TABLE certificates (
+        query INTEGER PRIMARY KEY REFERENCES results, sha256 TEXT NOT NULL, certificate BLOB NOT NULL) STRICT;
+    -- Queries that ended without an answer, and why.
+    CREATE TABLE errors (
+        query INTEGER PRIMARY KEY REFERENCES queries, kind TEXT NOT NULL, message TEXT NOT NULL, timeout REAL,
+        finished TEXT NOT NULL) STRICT;
+    """,
+    # Checksums of rows.
+    ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES),
+)
+VERSION, WITH_CHECKSUMS = len(STEPS), 2
+# A write-ahead log has a header, and a header before each page: SQLite's file format, section 4.
+LOG_HEADER, FRAME_HEADER = Struct(">8I"), Struct(">6I")
+
+
+def checksum(*values: object) -> int:
+    """Of plain values, in their order."""
+    crc = 0
+    for value in values:
+        crc = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(errors="surrogateescape"), crc)
+    return crc
+
+
+def add_checksum_function(connection: sqlite3.Connection) -> None:
+    connection.create_function("checksum", -1, checksum, deterministic=True)
+
+
+def keep_checksums(connection: sqlite3.Connection) -> None:
+    """From now on, every row that this connection writes gets its checksum."""
+    for table in TABLES:
+        facts = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        row = " AND ".join(f"{name} = NEW.{name}" for _, name, *_, key in facts if key)
+        for event in ("INSERT", "UPDATE"):
+            connection.execute(
+                f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN"
+                f" UPDATE {table} SET checksum = {_checksum_of_row(connection, table)} WHERE {row}; END"
+            )
+
+
+def add_checksums(connection: sqlite3.Connection) -> None:
+    """To rows of an older version, which had none."""
+    for table in TABLES:
+        connection.execute(f"UPDATE {table} SET checksum = {_checksum_of_row(connection, table)}")
+
+
+def is_intact(connection: sqlite3.Connection) -> bool:
+    """Whether all rows are as they were written."""
+    changed = (f"SELECT 1 FROM {table} WHERE checksum IS NOT {_checksum_of_row(connection, table)}" for table in TABLES)
+    return not any(connection.execute(f"{statement} LIMIT 1").fetchone() for statement in changed)
+
+
+def _checksum_of_row(connection: sqlite3.Connection, table: str) -> str:
+    """The SQL expression for it."""
+    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    return f"checksum({', '.join(name for name in columns if name not in {'checksum', *TABLES[table]})})"
+
+
+def lost_frames(connection: sqlite3.Connection, path: Path) -> int:
+    """How many pages of the write-ahead log, which a killed process has left, SQLite cannot use: damaged ones, and
+    those behind them. Pages of a write that was not finished do not count.
+    """
+    log = Path(f"{path}-wal")
+    data = log.read_bytes() if log.exists() else b""
+    finished = 0
+    if len(data) >= LOG_HEADER.size + FRAME_HEADER.size:
+        size = LOG_HEADER.unpack_from(data)[2]
+        step = FRAME_HEADER.size + size
+        starts = range(LOG_HEADER.size, len(data) - step + 1, step) if 512 <= size <= 65536 else range(0)
+        headers = [FRAME_HEADER.unpack_from(data, start) for start in starts]
+        salts = {header[2:4] for header in headers[:1]} | {LOG_HEADER.unpack_from(data)[4:6]}
+        # the last page of a write says how large the file is then
+        finished = max(
+            (n for n, header in enumerate(headers, start=1) if header[2:4] in salts and header[1]), default=0
+        )
+    (_, used, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return max(0, finished - max(int(used), 0))
