@@ -24,12 +24,12 @@ import numpy as np
 
 import shakeproof
 from shakeproof import checker
-from shakeproof.store import Store
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
 from shakeproof.proof import Status
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, evidence_rows, model_files, perturbation_words
+from shakeproof.store import Store
 
 FORMAT = "shakeproof evidence 2"
 Rows = Sequence[Mapping[str, Any]]
