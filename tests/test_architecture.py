@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,33 @@ def reaching_past(found: dict[str, set[str]]) -> list[tuple[str, str]]:
     ]
 
 
+def modules() -> dict[str, set[str]]:
+    """By name of a module, those that it imports when it is imported, not in functions nor for type hints."""
+    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+    named = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    return {name: at_once(ast.parse(path.read_text()).body) & named.keys() - {name} for name, path in named.items()}
+
+
+def at_once(statements: list[ast.stmt]) -> set[str]:
+    found: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            found |= at_once(node.body)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def depth(imports: dict[str, set[str]]) -> int:
+    @cache
+    def below(name: str) -> int:
+        return 1 + max(map(below, imports[name]), default=0)
+
+    return max(map(below, imports))
+
+
 def by_file() -> dict[str, set[str]]:
     return {str(path.relative_to(ROOT)): imported(path) for path in sources()}
 
@@ -133,6 +161,17 @@ def test_an_upward_import_is_noticed():
 def test_no_room_imports_itself_by_a_detour():
     assert circles(edges()) == set()
     assert circles({**edges(), "proof": {"settings"}, "settings": {"proof"}}) >= {"proof", "settings"}
+
+
+def test_imports_are_no_deeper_than_they_were():
+    """The longest chain of modules of which each imports the next when it is imported."""
+    assert depth(modules()) <= 26
+    assert depth({"a": {"b"}, "b": {"c"}, "c": set()}) == 3
+
+
+def test_no_module_imports_itself_by_a_detour():
+    with pytest.raises(RecursionError):
+        depth({"a": {"b"}, "b": {"a"}})
 
 
 def test_nobody_reaches_past_a_packages_door():

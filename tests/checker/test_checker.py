@@ -28,7 +28,7 @@ from shakeproof import checker
 from shakeproof.certificate import pack
 from shakeproof.checker import certificate as certificates
 from shakeproof.checker import kernels
-from shakeproof.question import read_image
+from shakeproof.question import FAMILIES, read_image
 
 TEXT = "box-blur:size=3"
 
@@ -456,6 +456,16 @@ EVERY = [
     "box-blur:size=3+motion-blur:size=5,angle=90,padding=circular+contrast:max=0.3,clip=0..1",
     "box-blur:size=4+sharpen:size=6,clip=-0.5..1.25",
 ]
+
+
+def test_every_family_is_described_to_the_checker_too():
+    """Only a set of kernels has no certificate; kernels from files are compared by their entries, elsewhere."""
+    assert set(FAMILIES) == {*kernels.FAMILIES, "any-kernel"}
+    assert {part.partition(":")[0] for text in EVERY for part in text.split("+")} >= {*FAMILIES} - {
+        "any-kernel",
+        "custom",
+        "psf",
+    }
 
 
 @pytest.mark.parametrize("text", EVERY)
