@@ -123,6 +123,14 @@ def test_matlab_variables_may_have_any_name(tmp_path):
     assert np.array_equal(end(tmp_path / "k.mat", "allow_pickle"), TWO)
 
 
+@pytest.mark.parametrize(("name", "write"), [("k.mat", savemat), ("k.npz", lambda path, held: np.savez(path, **held))])
+def test_names_that_end_as_members_of_archives_do(tmp_path, name, write):
+    """numpy.load takes x.npy for the array x, whose member is called so."""
+    write(tmp_path / name, {"x": ONE, "x.npy": TWO})
+    assert np.array_equal(end(tmp_path / name, "x"), ONE)
+    assert np.array_equal(end(tmp_path / name, "x.npy"), TWO)
+
+
 def test_matlab_files_of_version_4(tmp_path):
     savemat(tmp_path / "k.mat", {"one": ONE}, format="4")
     assert np.array_equal(end(tmp_path / "k.mat"), ONE)

@@ -102,11 +102,17 @@ def _read_npz(path: Path) -> Mapping[str, Any]:
     if isinstance(archive, np.ndarray):
         raise ValueError("an array that is named like an archive")
     with archive:
-        if len(set(archive.files)) < len(archive.files):
-            raise ValueError("it holds one name twice")
         if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES} bytes are too many")
-        return _layers(dict(archive))
+        return _layers(_arrays(archive))
+
+
+def _arrays(archive: Any) -> dict[str, Any]:
+    """What an archive holds, each by the name of its own member: numpy takes `x.npy` for what is called `x`."""
+    members = archive.zip.namelist()
+    if len({*archive.files}) < len(members):
+        raise ValueError("it holds one name twice")
+    return {name: archive[member] for name, member in zip(archive.files, members, strict=True)}
 
 
 def _layers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,7 +165,7 @@ def _read_mat(path: Path) -> Mapping[str, Any]:
     if done.returncode:
         raise ValueError(done.stderr.decode(errors="replace") if done.returncode == 1 else "damaged")
     with np.load(BytesIO(done.stdout), allow_pickle=False) as archive:
-        return dict(archive)
+        return _arrays(archive)
 
 
 def _read_csv(path: Path) -> Mapping[str, Any]:
