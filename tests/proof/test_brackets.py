@@ -8,6 +8,7 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.budget import OutOfTimeError
 from shakeproof.exact import Curve
 from shakeproof.proof import brackets, exact_method, leads
 from shakeproof.proof.brackets import Brackets, first_proved, loses_after, wins_before
@@ -67,6 +68,17 @@ def test_what_the_runtime_shows_is_no_proof_in_real_numbers(folded_demo, monkeyp
     low, high = result.critical_strength
     assert low <= known[0]
     assert (result.status, result.counterexample.replayed, high) == ("unsafe", True, 1.0)
+
+
+def test_what_the_runtime_shows_is_an_answer_when_the_time_is_up(folded_demo, monkeypatch):
+    """In the middle of proving it at each of the strengths at which it was shown."""
+
+    def late(context, number, strengths):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(brackets, "provably_loses", late)
+    result = sp.verify(folded_demo, PICTURE, BLUR, 1.0)
+    assert (result.status, result.counterexample.replayed, result.critical_strength[1]) == ("unsafe", True, 1.0)
 
 
 def test_between_a_loss_and_a_proof_far_behind_it_proofs_are_tried(folded_demo, monkeypatch):
