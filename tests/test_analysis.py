@@ -413,11 +413,9 @@ def overflowing_queries() -> tuple[sp.Network, list[sp.Query], int]:
     return network, sp.perturbed(network, [fitting(network, p) for p in pictures], "sharpen:size=3"), 1
 
 
-@pytest.mark.parametrize("few", [0, 2**15])
 @pytest.mark.parametrize("stop_early", [False, True])
 @pytest.mark.parametrize("method", ["exact", "bounds"])
-def test_scores_that_are_no_numbers_are_one_querys_own_trouble(method, stop_early, few, monkeypatch):
-    monkeypatch.setattr("shakeproof.exact.rows.FEW_ENTRIES", few)  # rows of several lines are made by one product, too
+def test_scores_that_are_no_numbers_are_one_querys_own_trouble(method, stop_early):
     network, queries, broken = overflowing_queries()
     settings = sp.Settings(method=method, stop_early=stop_early)
     together = sp.analyse(network, queries, settings)

@@ -137,7 +137,7 @@ def box_problem(there: bool, gap: float, name: str = "relu") -> BoxProblem:
 
 @pytest.mark.parametrize("gap", [0.3, 0.2, -0.3])
 def test_activation_splitting_stays_on_the_device(second, gap):
-    found = split_activations(box_problem(True, gap), Budget.starting(20 if gap > 0 else 3, 1.0))
+    found = split_activations(box_problem(True, gap), Budget.starting(200 if gap > 0 else 3, 1.0))
     assert found.tree.is_complete() == (gap > 0)
     assert (found.unconfirmed is not None) == (gap < 0)
 

@@ -58,12 +58,12 @@ def process_of(cluster: Cluster, address: str) -> int | None:
     return next((own.pid for own in cluster.local.workers.values() if own.worker_address == address), None)
 
 
-def struck(cluster: Cluster, chosen=lambda task: True, how=signal.SIGKILL, times: int = 1) -> threading.Thread:
-    """Sends a signal to so many workers, each as soon as it has begun with a task that is chosen."""
+def struck(cluster: Cluster, chosen=lambda task: True, how=signal.SIGKILL, over=None) -> threading.Thread:
+    """Sends a signal to a worker as soon as it has begun with a task that is chosen; until it is `over`, to each."""
 
     def strike() -> None:
         struck_at: set[float] = set()
-        while len(struck_at) < times:
+        while not over.is_set() if over else not struck_at:
             for own in [*cluster.in_flight.values()]:
                 if own.began is None or own.began in struck_at or not chosen(own.task):
                     continue
@@ -112,8 +112,10 @@ def test_a_query_that_kills_three_workers_is_an_error_and_the_rest_goes_on(clust
     file = written(tmp_path, (SLOW, "identity"), images=1, more=SLOWLY)
     with scheduler_of(file) as scheduler:
         scheduler.alone = {own.query for own in scheduler.queue}
-        thread = struck(cluster, lambda task: str(task.questions[0].perturbation) == SLOW, times=3)
+        over = threading.Event()
+        thread = struck(cluster, lambda task: str(task.questions[0].perturbation) == SLOW, over=over)
         cluster.run(scheduler, no_progress)
+        over.set()
         thread.join()
         (error,) = scheduler.writer.errors()
         assert (error.kind, str(error.perturbation)) == ("crash", SLOW)
