@@ -16,7 +16,8 @@ from torch import nn
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose
-from shakeproof.model import Graph
+from shakeproof.checker import enclosure
+from shakeproof.model import Graph, graph, rewriting
 from shakeproof.operators import Linear, Operator, Relu
 
 
@@ -343,3 +344,9 @@ def test_what_runtimes_round_in_their_own_ways_is_refused_by_name(tmp_path, name
     with pytest.raises(sp.ShakeproofError, match=rf"float32 is not certified .*: {named}; ask about real") as refused:
         asked(tmp_path, nodes, weights, (1, 16, 16), arithmetic="float32")
     assert "\n" not in str(refused.value)
+
+
+def test_the_checker_limits_float32_as_the_prover_does():
+    """Written apart: what the one calls safe, the other must not refuse, nor accept more."""
+    assert enclosure.SHRUNK == rewriting.SHRUNK
+    assert enclosure.LARGEST_FLOAT32 == graph.LARGEST_FLOAT32
