@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from processes import interruptible
 
 from shakeproof import Record, demo
 from shakeproof.errors import InputError
@@ -53,14 +54,7 @@ def run_here(file: Path) -> None:
 
 def started(file: Path, *words: str) -> subprocess.Popen[str]:
     """The command itself, in its own process group."""
-    return subprocess.Popen(
-        [*COMMAND, "campaign", str(file), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": ""},
-        start_new_session=True,
-    )
+    return interruptible([*COMMAND, "campaign", file, *words], start_new_session=True)
 
 
 def workers_of(process: int) -> list[int]:

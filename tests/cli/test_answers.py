@@ -15,6 +15,7 @@ import termios
 from contextlib import suppress
 
 import pytest
+from processes import HANGING, interruptible
 from warm import complaint, run
 
 from shakeproof import demo
@@ -67,13 +68,7 @@ def test_files_are_numbered_by_query(tmp_path):
 def slow_run():
     """A run whose second query takes long; stopped if the test has not."""
     words = ["profile", MODEL, STOP, "-p", "box-blur:size=9", "-p", SLOW, "-p", "sharpen:size=3", "--json"]
-    process = subprocess.Popen(
-        [*COMMAND, *words, "--threads", "1", "--tolerance", "1e-9", "--timeout", "600"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": ""},
-    )
+    process = interruptible([*COMMAND, *words, "--threads", "1", "--tolerance", "1e-9", "--timeout", "600"])
     yield process
     process.kill()
     process.wait()
@@ -84,7 +79,7 @@ def test_answers_come_one_by_one_and_an_interrupt_says_what_is_missing(slow_run)
     assert (first["perturbation"], first["status"]) == ("box-blur:size=9", "safe")
     assert slow_run.poll() is None
     slow_run.send_signal(signal.SIGINT)
-    rest, errors = slow_run.communicate(timeout=60)
+    rest, errors = slow_run.communicate(timeout=HANGING)
     assert slow_run.returncode == 130
     assert rest == ""
     assert errors == (f"shakeproof: interrupted; 2 of 3 queries are not answered, the first is {STOP} {SLOW}\n")
@@ -92,10 +87,10 @@ def test_answers_come_one_by_one_and_an_interrupt_says_what_is_missing(slow_run)
 
 def test_rows_of_the_demo_come_as_they_are_known(tmp_path):
     words = [*COMMAND, "demo", "--output", str(tmp_path / "report.html")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible(words) as process:
         assert any(line.startswith("keep-right.1 ") for line in process.stdout)
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=HANGING)
     assert (process.returncode, errors.strip()) == (130, "")
     assert "wrote" not in rest
     assert rest.count("yield.1") < 2

@@ -7,10 +7,10 @@ import io
 import json
 import os
 import signal
-import time
 
 import pytest
 from campaign.running import SLOW, SLOWLY, answered, essence, started, workers_of, written
+from processes import HANGING, until
 from warm import complaint, run
 
 from shakeproof import Record
@@ -88,13 +88,6 @@ def test_mistakes_are_one_line(done, tmp_path):
     assert "cannot be opened" in complaint("campaign", done / "c.toml", "--store", tmp_path / "no" / "s.db")
 
 
-def until(condition, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_a_killed_campaign_goes_on_where_it_was(done, tmp_path):
     """SIGKILL in the midst of it: what was answered is kept, and nothing is left behind that works on."""
     file = written(tmp_path, more="[analysis]\ntimeout = 600\n")
@@ -117,7 +110,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path):
     process = started(file, "--jobs", "1")
     until(lambda: answered(tmp_path / "c.db") > 0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers hear it, too
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=HANGING)
     assert process.returncode == 130, err
     assert "shakeproof: interrupted; what was answered is in" in err
     assert "the same command goes on from there" in err
@@ -130,7 +123,7 @@ def test_two_campaigns_on_one_store_share_the_work(tmp_path):
     """Two files that ask much the same: each query is answered once."""
     first, second = (written(tmp_path, images=count, name=f"c{count}") for count in (4, 5))
     processes = [started(file, "--store", str(tmp_path / "s.db"), "--jobs", "1") for file in (first, second)]
-    outs = [process.communicate(timeout=200)[0] for process in processes]
+    outs = [process.communicate(timeout=HANGING)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     own = [int(out.partition(" are answered, ")[2].split()[0]) for out in outs]
     assert sum(own) == 20

@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from xml.etree import ElementTree
 
 import pytest
+from processes import HANGING, interruptible
 from warm import complaint, run
 
 from shakeproof import demo
@@ -84,18 +83,17 @@ def test_any_file_name_is_valid_xml(tmp_path, name):
 
 
 def test_an_interrupted_run_says_what_is_missing(tmp_path):
-    slow = "box-blur:size=9+brightness:max=0.2+contrast:max=0.2"  # some seconds
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shakeproof", "profile", MODEL, STOP, "-p", "identity", "-p", slow, "--junit", "j.xml",
-         "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    process.stdout.readline()  # the first answer
-    time.sleep(0.2)
+    perturbations = ("identity", "box-blur:size=3", "box-blur:size=9+brightness:max=0.2")
+    words = [word for text in perturbations for word in ("-p", text)]
+    words += ["--tolerance", "1e-9", "--threads", "1", "--junit", "j.xml", "--json"]  # the last takes minutes
+    process = interruptible([sys.executable, "-m", "shakeproof", "profile", MODEL, STOP, *words], cwd=tmp_path)
+    for _ in range(2):  # with the second answer, the first is recorded
+        process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate()
+    process.communicate(timeout=HANGING)
     assert process.returncode == 130
-    first, second = read(tmp_path / "j.xml")[1].values()
-    assert (first, second[:2]) == (None, ("skipped", "unanswered"))
+    first, _, last = read(tmp_path / "j.xml")[1].values()
+    assert (first, last[:2]) == (None, ("skipped", "unanswered"))
 
 
 def test_a_file_that_cannot_be_written_is_found_out_before_the_work(tmp_path):
