@@ -1,7 +1,6 @@
 """Every example in the documentation runs, and shows what it says.
 
-A page is a session in a folder of its own, where `signs.onnx`, `stop.png` and others lie already. Its blocks run
-in order:
+A page is a session in a folder of its own, with the files of `shakeproof demo --files` in it. Its blocks run in order:
 
 - ```python is executed, in one namespace for the page; if its first line is `# NAME.py`, it becomes that file instead;
 - ```console has commands behind `$ `, and behind each what it prints, if the page says so: `...` stands for anything;
@@ -21,10 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 import warm
-from PIL import Image
 
 import shakeproof
 from shakeproof import Record, demo
@@ -94,15 +91,10 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
-    """A folder with the bundled classifier and pictures, by the names that the pages give them."""
+    """A folder with the files that `shakeproof demo --files` writes."""
     monkeypatch.chdir(tmp_path)
-    for name in ("signs.onnx", "model.onnx"):
-        shutil.copy(demo.MODEL, tmp_path / name)
-    pictures = {path.name: (path, label) for path, label in demo.images()}
-    for path, _ in pictures.values():
-        shutil.copy(path, tmp_path / path.name.replace(".1.", "."))
-    arrays = [np.asarray(Image.open(path)) for path, _ in pictures.values()]
-    np.savez(tmp_path / "data.npz", x=np.stack(arrays), y=np.array([label for _, label in pictures.values()]))
+    demo.write_files(tmp_path)
+    shutil.copy(demo.MODEL, tmp_path / "signs.onnx")
     return Session(tmp_path)
 
 

@@ -327,6 +327,21 @@ def test_demo(tmp_path):
         assert name in said
 
 
+def test_the_files_of_the_demo_can_be_tried(tmp_path):
+    folder = tmp_path / "try"
+    done = run("demo", "--files", folder)
+    assert done.returncode == 0
+    names = {path.name for path in folder.iterdir()}
+    assert {"model.onnx", "stop.png", "warning.png", "data.npz", "labels.csv", "classes.txt", "signs.toml"} <= names
+    assert [name for name in names if name not in done.stdout] == []
+    by_name = run("profile", "model.onnx", "stop.png", "-p", "box-blur:size=3", "--classes", "classes.txt", cwd=folder)
+    assert (by_name.returncode, " stop" in by_name.stdout) == (0, True)
+    rows = run("profile", "model.onnx", "data.npz", "-p", "box-blur:size=3", "--json", cwd=folder).stdout.splitlines()
+    assert [json.loads(row)["label"] for row in rows] == [label for _, label in demo.images()]
+    assert "60 queries: 1 model, 5 perturbations" in run("campaign", "signs.toml", "--dry-run", cwd=folder).stdout
+    assert not (tmp_path / "demo-report.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

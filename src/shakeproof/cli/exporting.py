@@ -90,13 +90,22 @@ def export(
 
 
 @click.command()
-@click.option("--output", type=FILE, default="demo-report.html", show_default=True)
+@click.option("--output", type=FILE, default="demo-report.html", show_default=True, help="The report.")
+@click.option("--files", "folder", type=FILE, metavar="DIR",
+              help="Only write the model, images and a campaign file into this folder.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
-@click.option("--quiet", is_flag=True)
-def demo(output: Path, as_json: bool, quiet: bool) -> int:
-    """Certify the bundled classifier on the bundled images and write a report."""
-    import_engines()
+@click.option("--quiet", is_flag=True, help="No progress and no table.")
+def demo(output: Path, folder: Path | None, as_json: bool, quiet: bool) -> int:
+    """Certify the bundled classifier on the bundled images and write a report.
+
+    With --files DIR, write these files into a folder instead. Then try: shakeproof profile model.onnx stop.png
+    -p box-blur:size=5
+    """
     from shakeproof import demo as bundle
+
+    if folder is not None:
+        return _write_demo_files(folder, quiet)
+    import_engines()
     from shakeproof.analysis import answers
     from shakeproof.budget import no_progress
     from shakeproof.model import load
@@ -129,12 +138,24 @@ def demo(output: Path, as_json: bool, quiet: bool) -> int:
                 console.print(rows.drawn(results[-len(row) :]))
     if shown:
         console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1")
-    with TemporaryDirectory() as folder:
-        kept = Path(folder) / "demo.sqlite"
+    with TemporaryDirectory() as place:
+        kept = Path(place) / "demo.sqlite"
         keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)
         with Store.open(kept) as store:
             reported = gathered(store, None, checks=False, advance=no_progress)
     write_whole({output: html_page(reported, safety_case(reported), reported.campaign.name).encode()})
     if shown:
         say(f"wrote {output}")
+    return 0
+
+
+def _write_demo_files(folder: Path, quiet: bool) -> int:
+    from shakeproof import demo as bundle
+
+    written = bundle.write_files(folder)
+    if not quiet:
+        say(f"wrote into {folder}:")
+        for names, content in written.items():
+            say(f"  {names}: {content}")
+        say(f"to try them: cd {folder} && shakeproof profile model.onnx stop.png -p box-blur:size=5")
     return 0
