@@ -30,8 +30,8 @@ from torch.nn import functional
 import shakeproof as sp
 from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Lines, sweep
+from shakeproof.graph import Graph
 from shakeproof.memory import keep_freed_memory
-from shakeproof.model import Graph
 from shakeproof.operators import Conv, MaxPool
 from shakeproof.question import Image, read_image
 from shakeproof.question import Path as InputPath

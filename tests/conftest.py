@@ -9,8 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from shakeproof import demo
-from shakeproof.linalg import products
+from shakeproof import demo, linalg
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -58,12 +57,12 @@ def _repeatable() -> None:
 @pytest.fixture(scope="module", params=["openblas", "torch"])
 def whoever_multiplies(request):
     """Both libraries that products may be made by, on one thread."""
-    if request.param == "openblas" and products._openblas() is None:
+    if request.param == "openblas" and linalg._openblas() is None:
         pytest.skip("torch multiplies here: no AMD processor with AVX-512, or no OpenBLAS")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    library = products._openblas if request.param == "openblas" else lambda: None
-    with patch.object(products, "_openblas", library), patch.object(products, "LEAST", 1):
+    library = linalg._openblas if request.param == "openblas" else lambda: None
+    with patch.object(linalg, "_openblas", library), patch.object(linalg, "LEAST_MULTIPLICATIONS", 1):
         yield request.param
     torch.set_num_threads(threads)
 

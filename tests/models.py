@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 import shakeproof as sp
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 
 TESTS = Path(__file__).parent
 

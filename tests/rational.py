@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shakeproof.model import Graph
-from shakeproof.model.graph import Node
+from shakeproof.graph import Graph, Node
 from shakeproof.operators import (
     Abs,
     Ceil,

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from shakeproof import linalg
 from shakeproof.bounds import Boxes, enclose, enclose_box, planes_below
 from shakeproof.budget import Budget
 from shakeproof.exact import Lines, sweep, swept_curves
-from shakeproof.linalg import products
-from shakeproof.model import Graph, with_claims, without_max_pools
+from shakeproof.graph import Graph
+from shakeproof.model import with_claims, without_max_pools
 from shakeproof.question import InputBox, Path
 from shakeproof.search import AnyFailure, BoxProblem, FirstFailure, Map, PathProblem, split_activations, split_inputs
 
@@ -28,7 +29,7 @@ def graph_of(seed: int) -> Graph:
 
 @pytest.fixture
 def second(monkeypatch) -> Iterator[SecondDevice]:
-    monkeypatch.setattr(products, "_openblas", lambda: None)  # the CPU's own products may be rounded otherwise
+    monkeypatch.setattr(linalg, "_openblas", lambda: None)  # the CPU's own products may be rounded otherwise
     with torch.no_grad(), SecondDevice() as mode:
         yield mode
 

@@ -17,7 +17,8 @@ from torch import nn
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose
 from shakeproof.checker import enclosure
-from shakeproof.model import Graph, graph, rewriting
+from shakeproof.graph import Graph
+from shakeproof.model import graph, rewriting
 from shakeproof.operators import Linear, Operator, Relu
 
 

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shakeproof.linalg import products
-from shakeproof.linalg.products import add_product, empty_products, multiply, with_bias
+from shakeproof import linalg
+from shakeproof.linalg import add_product, empty_products, multiply, with_bias
 
 SIZES = st.integers(1, 40)
 # of these, a result has one of the first
@@ -146,11 +146,11 @@ def test_it_is_loaded_without_a_trace(openblas):
     code = """
         import ctypes, os
         import numpy
-        from shakeproof.linalg import products
+        from shakeproof import linalg
         before = dict(os.environ)
         own = ctypes.CDLL(numpy._core._multiarray_umath.__file__).scipy_openblas_get_num_threads64_
         threads = own()
-        assert products._openblas() is not None
+        assert linalg._openblas() is not None
         assert dict(os.environ) == before
         print(own() == threads)
     """
@@ -162,8 +162,8 @@ def test_it_is_not_used_where_memory_is_limited(openblas):
     code = """
         import resource
         {limit}
-        from shakeproof.linalg import products
-        print(products.wants_one_thread())
+        from shakeproof import linalg
+        print(linalg.wants_one_thread())
     """
     limit = "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))"
     assert [printed(code.format(limit=own)) for own in ("", limit)] == ["True", "False"]
@@ -180,5 +180,5 @@ def test_it_is_not_used_where_memory_is_limited(openblas):
     ],
 )
 def test_processors(monkeypatch, text, wanted):
-    monkeypatch.setattr(products.Path, "read_text", lambda self: text)
-    assert products._is_amd_with_avx512() is wanted
+    monkeypatch.setattr(linalg.Path, "read_text", lambda self: text)
+    assert linalg._is_amd_with_avx512() is wanted

@@ -31,7 +31,8 @@ from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Lines, assemble, sweep
 from shakeproof.exact.rows import Plan, insert
-from shakeproof.model import Graph, Node, without_max_pools
+from shakeproof.graph import Graph, Node
+from shakeproof.model import without_max_pools
 from shakeproof.operators import Breaks, Clip, LeakyRelu, Linear
 from shakeproof.question import Path
 from shakeproof.rounding import RunningError
@@ -58,7 +59,7 @@ def at_points(graph: Graph, x: Tensor) -> Enclosed:
 def by_norms(request, monkeypatch):
     """Whether norms are carried along, which is otherwise done for deep networks only."""
     if request.param:
-        monkeypatch.setattr("shakeproof.model.graph.FEW_LAYERS", -1)
+        monkeypatch.setattr("shakeproof.graph.FEW_LAYERS", -1)
     return request.param
 
 

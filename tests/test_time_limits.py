@@ -15,7 +15,7 @@ from models import dense
 import shakeproof as sp
 from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.errors import InputError
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Linear
 from shakeproof.question import read_specification
 from shakeproof.rounding import work_out_norms

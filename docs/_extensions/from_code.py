@@ -16,7 +16,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from shakeproof import Reason, errors, operators
-from shakeproof.model.graph import STRAIGHT
+from shakeproof.graph import STRAIGHT
 from shakeproof.operators import Operator
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import no_progress
 from shakeproof.errors import InputError, ShakeproofError, kind_of
-from shakeproof.model import Deployed, Graph, Network, load, load_deployed
+from shakeproof.graph import Graph
+from shakeproof.model import Deployed, Network, load, load_deployed
 from shakeproof.proof import (
     Expected,
     Reason,

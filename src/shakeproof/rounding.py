@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.model import Graph, Node, cached_per_graph
+from shakeproof.graph import Graph, Node, cached_per_graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,

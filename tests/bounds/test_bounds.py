@@ -12,7 +12,7 @@ from models import network_of, random_module
 from torch import Tensor
 
 from shakeproof.bounds import Boxes, enclose, lowest_leads, planes_below
-from shakeproof.model.graph import Graph, Node
+from shakeproof.graph import Graph, Node
 from shakeproof.operators import (
     Combine,
     Gelu,

@@ -18,7 +18,7 @@ from shakeproof import rounding
 from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Curve, Lines, assemble, rows, sweep
 from shakeproof.exact.rows import DeferredRows, Plan, affine_runs, defer_rows, insert
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Breaks, Entries, Relu
 from shakeproof.question import Path
 from shakeproof.rounding import RunningError

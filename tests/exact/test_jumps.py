@@ -17,7 +17,7 @@ from shakeproof.bounds import Enclosure
 from shakeproof.budget import Budget
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Lines, RationalNetwork, jumps, swept_curves
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Abs, Positive, Range, Sign
 from shakeproof.question import Path
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rational import Stack, badly_scaled, exact, exact_path, exact_scores
 
 from shakeproof.exact import RationalNetwork
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import AveragePool, Relu, SlidingWindow
 from shakeproof.question import Path
 
@@ -81,7 +81,7 @@ def test_means_over_windows_of_many_sizes_are_exact():
     """Whole numbers that all divisors divide are too large for float64 here."""
     window = SlidingWindow((23, 22), pads=(11, 11, 11, 10))
     ones = torch.ones(1, 1, 23, 22, 1, dtype=torch.float64)
-    divisor = sum(view for view in window.shifted(window.padded(ones[0], 0.0), (23, 22)))[0]
+    divisor = sum(view for view in window.shifted(window.padded(ones[0], 0.0)))[0]
     made = Stack(1, 23, 22, 1)
     made.add(AveragePool(window, divisor))
     (rows,) = RationalNetwork(made.graph)._rows.values()

@@ -24,7 +24,8 @@ from torch import nn
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.errors import InputError, NetworkMismatchError, UnsupportedNetworkError
-from shakeproof.model import Graph, Node, model_file, onnx_model
+from shakeproof.graph import Graph, Node
+from shakeproof.model import model_file, onnx_model
 from shakeproof.operators import Combine, Relu
 
 random = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from shakeproof.linalg import convolution, windows
+from shakeproof import convolution
 from shakeproof.operators import UNIT, Conv, SlidingWindow
 
 pytestmark = pytest.mark.usefixtures("whoever_multiplies")
@@ -44,8 +44,7 @@ def drawn(window: SlidingWindow, sizes: tuple[int, int, int], seed: int, rows: i
 
 def in_blocks(size: int):
     """By lines, or by columns where five pictures fit into a block, and there are so many; two with few outputs."""
-    of_products = {"FEW_OUTPUTS": 5, "MANY_PICTURES": 5}
-    return patch.multiple(windows, BLOCK_BYTES=size), patch.multiple(convolution, BLOCK_BYTES=size, **of_products)
+    return patch.multiple(convolution, BLOCK_BYTES=size, FEW_OUTPUTS=5, MANY_PICTURES=5)
 
 
 def plain(conv: Conv, x: torch.Tensor) -> torch.Tensor:
@@ -62,8 +61,7 @@ def plain(conv: Conv, x: torch.Tensor) -> torch.Tensor:
 @given(sliding_windows, channels, st.integers(0, 2**32), st.integers(1, 5), block_sizes)
 def test_whole_numbers_are_convolved_exactly(window, sizes, seed, rows, block):
     conv, x = drawn(window, sizes, seed, rows, whole=True)
-    here, there = in_blocks(block)
-    with here, there:
+    with in_blocks(block):
         found = conv.apply(x)
         pulled = conv.adjoint(found, [x.shape[1:]])[0]
     assert torch.equal(found, plain(conv, x))
@@ -76,8 +74,7 @@ def test_whole_numbers_are_convolved_exactly(window, sizes, seed, rows, block):
 @given(sliding_windows, channels, st.integers(0, 2**32), block_sizes)
 def test_rounding_is_within_what_terms_allow(window, sizes, seed, block):
     conv, x = drawn(window, sizes, seed, 1, whole=False)
-    here, there = in_blocks(block)
-    with here, there:
+    with in_blocks(block):
         found, size = conv.apply(x), conv._magnitude.apply(x.abs()) + conv.bias.abs()
     share = conv.terms() * UNIT / (1 - conv.terms() * UNIT)
     for place in list(product(*map(range, found.shape)))[:: max(1, found.numel() // 20)]:
@@ -103,8 +100,7 @@ def exact(conv: Conv, x: torch.Tensor, place: tuple[int, ...]) -> Fraction:
 @pytest.mark.parametrize("sizes", [(1, 12, 5), (6, 1, 1)])
 def test_blocks_of_nothing_but_border(sizes):
     conv, x = drawn(SlidingWindow((1, 3), pads=(3, 0, 3, 1)), sizes, 0, 2, whole=True)
-    here, there = in_blocks(1)
-    with here, there:
+    with in_blocks(1):
         assert torch.equal(conv.apply(x), plain(conv, x))
 
 

@@ -18,7 +18,8 @@ from shakeproof.bounds import AlphaBetaCrown, Parts, ascend, enclose_box
 from shakeproof.bounds.alpha_beta import WithBeta
 from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
-from shakeproof.model import Graph, with_claims, without_max_pools
+from shakeproof.graph import Graph
+from shakeproof.model import with_claims, without_max_pools
 from shakeproof.operators import MaxPool, Range
 from shakeproof.question import InputBox
 from shakeproof.search import BoxProblem, descend, split_activations, starts

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from shakeproof.bounds.crown import pulled_back
 from shakeproof.budget import Budget
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Affine, Elementwise, Range, Relaxation, TwoLines
 from shakeproof.rounding import planes_share
 

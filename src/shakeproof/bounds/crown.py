@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shakeproof.bounds.forward import Boxes, Enclosed, cells_within, enclose
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.model import Graph, cached_per_graph
+from shakeproof.graph import Graph, cached_per_graph
 from shakeproof.operators import Cells, Relaxation
 
 # Networks have larger values for pictures than for uniform grey.

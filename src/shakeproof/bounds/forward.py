@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shakeproof.budget import UNLIMITED, Budget
-from shakeproof.model import Graph, cached_per_graph
+from shakeproof.graph import Graph, cached_per_graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,

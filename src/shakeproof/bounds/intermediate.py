@@ -12,7 +12,7 @@ from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Bend, ascend, bend_of
 from shakeproof.bounds.forward import FLOAT_BYTES
 from shakeproof.budget import Budget, now
 from shakeproof.errors import ProofError
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Affine, Elementwise, Operator, Range, Relaxation
 from shakeproof.rounding import carried, gammas, noises_of, planes_share, widened
 

@@ -128,7 +128,8 @@ def _about(model: str, image: str | None, shape: Shape | None, output_name: str 
     import_engines()
     from shakeproof.analysis import arithmetics
     from shakeproof.estimate import enumeration_estimated, estimated
-    from shakeproof.model import bending_neurons, load
+    from shakeproof.graph import bending_neurons
+    from shakeproof.model import load
     from shakeproof.question import read_image
 
     raw = None if image is None else read_image(image)

@@ -22,7 +22,7 @@ from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import CertifiedCell
 from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks
-from shakeproof.model import Graph, bending_values
+from shakeproof.graph import Graph, bending_values
 from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
 

@@ -27,7 +27,7 @@ from shakeproof.budget import Budget, OutOfTimeError
 from shakeproof.errors import ProofError
 from shakeproof.exact.curve import Curve, Floats, Piece
 from shakeproof.exact.sweep import Lines, longest_window
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import (
     ABOVE,
     UNIT,

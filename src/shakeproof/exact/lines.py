@@ -21,8 +21,8 @@ from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.jumps import jumping_curves
 from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks, longest_window, sweep
+from shakeproof.graph import Graph, bending_values
 from shakeproof.linalg import wants_one_thread
-from shakeproof.model import Graph, bending_values
 from shakeproof.rounding import RunningError
 
 # The share of a timeout that may go into bridges; most is the sweep's.

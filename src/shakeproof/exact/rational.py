@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shakeproof.model import Graph, Node
+from shakeproof.graph import Graph, Node
 from shakeproof.operators import (
     Abs,
     Affine,
@@ -342,7 +342,7 @@ def _line(value: Forms, place: int) -> Form:
 def _windows(pool: MaxPool, shape: torch.Size, size: tuple[int, int]) -> list[list[int]]:
     """The entries under each position of the window on a value of `shape`; -1 is the floor."""
     numbers = torch.arange(shape.numel(), dtype=torch.float64).view(shape)
-    views = pool.window.shifted(pool.window.padded(numbers, -1.0), size)
+    views = pool.window.shifted(pool.window.padded(numbers, -1.0))
     windows = torch.stack([view.flatten() for view in views], 1).long().tolist()
     floor = [-1] if pool.floor == 0 else []
     return [[place for place in window if place >= 0] + floor for window in windows]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shakeproof.model import Graph, cached_per_graph
+from shakeproof.graph import Graph, cached_per_graph
 from shakeproof.operators import ABOVE, BLOCK_BYTES, Affine, Breaks, Entries, Relu
 from shakeproof.rounding import OF_CHORDS, RunningError, norm
 

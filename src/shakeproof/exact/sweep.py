@@ -23,7 +23,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.exact.curve import Piece
 from shakeproof.exact.rows import Plan, affine_runs, carry, defer_rows, insert, make_rows
-from shakeproof.model import Graph, cached_per_graph
+from shakeproof.graph import Graph, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.question import Path
 from shakeproof.rounding import RunningError, norm

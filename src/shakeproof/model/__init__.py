@@ -1,7 +1,6 @@
 """Networks: readers, the graph, and the runtimes they are compared with."""
 
 from shakeproof.model.comparison import SHARE, Comparison, Floats, telling
-from shakeproof.model.graph import Graph, Node, bending_neurons, bending_values, cached_per_graph
 from shakeproof.model.loading import load, load_deployed, pictures_for, read, read_images
 from shakeproof.model.model_file import model_files
 from shakeproof.model.network import Deployed, Network
@@ -16,14 +15,9 @@ __all__ = [
     "Deployed",
     "Deployment",
     "Floats",
-    "Graph",
     "Network",
-    "Node",
     "Reading",
     "Runtime",
-    "bending_neurons",
-    "bending_values",
-    "cached_per_graph",
     "load",
     "load_deployed",
     "model_files",

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import shakeproof.operators as ops
-from shakeproof.model.graph import NORMAL, Graph, Node
+from shakeproof.graph import NORMAL, Graph, Node
 from shakeproof.model.onnx_model import LARGEST_VALUE, Array, Unsupported
 
 CHANNELS_LAST = (0, 3, 1, 2)

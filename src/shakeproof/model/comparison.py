@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.model.graph import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Affine
 
 Floats = NDArray[np.float64]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError, by
+from shakeproof.graph import Graph
 from shakeproof.model.comparison import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
-from shakeproof.model.graph import Graph
 from shakeproof.model.runtimes import Reference
 from shakeproof.operators import Scale
 from shakeproof.question import ClassNames, ImageLayout, Preprocessing, image_layout

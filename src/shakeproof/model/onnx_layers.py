@@ -50,7 +50,7 @@ def average_pool(call: Call) -> Value:
         counted = stated.padded(torch.ones(1, *picture.shape[2:], 1, dtype=torch.float64), count_padding)
         bottom, right = window.pads[2] - stated.pads[2], window.pads[3] - stated.pads[3]
         counted = replace(window, pads=(0, 0, bottom, right)).padded(counted, 0.0)
-        divisor = torch.stack(window.shifted(counted, window.output_size(*picture.shape[2:]))).sum(0)[0]
+        divisor = torch.stack(window.shifted(counted)).sum(0)[0]
         return picture.average_pool(window, divisor)
 
     _check_same_padding(call)

@@ -15,8 +15,8 @@ import shakeproof.model.onnx_layers as layers
 import shakeproof.model.onnx_rules as rules
 import shakeproof.operators as ops
 from shakeproof.errors import InputError, UnsupportedNetworkError
+from shakeproof.graph import Graph
 from shakeproof.model.builder import Attributes, Builder, Call, Value, concat
-from shakeproof.model.graph import Graph
 from shakeproof.model.onnx_constants import KNOWN_OF_CONSTANTS, ROUNDED, Constant, folded, is_computed, stated
 from shakeproof.model.onnx_model import (
     LARGEST_VALUE,

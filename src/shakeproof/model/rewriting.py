@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import shakeproof.operators as ops
-from shakeproof.model.graph import NORMAL, Graph, Node
+from shakeproof.graph import NORMAL, Graph, Node
 
 # Factors that are folded into weights: with others, values that overflow or vanish in between would not be seen.
 FOLDED = 2.0**-40, 2.0**40

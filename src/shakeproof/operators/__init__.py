@@ -4,8 +4,20 @@ Values carry a leading row axis: a tensor of shape (rows, *shape) holds one valu
 inside the network are stored with channels last, so that a convolution is one large matrix product.
 """
 
-from shakeproof.linalg import ABOVE, BLOCK_BYTES, UNIT, Pair, SlidingWindow
-from shakeproof.operators.affine import Combine, Concat, Linear, Mean, Pad, Resample, Reshape, Scale, Transpose
+from shakeproof.convolution import BLOCK_BYTES, Pair, SlidingWindow
+from shakeproof.linalg import ABOVE, UNIT
+from shakeproof.operators.affine import (
+    Combine,
+    Concat,
+    Linear,
+    Mean,
+    Pad,
+    Resample,
+    Reshape,
+    Scale,
+    Transpose,
+    operator_norms,
+)
 from shakeproof.operators.base import (
     CONSTANT_ROUNDINGS,
     Affine,
@@ -17,7 +29,6 @@ from shakeproof.operators.base import (
     PiecewiseLinear,
     Range,
     Relaxation,
-    operator_norms,
 )
 from shakeproof.operators.elementwise import (
     Abs,

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from shakeproof.linalg import Check, always, multiply, norm_of_matrix, with_bias
+from shakeproof.linalg import Check, always, multiply, norm_of_matrix, norm_of_positive, with_bias
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
 
@@ -23,7 +23,7 @@ class Matrix(Affine):
     def terms(self, *inputs: torch.Size) -> int:
         return self.weight.shape[1] + 1
 
-    def norm(self, shape: torch.Size, check: Check = always) -> float:
+    def norm(self, shape: torch.Size, check: Check) -> float:
         return norm_of_matrix(self.weight, check)
 
     def columns(self, given: Entries) -> Entries | None:
@@ -275,3 +275,41 @@ class Pad(Affine):
             summed = coefficients.new_zeros(*coefficients.shape[:axis], size, *coefficients.shape[axis + 1 :])
             coefficients = summed.index_add(axis, origin.long(), coefficients.index_select(axis, copied.long()))
         return (coefficients,)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------------
+
+# Coefficients are squared: none may be so small that this is lost.
+SMALLEST = 2.0**-300
+
+
+def operator_norms(
+    operator: Affine, shapes: Sequence[torch.Size], check: Check = always
+) -> tuple[tuple[float, float], ...]:
+    """For each input: no less than |operator(x) - operator(0)| / |x|, the other inputs being 0, and the same with all
+    coefficients positive.
+
+    Worked out once for an operator, and kept, if `check` leaves time for it.
+    """
+    known = operator.known_norms
+    if tuple(shapes) not in known:
+        known[tuple(shapes)] = tuple(_norms(operator, shapes, place, check) for place in range(len(shapes)))
+    return known[tuple(shapes)]
+
+
+def _norms(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:
+    coefficients = [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
+    largest = max((float(t.abs().max()) for t in coefficients if t.numel()), default=1.0)
+    if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
+        return torch.inf, torch.inf
+    absolute = operator.magnitude()
+    assert isinstance(absolute, Affine)
+    like = next((t for t in vars(operator).values() if isinstance(t, Tensor)), torch.empty(0, dtype=torch.float64))
+    others = [like.new_zeros(1, *shape) for shape in shapes]
+
+    def twice(x: Tensor) -> Tensor:
+        y = absolute.apply(*(x if number == place else other for number, other in enumerate(others)))
+        return absolute.adjoint(y, shapes)[place]
+
+    of_absolute = norm_of_positive(twice, like.new_ones(1, *shapes[place]), check)
+    return min(operator.norm(shapes[place], check), of_absolute), of_absolute

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from shakeproof.linalg import Check, always, norm_of_positive
+if TYPE_CHECKING:
+    from shakeproof.linalg import Check
 
 # So often is a constant rounded, at most, while it is prepared: batch norm divides by a root, multiplies, subtracts.
 CONSTANT_ROUNDINGS = 8
@@ -169,7 +170,7 @@ class Affine(Operator):
     def _magnitude(self) -> Operator:
         return self.magnitude()
 
-    def norm(self, shape: torch.Size, check: Check = always) -> float:
+    def norm(self, shape: torch.Size, check: Check) -> float:
         """No less than |operator(x) - operator(0)| / |x| for its only input; infinite if only coefficients' absolute
         values tell.
         """
@@ -210,42 +211,6 @@ class Itself(Relaxation):
         centre = self.operator.apply(*(given.centre for given in ranges))
         radius = self.magnitude.apply(*(given.radius for given in ranges))
         return Range(centre - radius, centre + radius)
-
-
-# Coefficients are squared: none may be so small that this is lost.
-SMALLEST = 2.0**-300
-
-
-def operator_norms(
-    operator: Affine, shapes: Sequence[torch.Size], check: Check = always
-) -> tuple[tuple[float, float], ...]:
-    """For each input: no less than |operator(x) - operator(0)| / |x|, the other inputs being 0, and the same with all
-    coefficients positive.
-
-    Worked out once for an operator, and kept, if `check` leaves time for it.
-    """
-    known = operator.known_norms
-    if tuple(shapes) not in known:
-        known[tuple(shapes)] = tuple(_norms(operator, shapes, place, check) for place in range(len(shapes)))
-    return known[tuple(shapes)]
-
-
-def _norms(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:
-    coefficients = [getattr(operator, name) for name in ("weight", "factor", "divisor") if hasattr(operator, name)]
-    largest = max((float(t.abs().max()) for t in coefficients if t.numel()), default=1.0)
-    if largest and not SMALLEST <= largest <= 1 / SMALLEST:  # squares would be lost; NaN as well
-        return torch.inf, torch.inf
-    absolute = operator.magnitude()
-    assert isinstance(absolute, Affine)
-    like = next((t for t in vars(operator).values() if isinstance(t, Tensor)), torch.empty(0, dtype=torch.float64))
-    others = [like.new_zeros(1, *shape) for shape in shapes]
-
-    def twice(x: Tensor) -> Tensor:
-        y = absolute.apply(*(x if number == place else other for number, other in enumerate(others)))
-        return absolute.adjoint(y, shapes)[place]
-
-    of_absolute = norm_of_positive(twice, like.new_ones(1, *shapes[place]), check)
-    return min(operator.norm(shapes[place], check), of_absolute), of_absolute
 
 
 class PiecewiseLinear(Operator):

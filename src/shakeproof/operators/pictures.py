@@ -10,16 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from shakeproof.linalg import (
-    Check,
-    Convolution,
-    Pair,
-    SlidingWindow,
-    always,
-    multiply,
-    norm_of_convolution,
-    with_bias,
-)
+from shakeproof.convolution import Convolution, SlidingWindow, norm_of_convolution
+from shakeproof.linalg import Check, multiply, with_bias
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import Affine, Breaks, Cells, Entries, Operator, PiecewiseLinear, Range, Relaxation
 from shakeproof.operators.elementwise import TwoLines
@@ -59,7 +51,7 @@ class Conv(Affine):
         pictures = self._convolution.adjoint(coefficients.flatten(0, 1), shapes[0][1:])
         return (pictures.view(len(coefficients), *shapes[0]),)
 
-    def norm(self, shape: torch.Size, check: Check = always) -> float:
+    def norm(self, shape: torch.Size, check: Check) -> float:
         return norm_of_convolution(self.weight, self.window, shape, check)
 
     def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
@@ -68,8 +60,8 @@ class Conv(Affine):
         (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
         down, across = self.window.output_size(height, width)
         pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
-        line, down_entry, is_down = self.window.seeing(pixel // width % height, 0, down)
-        column, across_entry, is_across = self.window.seeing(pixel % width, 1, across)
+        line, down_entry, is_down = self.window.positions_over(pixel // width % height, 0, down)
+        column, across_entry, is_across = self.window.positions_over(pixel % width, 1, across)
         line = line + (pixel // (width * height)).unsqueeze(1) * down
         position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
         entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
@@ -137,8 +129,7 @@ class AveragePool(Affine):
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         flat = x.flatten(0, 1)
-        size = (self.divisor.shape[0], self.divisor.shape[1])
-        first, *others = self.window.shifted(self.window.padded(flat, 0.0), size)
+        first, *others = self.window.shifted(self.window.padded(flat, 0.0))
         total = first.clone(memory_format=torch.contiguous_format)
         for view in others:
             total.add_(view)
@@ -278,7 +269,8 @@ class MaxPool(PiecewiseLinear):
 
     def workspace(self, *inputs: torch.Size) -> int:
         # the padded picture, the running maximum, the winners and their comparison
-        outputs = self.window.patch_entries(inputs[0]) // (self.window.kernel[0] * self.window.kernel[1])
+        batch, height, width, channels = inputs[0]
+        outputs = batch * prod(self.window.output_size(height, width)) * channels
         return 8 * (self.window.padded_entries(inputs[0]) + 2 * outputs)
 
     def chosen(self, x: Tensor, choice: Tensor) -> Tensor:
@@ -291,9 +283,7 @@ class MaxPool(PiecewiseLinear):
         return picked.view(*x.shape[:2], *picked.shape[1:])
 
     def _views(self, x: Tensor) -> list[Tensor]:
-        flat = x.flatten(0, 1)
-        size: Pair = self.window.output_size(flat.shape[1], flat.shape[2])
-        return self.window.shifted(self.window.padded(flat, -torch.inf), size)
+        return self.window.shifted(self.window.padded(x.flatten(0, 1), -torch.inf))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
-from shakeproof.model import Comparison, Graph, Network, with_claims, without_max_pools
+from shakeproof.graph import Graph
+from shakeproof.model import Comparison, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
 from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof
 from shakeproof.proof.replay import compared, fails, places, witnessed

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Curve, Least, Lines, RationalNetwork, longest_window
-from shakeproof.model import Graph, Network
+from shakeproof.graph import Graph
+from shakeproof.model import Network
 from shakeproof.proof.evidence import SLACK
 from shakeproof.question import Obligation, Path, Perturbation, Query, as_whole
 from shakeproof.settings import Settings

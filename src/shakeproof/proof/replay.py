@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.model import SHARE, Comparison, Floats, Graph, Network, telling
+from shakeproof.graph import Graph
+from shakeproof.model import SHARE, Comparison, Floats, Network, telling
 from shakeproof.operators import Range
 from shakeproof.proof.evidence import Counterexample
 from shakeproof.question import InputPath, Obligation, Property, margins

@@ -19,7 +19,7 @@ from shakeproof.question.images import ImageLayout
 from shakeproof.question.perturbation import ClipRange
 
 if TYPE_CHECKING:
-    from shakeproof.model import Graph
+    from shakeproof.graph import Graph
 
 Array32 = NDArray[np.float32]
 # float64's unit of rounding

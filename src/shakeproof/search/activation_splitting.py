@@ -18,7 +18,7 @@ from torch import Tensor
 from shakeproof.bounds import AlphaBetaCrown, BoxBounds, Parts, ascend, enclose_box, pulled_back, rows_within
 from shakeproof.budget import UNLIMITED, Budget
 from shakeproof.errors import NotFiniteError, ProofError
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Range
 from shakeproof.question import InputBox
 from shakeproof.search.attack import descend, starts

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shakeproof.bounds import pulled_back
 from shakeproof.budget import Budget
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.operators import Range
 
 # Steps are shares of the box's sides, from the first to the last.

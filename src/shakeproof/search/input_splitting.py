@@ -19,7 +19,7 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, Enclosed, Planes, cells_within, enclose, planes_below
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
-from shakeproof.model import Graph
+from shakeproof.graph import Graph
 from shakeproof.question import Path
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
