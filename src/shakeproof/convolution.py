@@ -53,6 +53,15 @@ class SlidingWindow:
     def is_pointwise(self) -> bool:
         return self.kernel == (1, 1) and not any(self.pads)
 
+    @property
+    def axes(self) -> tuple[SlidingWindow, SlidingWindow]:
+        """The window across a padded picture, and the one down what the first one gives: both together are this one."""
+        (down, across), (lower, right), (apart_down, apart_across) = self.kernel, self.strides, self.dilations
+        return (
+            SlidingWindow((1, across), (1, right), (1, apart_across)),
+            SlidingWindow((down, 1), (lower, 1), (apart_down, 1)),
+        )
+
     def padded(self, x: Tensor, value: float) -> Tensor:
         """`x` (n, height, width, channels) with its border."""
         top, left, bottom, right = self.pads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 
 import torch
@@ -205,22 +205,15 @@ class MaxPool(PiecewiseLinear):
     floor: float = -torch.inf
 
     def apply(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        views = self._views(x)
-        best = views[0].clamp(min=self.floor)
-        for view in views[1:]:
-            torch.maximum(best, view, out=best)
-        return best.view(*x.shape[:2], *best.shape[1:])
+        best = self.window.padded(inputs[0].flatten(0, 1), -torch.inf)
+        for axis in self.window.axes:
+            best = reduce(torch.maximum, axis.shifted(best))
+        return best.clamp(min=self.floor).view(*inputs[0].shape[:2], *best.shape[1:])
 
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
         """The winner of each window at each row; where it differs between neighbours, the envelope in between."""
         views = self._views(x)
-        best = torch.full_like(views[0], self.floor)
-        winner = torch.full_like(best, len(views), dtype=torch.uint8 if len(views) < 255 else torch.int32)
-        for index, view in enumerate(views):
-            winner.masked_fill_(view > best, index)
-            torch.maximum(best, view, out=best)
-        rows = winner.unflatten(0, x.shape[:2])
+        rows = self._winners(x).unflatten(0, x.shape[:2])
         changed = (rows[1:] != rows[:-1]) & joined.view(-1, 1, 1, 1, 1)
         segment, *output = changed.nonzero(as_tuple=True)
         by_row = [view.unflatten(0, x.shape[:2]) for view in views]
@@ -233,6 +226,17 @@ class MaxPool(PiecewiseLinear):
         lowest = torch.finfo(left.dtype).min / 4
         found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
         return found._replace(segment=segment[found.segment])
+
+    def _winners(self, x: Tensor) -> Tensor:
+        """The number of each window's largest entry, the first of equals; the floor has the number after the last."""
+        best, count = self.window.padded(x.flatten(0, 1), -torch.inf), prod(self.window.kernel)
+        winner = torch.zeros_like(best, dtype=torch.uint8 if count < 255 else torch.int32)
+        for axis, numbers_apart in zip(self.window.axes, (1, self.window.kernel[1]), strict=True):
+            (best, *others), (winner, *other_winners) = axis.shifted(best), axis.shifted(winner)
+            for place, (other, other_winner) in enumerate(zip(others, other_winners, strict=True), start=1):
+                winner = torch.where(other > best, other_winner + place * numbers_apart, winner)
+                best = torch.maximum(best, other)
+        return winner.masked_fill_(best <= self.floor, count)
 
     @property
     def lipschitz(self) -> float:
@@ -268,10 +272,9 @@ class MaxPool(PiecewiseLinear):
         return Chosen(self, lines, Range(bottom, top), chosen, within.low.shape[2], within.low.shape[3])
 
     def workspace(self, *inputs: torch.Size) -> int:
-        # the padded picture, the running maximum, the winners and their comparison
-        batch, height, width, channels = inputs[0]
-        outputs = batch * prod(self.window.output_size(height, width)) * channels
-        return 8 * (self.window.padded_entries(inputs[0]) + 2 * outputs)
+        # the padded picture, the maxima across it before and after one more entry, and the winners
+        padded = self.window.padded_entries(inputs[0])
+        return 8 * (padded + 3 * padded // self.window.strides[1])
 
     def chosen(self, x: Tensor, choice: Tensor) -> Tensor:
         """One entry of each window of `x` (rows, *shape); `choice` (rows, *output shape) numbers a window's entries."""
