@@ -47,7 +47,10 @@ SOURCES = {
     "mnist-256x4": ("benchmarks/mnist_fc/onnx/mnist-net_256x4.onnx", "benchmarks/mnist_fc/vnnlib/*_0.03.vnnlib*"),
     "cifar-base": ("benchmarks/oval21/onnx/cifar_base_kw.onnx", "benchmarks/oval21/vnnlib/*base*"),
     "cifar-deep": ("benchmarks/oval21/onnx/cifar_deep_kw.onnx", "benchmarks/oval21/vnnlib/*deep*"),
-    "cifar-resnet20": ("networks/cifar10_resnet20.onnx", "data/cifar10_test_first2000.npz@0:100"),
+    "cifar-resnet": (
+        "benchmarks/sri_resnet_b/onnx/resnet_3b2_bn_mixup_ssadv_4.0_bs128_lr-1_v2.onnx",
+        "benchmarks/sri_resnet_b/vnnlib/*",
+    ),
     "gtsrb-cnn": ("networks/gtsrb_cnn.onnx", "data/gtsrb_test_first1000.npz@0:100"),
 }
 BELOW, ABOVE = 0.9, 1.1

@@ -10,9 +10,9 @@ A page is a session in a folder of its own, with the files of `shakeproof demo -
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -75,6 +75,10 @@ class Session:
         assert not commands[0].strip(), f"a command begins with $: {commands[0]!r}"
         for command in commands[1:]:
             words, _, expected = command.partition("\n")
+            if words.startswith("cd "):
+                self.folder = self.folder / words[3:]
+                os.chdir(self.folder)
+                continue
             done = self.typed(shlex.split(words, comments=True))
             printed = done.stdout + done.stderr
             assert done.returncode != 2 or expected.startswith("shakeproof: "), f"{words}: {printed}"
@@ -94,7 +98,6 @@ def session(tmp_path, monkeypatch):
     """A folder with the files that `shakeproof demo --files` writes."""
     monkeypatch.chdir(tmp_path)
     demo.write_files(tmp_path)
-    shutil.copy(demo.MODEL, tmp_path / "signs.onnx")
     return Session(tmp_path)
 
 
@@ -130,7 +133,7 @@ def test_every_json_field_is_explained(session):
     results, comparisons = (DOCS / "reference" / "json.md").read_text().split("## Comparisons")
     said, compared = (set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) for page in (results, comparisons))
     assert said == {field.name for field in fields(Record)}
-    found = shakeproof.compare("signs.onnx", "signs.onnx", "stop.png", "box-blur:size=3", 0.001, pixels="8bit")
+    found = shakeproof.compare("model.onnx", "model.onnx", "stop.png", "box-blur:size=3", 0.001, pixels="8bit")
     assert compared == {*found.to_json()}
 
 
