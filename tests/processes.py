@@ -14,7 +14,7 @@ HANGING = 600.0
 
 
 def interruptible(words: Sequence[str | Path], **options: object) -> subprocess.Popen[str]:
-    """A process that SIGINT interrupts. A job in the background of a shell ignores SIGINT, and children inherit that."""
+    """A process that SIGINT interrupts. A shell's background jobs ignore SIGINT, and their children inherit that."""
     return subprocess.Popen(
         [*map(str, words)],
         stdout=subprocess.PIPE,
