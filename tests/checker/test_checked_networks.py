@@ -62,6 +62,13 @@ class Grown:
         after = (side - 1) // stride + 1
         self.node("Conv", inputs, outputs, after, pads=[1] * 4, strides=[stride] * 2, group=group)
 
+    def transposed(self, name: str, channels: int, side: int) -> None:
+        """Twice as large, by kernels that overlap or leave gaps, or as large by kernels that overlap."""
+        outputs, (kernel, stride, crop) = 2, ((4, 2, 1), (2, 2, 0), (1, 2, 0), (3, 1, 1))[self.random.integers(4)]
+        inputs, extra = [name, self.constant(channels, outputs, kernel, kernel)], int(kernel < stride)
+        options = {"strides": [stride] * 2, "pads": [crop] * 4, "output_padding": [extra] * 2}
+        self.node("ConvTranspose", inputs, outputs, side * stride, **options)
+
     def norm(self, name: str, channels: int, side: int) -> None:
         given = [self.constant(channels) for _ in range(3)] + [self.constant(channels, positive=True)]
         self.node("BatchNormalization", [name, *given], channels, side)
@@ -109,6 +116,7 @@ class Grown:
 KINDS = {
     "conv": Grown.conv,
     "conv again": Grown.conv,
+    "transposed": Grown.transposed,
     "bend": Grown.bend,
     "bend again": Grown.bend,
     "norm": Grown.norm,

@@ -54,6 +54,13 @@ CASES: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray], int]] = {
     "conv-dilated": (node("Conv", "w", dilations=[2, 1], strides=[2, 2]), {"w": numbers(4, 2, 2, 3)}, 13),
     "conv-groups": (node("Conv", "w", group=2, pads=[1] * 4), {"w": numbers(4, 1, 3, 3)}, 13),
     "conv-valid": (node("Conv", "w", auto_pad="VALID", strides=[2, 2]), {"w": numbers(3, 2, 3, 3)}, 13),
+    "conv-transpose": (
+        node("ConvTranspose", "w", "o", strides=[2, 3], pads=[1, 0, 0, 2], output_padding=[1, 0]),
+        {"w": numbers(2, 3, 3, 2), "o": numbers(3)},
+        13,
+    ),
+    "conv-transpose-groups": (node("ConvTranspose", "w", group=2, dilations=[2, 1]), {"w": numbers(2, 2, 2, 3)}, 13),
+    "conv-transpose-gaps": (node("ConvTranspose", "w", strides=[3, 2]), {"w": numbers(2, 1, 1, 2)}, 13),
     "div": (node("Div", "w"), {"w": numbers(2, 6, 6) + 3}, 13),
     "dropout": (node("Dropout"), {}, 13),
     "expand": (node("Expand", "w"), {"w": whole(3, 2, 6, 6)}, 13),
@@ -109,6 +116,20 @@ def built(
     return model([first, *middle, last], (1, 1, 6, 6), given, opset=opset)
 
 
+def without_groups(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray]) -> tuple[Any, Any]:
+    """The same ConvTranspose with zeros between its groups: ONNX's reference evaluator fails on groups."""
+    if nodes[0].op_type != "ConvTranspose":
+        return nodes, weights
+    options = {a.name: helper.get_attribute_value(a) for a in nodes[0].attribute}
+    groups, parts = options.pop("group", 1), weights["w"]
+    inputs, outputs = parts.shape[:2]
+    dense = np.zeros((inputs, groups, outputs, *parts.shape[2:]), np.float32)
+    for channel in range(inputs):
+        dense[channel, channel * groups // inputs] = parts[channel]
+    wide = dense.reshape(inputs, groups * outputs, *parts.shape[2:])
+    return [node("ConvTranspose", *nodes[0].input[1:], **options)], weights | {"w": wide}
+
+
 def path(pixels: np.ndarray, z: float) -> np.ndarray:
     """x(z) of a 3 x 3 box blur, reflected at the edges, in float64."""
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1)), mode="reflect")
@@ -125,7 +146,7 @@ def contained(
 ) -> float:
     """Check enclosures of points and boxes; gives how wide a box's was, over how far the scores moved."""
     pixels = np.random.default_rng(seed).normal(size=(1, 6, 6)) / 2
-    narrow, wide = (built(middle, weights, opset, wide) for wide in (False, True))
+    narrow, wide = built(middle, weights, opset), built(*without_groups(middle, weights), opset, wide=True)
     runtime = onnxruntime.InferenceSession(narrow.SerializeToString(), providers=["CPUExecutionProvider"])
     truth = ReferenceEvaluator(wide)
     real = question(narrow, pixels, "box-blur:size=3")
@@ -325,6 +346,10 @@ def test_all_unknown_operators_are_named_at_once():
         (node("Sum", "a", "a"), {}),
         (helper.make_node("MatMul", ["w", "a"], ["b"]), {"w": numbers(6, 6)}),
         (node("Conv", "w", auto_pad="SAME_UPPER"), {"w": numbers(3, 2, 2, 2)}),
+        (node("ConvTranspose", "w", auto_pad="SAME_UPPER"), {"w": numbers(2, 3, 2, 2)}),
+        (node("ConvTranspose", "w", output_shape=[7, 6]), {"w": numbers(2, 3, 2, 2)}),
+        (node("ConvTranspose", "w", pads=[4, 0, 4, 0]), {"w": numbers(2, 3, 2, 2)}),
+        (node("ConvTranspose", "w", strides=[10**9] * 2), {"w": numbers(2, 3, 2, 2)}),
         (helper.make_node("Relu", ["a"], ["b"], domain="com.example"), {}),
         (helper.make_node("Relu", ["a"], ["b"], colour=3), {}),
         (node("Add", "a", sign=-1), {}),
@@ -348,6 +373,7 @@ def test_all_unknown_operators_are_named_at_once():
         (node("Slice", "s", "e", "i", "t"), {"s": whole(-99), "e": whole(-999), "i": whole(2), "t": whole(-1)}),
     ],
     ids=["square", "product", "division", "half", "softmax", "infinite", "filled", "three", "left", "same",
+         "transposed-same", "transposed-shape", "transposed-crop", "transposed-wide",
          "domain", "attribute", "sign", "mean", "norms", "indices", "constant",
          "same-lower", "same-dilated", "reflect", "edge", "crop", "axes", "partial", "training", "parts", "no-op",
          "zero", "input", "floats", "backwards"],

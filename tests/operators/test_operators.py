@@ -87,6 +87,36 @@ ONE_NODE = {
         node("Conv", "w", auto_pad="SAME_UPPER", strides=[2, 2]), {"w": weight(3, 4, 4, 3)}, PICTURE, 13),
     "conv same lower": (node("Conv", "w", auto_pad="SAME_LOWER"), {"w": weight(3, 4, 2, 2)}, PICTURE, 13),
     "conv 1d": (node("Conv", "w", strides=[2], pads=[1, 0]), {"w": weight(3, 4, 3)}, (1, 4, 9), 13),
+    "conv transpose": (node("ConvTranspose", "w", "b"), {"w": weight(4, 3, 3, 2), "b": weight(3)}, PICTURE, 13),
+    "conv transpose strides": (
+        node("ConvTranspose", "w", "b", strides=[2, 3], pads=[1, 0, 2, 1], output_padding=[1, 2], kernel_shape=[3, 4]),
+        {"w": weight(4, 2, 3, 4), "b": weight(2)}, PICTURE, 13),
+    "conv transpose of blocks": (node("ConvTranspose", "w", strides=[2, 2]), {"w": weight(4, 2, 2, 2)}, PICTURE, 13),
+    "conv transpose with gaps": (node("ConvTranspose", "w", strides=[3, 3]), {"w": weight(4, 2, 2, 1)}, PICTURE, 13),
+    "conv transpose dilations": (
+        node("ConvTranspose", "w", dilations=[2, 3], strides=[1, 2], pads=[3, 3, 0, 1]), {"w": weight(4, 2, 3, 3)},
+        PICTURE, 13),
+    "conv transpose groups": (
+        node("ConvTranspose", "w", "b", group=2, strides=[2, 1]), {"w": weight(4, 3, 3, 3), "b": weight(6)},
+        PICTURE, 13),
+    "conv transpose depthwise": (
+        node("ConvTranspose", "w", group=4, strides=[2, 2], pads=[1] * 4), {"w": weight(4, 1, 4, 4)}, PICTURE, 13),
+    "conv transpose crops much": (
+        node("ConvTranspose", "w", strides=[2, 2], pads=[5, 4, 6, 0]), {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose same upper": (
+        node("ConvTranspose", "w", auto_pad="SAME_UPPER", strides=[2, 2]), {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose same lower": (
+        node("ConvTranspose", "w", auto_pad="SAME_LOWER", strides=[2, 2]), {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose valid": (
+        node("ConvTranspose", "w", auto_pad="VALID", strides=[2, 2]), {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose output shape": (
+        node("ConvTranspose", "w", output_shape=[14, 10], strides=[2, 2]), {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose output shape upper": (
+        node("ConvTranspose", "w", output_shape=[14, 10], strides=[2, 2], auto_pad="SAME_UPPER"),
+        {"w": weight(4, 2, 3, 3)}, PICTURE, 13),
+    "conv transpose 1d": (
+        node("ConvTranspose", "w", "b", strides=[2], pads=[1, 0]), {"w": weight(4, 3, 3), "b": weight(3)}, (1, 4, 9),
+        13),
     "gemm": (node("Gemm", "w", "b", alpha=0.5, beta=2.0, transB=1), {"w": weight(3, 6), "b": weight(3)}, (1, 6), 13),
     "gemm no bias": (node("Gemm", "w"), {"w": weight(6, 3)}, (1, 6), 13),
     "matmul": (node("MatMul", "w"), {"w": weight(6, 3)}, PICTURE, 13),

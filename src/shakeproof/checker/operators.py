@@ -287,6 +287,36 @@ def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int =
     return affine(x, linear, terms, sigma, offset)
 
 
+def ConvTranspose(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **given: Any) -> Tube:
+    """Each pixel adds its kernel to the output: the transpose of the convolution with these weights, so of its norm."""
+    (inputs, outputs, *kernel), sides, axes = weight.shape, x.shape[2:], weight.ndim - 2
+    ones, zeros, usual = [1] * axes, [0] * axes, {"auto_pad": "NOTSET", "kernel_shape": kernel}
+    options = {"strides": ones, "dilations": ones, "output_padding": zeros, "pads": 2 * zeros} | usual | given
+    strides, dilations, more, pads, *others = options.values()
+    fits = others == [*usual.values()] and (x.shape[1], len(sides)) == (inputs, axes) and inputs % group == 0
+    small = min(*strides, *dilations) > 0 and min(*more, *pads) >= 0 and max(*kernel, *strides) <= 1000
+    require(fits and small and max(*dilations, *more, *pads) <= 1000, "ConvTranspose with other options", Unknown)
+    reach = [s * (n - 1) + 1 for s, n in zip(strides, sides, strict=True)]
+    whole = [r + d * (k - 1) + m for r, d, k, m in zip(reach, dilations, kernel, more, strict=True)]
+    cut: Any = (..., *(slice(p, n - q) for p, q, n in zip(pads[:axes], pads[axes:], whole, strict=True)))
+    require(all(c.stop - c.start > 0 for c in cut[1:]), "ConvTranspose of which nothing is left", Unknown)
+    weights = weight.reshape(group, -1, outputs, *kernel)
+
+    def linear(array: Array, absolute: bool) -> Array:
+        parts, matrices = array.reshape(-1, group, inputs // group, *sides), np.abs(weights) if absolute else weights
+        spend(array.size * weight[0].size, len(parts) * group * outputs * math.prod(whole))
+        made = np.zeros((len(parts), group, outputs, *whole))
+        for tap in np.ndindex(*kernel):
+            places = (slice(d * t, d * t + r, s) for d, t, r, s in zip(dilations, tap, reach, strides, strict=True))
+            at: Any = (..., *places)
+            made[at] += np.einsum("gio,ngi...->ngo...", matrices[(..., *tap)], parts)
+        cropped: Array = made[cut]
+        return cropped.reshape(*array.shape[: -axes - 1], group * outputs, *cropped.shape[3:])
+
+    sigma, offset = norms(weights, strides, dilations, whole), np.reshape(bias, (-1, *(1,) * axes))
+    return affine(x, linear, inputs // group * math.prod(kernel), sigma, offset)
+
+
 def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
     """How many pixels each window holds, and in how many windows a pixel is at most."""
     numbers = np.arange(1, math.prod(x.shape[2:]) + 1).reshape(x.shape[2:])
@@ -316,8 +346,8 @@ def AveragePool(x: Tube, /, *, kernel_shape: Numbers, count_include_pad: int = 0
 RULES: Mapping[str, Callable[..., Any]] = {
     **{kind: partial(_moved, move) for kind, move in MOVES.items()},
     **{rule.__name__: rule for rule in (
-        AveragePool, BatchNormalization, Cast, Clip, Concat, Constant, ConstantOfShape, Conv, Div, Gemm, HardSigmoid,
-        MaxPool, Mul, Softmax)},
+        AveragePool, BatchNormalization, Cast, Clip, Concat, Constant, ConstantOfShape, Conv, ConvTranspose, Div, Gemm,
+        HardSigmoid, MaxPool, Mul, Softmax)},
     "Abs": lambda x, /: rectified(x, -1.0),
     "Add": lambda x, y, /: _sum(x, y, 1),
     "GlobalAveragePool": lambda x, /: _reduced(x, range(2, len(x.shape)), mean=True),
@@ -336,13 +366,13 @@ RULES: Mapping[str, Callable[..., Any]] = {
 }
 # fmt: on
 ANYWHERE = {"Add", "Concat", "Mul", "Sub", "Sum"}  # where values may be any of the inputs; elsewhere, the first only
-WEIGHTED = {"Conv", "Gemm", "MatMul"}
+WEIGHTED = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 # Made of sums, products and comparisons, with weights that the file states: IEEE 754 fixes how float32 rounds these. A
 # batch norm's factors are made by the runtime, and a softmax by its own exponential.
 IN_FLOAT32 = {
-    *MOVES, "Abs", "Add", "AveragePool", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Div", "Gemm",
-    "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Neg", "PRelu",
-    "ReduceMean", "ReduceSum", "Relu", "Shape", "Sub", "Sum",
+    *MOVES, "Abs", "Add", "AveragePool", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
+    "ConvTranspose", "Div", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "LeakyRelu", "MatMul",
+    "MaxPool", "Mul", "Neg", "PRelu", "ReduceMean", "ReduceSum", "Relu", "Shape", "Sub", "Sum",
 }  # fmt: skip
 HALVES = {*MOVES, "Cast", "Concat"}  # what may be done with constants of 16 bits: anything else rounds
 

@@ -175,6 +175,44 @@ class Value:
         zero = torch.zeros(outputs, dtype=weight.dtype)
         return self._on_picture(ops.Conv(matrix.contiguous(), zero if bias is None else zero + bias, window), window)
 
+    def conv_transpose(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        groups: int,
+        strides: ops.Pair,
+        dilations: ops.Pair,
+        cropped: Sequence[Sequence[int]],
+    ) -> Value:
+        """The transpose of a convolution with `weight` (channels in, channels out / groups, height, width).
+
+        Of its lines and columns, those in `cropped`. Tap t of a kernel reaches dilation * t entries on: so many blocks
+        of a stride, and a place in the last one.
+        """
+        inputs, outputs, *kernel = weight.shape
+        if self.shape[1] != inputs or inputs % groups:
+            raise Unsupported(f"a convolution of {self.shape[1]} channels with weights for {inputs}")
+        (down, across), (tall, wide) = strides, ((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+        lines, columns = -(-tall // down), -(-wide // across)
+        taps = weight.new_zeros(groups, inputs // groups, outputs, lines * down, columns * across)
+        taps[..., : tall : dilations[0], : wide : dilations[1]] = weight.unflatten(0, (groups, -1))
+        by_block = taps.unflatten(4, (columns, across)).unflatten(3, (lines, down)).flip(3, 5)
+        kernels = by_block.permute(0, 4, 6, 2, 1, 3, 5).flatten(0, 3)  # (group, down, across, out), in, lines, columns
+        repeated = None if bias is None else bias.view(groups, 1, -1).expand(-1, down * across, -1).flatten()
+        height, width = (
+            max(side, -(-(crop[-1] + 1) // step))
+            for side, crop, step in zip(self.shape[2:], cropped, strides, strict=True)
+        )
+        pads = (lines - 1, columns - 1, height - self.shape[2], width - self.shape[3])
+        blocks = self.conv(kernels, repeated, ops.SlidingWindow((lines, columns), pads=pads), groups)
+        batch = blocks.shape[0]
+        if strides != (1, 1):
+            apart = blocks.permute((0, 2, 3, 1)).reshape((batch, height, width, groups, down, across, outputs))
+            beside = apart.permute((0, 1, 4, 2, 5, 3, 6))
+            whole = beside.reshape((batch, height * down, width * across, groups * outputs))
+            blocks = whole.permute((0, 3, 1, 2))
+        return blocks.pad([range(batch), range(blocks.shape[1]), *cropped], 0.0)
+
     def average_pool(self, window: ops.SlidingWindow, divisor: Tensor) -> Value:
         return self._on_picture(ops.AveragePool(window, divisor), window)
 

@@ -34,6 +34,59 @@ def conv(call: Call) -> Value:
     return on_picture(call, kernel, lambda picture, window: picture.conv(weight, bias, window, groups))
 
 
+def conv_transpose(call: Call) -> Value:
+    """The transpose of a convolution: each entry adds its kernel to the output, one stride further on for each entry.
+
+    It is computed as a convolution without strides: each of its positions makes a block of the output, as large as the
+    strides. The blocks are then laid side by side, and cropped.
+    """
+    x, weight = call.value(), call.tensor(1)
+    kernel, axes = list(weight.shape[2:]), weight.dim() - 2
+    if axes not in (1, 2) or len(x.shape) != axes + 2:
+        raise Unsupported(f"a kernel of {axes} dimensions on a value of shape {list(x.shape)}")
+    if list(call.attributes.get("kernel_shape", kernel)) != kernel:
+        raise Unsupported(f"a kernel_shape other than the weights' {kernel}")
+    strides, dilations = (list(call.attributes.get(name, ())) or [1] * axes for name in ("strides", "dilations"))
+    cropped = _transposed_sides(call, kernel, strides, dilations)
+    if axes == 1:
+        x, weight = x.reshape((*x.shape[:2], 1, x.shape[2])), weight.unsqueeze(2)
+        strides, dilations, cropped = [1, *strides], [1, *dilations], [range(1), *cropped]
+    steps, spread = (strides[0], strides[1]), (dilations[0], dilations[1])
+    bias, groups = call.tensor(2) if call.has(2) else None, call.attributes.get("group", 1)
+    made = x.conv_transpose(weight, bias, groups, steps, spread, cropped)
+    return made if axes == 2 else made.reshape((*made.shape[:2], made.shape[3]))
+
+
+def _transposed_sides(call: Call, kernel: list[int], strides: list[int], dilations: list[int]) -> list[range]:
+    """Along each axis, which part of the whole result is the output.
+
+    Where `auto_pad` or `output_shape` leaves an odd number of entries to crop, only SAME_UPPER crops more at the end.
+    """
+    sides, auto = call.value().shape[2:], _padding(call)
+    extra = list(call.attributes.get("output_padding", ())) or [0] * len(kernel)
+    pads = list(call.attributes.get("pads", ())) or [0] * 2 * len(kernel)
+    wanted = list(call.attributes.get("output_shape", ()))[-len(kernel) :]
+    if any(not 0 <= more < stride for more, stride in zip(extra, strides, strict=True)) or min(pads) < 0:
+        raise Unsupported(f"output_padding={extra} and pads={pads} with strides {strides}")
+    reach = zip(sides, strides, dilations, kernel, extra, strict=True)
+    whole = [(side - 1) * stride + dilation * (k - 1) + 1 + more for side, stride, dilation, k, more in reach]
+    if auto.startswith("SAME") and not wanted:
+        wanted = [side * stride for side, stride in zip(sides, strides, strict=True)]
+    first = pads[: len(kernel)]
+    if wanted:
+        crops = [most - size for size, most in zip(wanted, whole, strict=True)]
+        if min(crops) < 0:
+            raise Unsupported(
+                f"an output of {wanted} where the kernels reach {whole}, which onnxruntime does its own way"
+            )
+        first = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in crops]
+    else:
+        wanted = [most - before - after for most, before, after in zip(whole, first, pads[len(kernel) :], strict=True)]
+    if min(wanted) < 1:
+        raise Unsupported(f"pads={pads} that leave nothing")
+    return [range(start, start + size) for start, size in zip(first, wanted, strict=True)]
+
+
 def max_pool(call: Call) -> Value:
     def pooled(picture: Value, window: SlidingWindow) -> Value:
         return picture.max_pool(_with_last_windows(call, window, picture))

@@ -69,6 +69,7 @@ OPERATORS: Mapping[str, Callable[[Call], Value | tuple[Value, ...] | Array]] = {
     "Clip": lambda call: call.value().clip(call.number("min", 1, -inf), call.number("max", 2, inf)),
     "Concat": lambda call: concat(call.operands(), call.attributes["axis"]),
     "Conv": layers.conv,
+    "ConvTranspose": layers.conv_transpose,
     "DepthToSpace": layers.depth_to_space,
     "Div": lambda call: rules.divide(*call.two(), call.roundings),
     "Dropout": rules.dropout,
