@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
     from shakeproof.question.inputs import InputBox, InputPath, InputSet, Path
+    from shakeproof.question.outputs import OutputPart, address_of, listed, one_place, output_part, places
     from shakeproof.question.perturbation import (
         MOST_PARTS,
         PADDINGS,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "class_names": "ClassNames names_in_metadata read_class_names",
     "inputs": "InputBox InputPath InputSet Path",
+    "outputs": "OutputPart address_of listed one_place output_part places",
     "perturbation": (
         "MOST_PARTS PADDINGS AnyKernel ClipRange ExactPath Matrix ParameterisedKernel Part Perturbation Tone as_whole"
     ),
