@@ -92,9 +92,8 @@ def profile(
     or of both, there is a list of results: every image under every perturbation. The other arguments are those of
     `Settings`.
     """
-    for kernel in _several(perturbation):
-        parse_path(kernel)
-    return _answered(network, image, perturbation, label, max_strength, Settings(**options), progress)
+    kernels = [parse_path(kernel) for kernel in perturbation] if _is_several(perturbation) else parse_path(perturbation)
+    return _answered(network, image, kernels, label, max_strength, Settings(**options), progress)
 
 
 @overload

@@ -23,6 +23,29 @@ def loses_in_the_runtime(network: sp.Network, result: sp.Result, z: float) -> bo
     return bool(fails(network, result.query.obligations[0], torch.tensor([[z]], dtype=torch.float64))[0])
 
 
+@pytest.mark.parametrize(("breaks", "strengths"), [(0, 33), (1e9, 9)])
+def test_more_strengths_are_probed_only_before_a_long_sweep(demo_network, monkeypatch, breaks, strengths):
+    monkeypatch.setattr(exact_method, "MANY_BREAKS", breaks)
+    result = sp.verify(demo_network, PICTURE, BLUR, 1.0)
+    assert len(result.evidence.comparison.strength) == strengths
+    assert result.status == "unsafe"
+
+
+def test_an_early_answer_proves_the_first_loss_that_was_seen(folded_demo, monkeypatch):
+    """And the others only where that one is not proved."""
+    proofs = []
+
+    def counted(context, number, z):
+        proofs.append(list(z))
+        return leads.provably_loses(context, number, z)
+
+    monkeypatch.setattr(brackets, "provably_loses", counted)
+    first = sp.verify(folded_demo, PICTURE, BLUR, 1.0)
+    assert proofs == [[first.critical_strength[1]]]
+    monkeypatch.setattr(brackets, "provably_loses", lambda context, number, z: np.asarray(z) > proofs[0][0])
+    assert sp.verify(folded_demo, PICTURE, BLUR, 1.0).critical_strength[1] > proofs[0][0]
+
+
 @pytest.mark.parametrize(
     ("model", "image", "blur", "strength", "width"),
     [

@@ -3,7 +3,7 @@
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.lines import cores_for, pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
-from shakeproof.exact.sweep import Lines, longest_window, sweep
+from shakeproof.exact.sweep import Lines, longest_window, sweep, usual_breaks
 
 __all__ = [
     "CertifiedCell",
@@ -20,4 +20,5 @@ __all__ = [
     "sweep",
     "swept_curves",
     "threads_for",
+    "usual_breaks",
 ]

@@ -21,8 +21,8 @@ from torch import Tensor
 from shakeproof.bounds import Boxes, cells_within, enclose, leads_below
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.exact.curve import CertifiedCell
-from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks
-from shakeproof.graph import Graph, bending_values
+from shakeproof.exact.sweep import Lines, count_breaks, usual_breaks
+from shakeproof.graph import Graph
 from shakeproof.question import margins
 from shakeproof.rounding import work_out_norms
 
@@ -99,7 +99,7 @@ def find_bridges(
     """
     bridges: list[list[CertifiedCell]] = [[] for _ in range(len(lines))]
     round_cost = ENTRIES_A_NODE * len(graph.nodes) / graph.entries / max(len(wanted), 1)
-    if not wanted or not _is_worth_a_bet(int(USUAL_BREAKS * bending_values(graph)), round_cost):
+    if not wanted or not _is_worth_a_bet(int(usual_breaks(graph)), round_cost):
         return bridges
     if graph.is_deep:
         try:

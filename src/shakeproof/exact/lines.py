@@ -20,8 +20,8 @@ from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.jumps import jumping_curves
-from shakeproof.exact.sweep import USUAL_BREAKS, Lines, count_breaks, longest_window, sweep
-from shakeproof.graph import Graph, bending_values
+from shakeproof.exact.sweep import Lines, count_breaks, longest_window, sweep, usual_breaks
+from shakeproof.graph import Graph
 from shakeproof.linalg import wants_one_thread
 from shakeproof.rounding import RunningError
 
@@ -175,7 +175,7 @@ def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     if cores == 1:
         return 1
     length = float((lines.end - lines.start).sum())
-    if USUAL_BREAKS * bending_values(graph) * graph.entries * length < 2 * LEAST_WORK:
+    if usual_breaks(graph) * graph.entries * length < 2 * LEAST_WORK:
         return 1
     some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
     ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()

@@ -23,7 +23,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.exact.curve import Piece
 from shakeproof.exact.rows import Plan, affine_runs, carry, defer_rows, insert, make_rows
-from shakeproof.graph import Graph, cached_per_graph
+from shakeproof.graph import Graph, bending_values, cached_per_graph
 from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
 from shakeproof.question import Path
 from shakeproof.rounding import RunningError, norm
@@ -36,7 +36,7 @@ SHORTEST_WINDOW = 4
 WINDOW_BYTES = 128 * 2**20
 WINDOW_ROWS = 16
 # Before anything is known of a line: breaks for each value that may make a neuron bend.
-USUAL_BREAKS = 0.1
+BREAKS_A_VALUE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +109,11 @@ def sweep(
                 yield step
             else:
                 stack.extend(cut_into_windows(step, longest))
+
+
+def usual_breaks(graph: Graph) -> float:
+    """How many breaks a line has, before anything is known of it."""
+    return BREAKS_A_VALUE * bending_values(graph)
 
 
 def count_breaks(graph: Graph, rows: Tensor) -> tuple[Tensor, Tensor]:

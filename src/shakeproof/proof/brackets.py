@@ -323,9 +323,9 @@ def first_loss(
         strengths = np.array(shown.strengths)
         if shown.replayed:
             compared = comparison.strength[failing(comparison)] if stops_early else strengths[:0]
-            tried = np.concatenate([compared, strengths])
+            tried = np.unique(np.concatenate([compared, strengths]))
             with suppress(OutOfTimeError):  # the runtime shows it all the same
-                known += tried[loses(tried)].tolist()
+                known += tried[:1].tolist() if loses(tried[:1]).all() else tried[loses(tried)].tolist()
         known += strengths.tolist() if shown.proved else ()
     if not known:
         return context.end(number) if shown is not None and shown.replayed else None

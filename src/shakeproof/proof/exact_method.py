@@ -12,7 +12,7 @@ import torch
 
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import ProofError
-from shakeproof.exact import Curve, Lines, Piece, cores_for, join, pieces_left, swept_curves, threads_for
+from shakeproof.exact import Curve, Lines, Piece, cores_for, join, pieces_left, swept_curves, threads_for, usual_breaks
 from shakeproof.model import Comparison, Network
 from shakeproof.proof.brackets import find_brackets, find_counterexamples, first_loss, probed, shown_in
 from shakeproof.proof.evidence import Counterexample, Swept, SweptWindow
@@ -29,8 +29,9 @@ GREAT_EFFECT = 1e10
 # Lines that share a sweep: as many as this, as their inputs fit into so many bytes, and as their networks have so many
 # values in all for each core. More gain nothing; and the answers to some come before the others are worked on.
 LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
-# How many strengths are tried in the reference runtime before an early answer is worked for.
-PROBES = 32
+# So many strengths are tried in the reference runtime before an early answer is worked for, if the sweep may meet that
+# many breaks. To try them in front of a shorter sweep takes longer than what they save, on average.
+PROBES, MANY_BREAKS = 32, 2000
 
 
 def lines_at_once(network: Network) -> int:
@@ -127,8 +128,9 @@ def answer_by_windows(network: Network, query: Query, settings: Settings, window
 def compare(context: SweepContext) -> list[Comparison]:
     """Each query compared with the runtime, at strengths spread over its path; more of them if one may be enough."""
     obligations = [query.obligations[0] for query in context.queries]
-    more = (PROBES + 1,) if context.settings.stop_early else ()
-    return compared(context.network, [(own, places(own, *more)) for own in obligations], context.budget)
+    probes = context.settings.stop_early and usual_breaks(context.graph) > MANY_BREAKS
+    at = [places(obligation, PROBES + 1) if probes else places(obligation) for obligation in obligations]
+    return compared(context.network, list(zip(obligations, at, strict=True)), context.budget)
 
 
 # -- sweep -------------------------------------------------------------------------------------------------------------
