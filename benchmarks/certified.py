@@ -58,7 +58,7 @@ def lost(model: Path, picture: Path, text: str, label: int, strengths: Sequence[
     name = session.get_inputs()[0].name
     found = []
     for strength in strengths:
-        given = query.path.given(torch.tensor([[strength]], dtype=torch.float64))
+        given = query.path.runtime_inputs(torch.tensor([[strength]], dtype=torch.float64))
         scores = np.ravel(session.run(None, {name: given.reshape(session.get_inputs()[0].shape)})[0])
         if scores.argmax() != label or (scores == scores.max()).sum() > 1:
             found.append(float(strength))

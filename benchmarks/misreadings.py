@@ -103,7 +103,9 @@ def _inputs(network: Network, picture: NDArray[np.float64]) -> NDArray[np.float3
     """The pictures along the blur, many, and the inputs of the comparison at load, but for pixels in 0..255."""
     (query,) = sp.perturbed(network, [sp.Image("x", torch.from_numpy(picture), 0)], BLUR)
     (obligation,) = query.obligations
-    return np.concatenate([obligation.inputs.given(places(obligation, FINE)), loading._inputs(network.input_shape)[:3]])
+    return np.concatenate(
+        [obligation.inputs.runtime_inputs(places(obligation, FINE)), loading._inputs(network.input_shape)[:3]]
+    )
 
 
 def _judged(network: Network, picture: NDArray[np.float64]) -> str:

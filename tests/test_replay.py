@@ -127,7 +127,7 @@ def test_a_path_gives_the_clipped_picture_in_float32(tmp_path, clip, input_shape
     image = fitting(network, picture((3, 8, 6)))
     (query,) = sp.perturbed(network, [image], "sharpen:size=3+contrast:max=2" + clip)
     z = torch.rand(20, 2, dtype=torch.float64)
-    given = query.path.given(z)
+    given = query.path.runtime_inputs(z)
     assert given.dtype == np.float32
     assert given.shape == (20, *input_shape)
     path = query.perturbation.apply(image.pixels)

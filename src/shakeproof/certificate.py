@@ -1,7 +1,7 @@
 """Certificates: an answer with all that the independent checker needs to find it again, and nothing it has to believe.
 
-The prover says where to look: stretches of a path, the boxes of a search, a witness. The checker is asked about leaves
-until it proves all of them, and accepts the whole certificate before it is handed out.
+The prover says where to look: stretches of a path, the boxes of a search, a counterexample. The checker is asked about
+leaves until it proves all of them, and accepts the whole certificate before it is handed out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def certificate(network: Deployed, result: Result, profile: bool = False, timeou
         return _of_enumeration(network, header, pixels, result.proof, profile)
     leaves = _Leaves(_question(network, header, pixels, model), result.query.name, timeout, budget)
     if result.status is not Status.SAFE:
-        of = _of_profile if profile and result.profile else _of_witness
+        of = _of_profile if profile and result.profile else _of_counterexample
     else:
         of = _of_path if len(result.query.strengths) == 1 else _of_boxes
     made = of(leaves, header, pixels, result)
@@ -204,7 +204,7 @@ class _Leaves:
         return NoCertificateError(f"{self.name}: {TOO_SIMPLE}")
 
 
-def _of_witness(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
+def _of_counterexample(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     found, label = result.counterexample, result.label
     z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
     rival = result.predicted if found is None else found.winner

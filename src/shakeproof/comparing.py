@@ -298,7 +298,7 @@ def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch])
     else:
         assert result.query.path is not None
         z = torch.tensor([[own.strength] for own in stretches], dtype=torch.float64)
-        scores = network.reference(result.query.path.given(z))
+        scores = network.reference(result.query.path.runtime_inputs(z))
     return [int(own.argmax()) if np.isfinite(own).all() else -1 for own in scores]
 
 

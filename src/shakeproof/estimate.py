@@ -82,8 +82,8 @@ def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] |
     if not network.classifies or not isinstance(network.runtime, Runtime):
         return None
     (query,) = perturbed(network, [picture], TRIED)
-    found = expected(network, query, Settings(pixels="8bit"))
-    return {"perturbation": TRIED, **asdict(found), "text": f"every 8-bit picture ({TRIED}): {found}"}
+    costs = expected(network, query, Settings(pixels="8bit"))
+    return {"perturbation": TRIED, **asdict(costs), "text": f"every 8-bit picture ({TRIED}): {costs}"}
 
 
 def _whole(known: list[tuple[float, float, int]]) -> float:

@@ -124,8 +124,8 @@ class Graph:
     @cached_property
     def _parameter(self) -> Tensor:
         """Any of its parameters, to make others like it."""
-        found = (value for node in self.nodes for value in vars(node.operator).values() if isinstance(value, Tensor))
-        return next(found, torch.empty(0, dtype=torch.float64))
+        tensors = (value for node in self.nodes for value in vars(node.operator).values() if isinstance(value, Tensor))
+        return next(tensors, torch.empty(0, dtype=torch.float64))
 
     @property
     def device(self) -> torch.device:
@@ -210,12 +210,12 @@ def cached_per_graph(work: Callable[Concatenate[Graph, More], Found]) -> Callabl
     known: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
 
     @wraps(work)
-    def found(graph: Graph, /, *more: More.args, **named: More.kwargs) -> Found:
+    def cached(graph: Graph, /, *more: More.args, **named: More.kwargs) -> Found:
         if graph not in known:
             known[graph] = work(graph, *more, **named)
         return known[graph]
 
-    return found
+    return cached
 
 
 @cached_per_graph

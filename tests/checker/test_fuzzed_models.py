@@ -64,15 +64,18 @@ MISTAKES = {
     ),
     "the first of two": (
         wire,
-        (("require(several or name not in found", "require(True"),),
+        (("require(several or name not in fields", "require(True"),),
         product(Field(3, 0, 1), Field(3, 0, 0)),
     ),
     "two constants of one name": (wire, (("and len(constants) == len(tensors)", ""),), 3718),
-    "entries twice": (wire, (('held in (["raw_data"], [own])', "True"),), 232),
+    "entries twice": (wire, (('held in (["raw_data"], [field])', "True"),), 232),
     "allowzero is ignored": (operators, (("size or (0 if allowzero else x.shape[i])", "size or x.shape[i]"),), 55),
     "whole numbers without a width": (
         operators,
-        (("require((made == made.astype(kind)).all()", "require(True"), ("return made.astype(kind)", "return made")),
+        (
+            ("require((result == result.astype(kind)).all()", "require(True"),
+            ("return result.astype(kind)", "return result"),
+        ),
         72,
     ),
     "any flag": (operators, (("read[name] in (0, 1) for name", "True for name"),), flagged()),

@@ -105,7 +105,7 @@ def test_early_answers_are_those_of_one_core(demo_network, eager, strength):
         asked = sp.verify, demo_network, PICTURES[:3], perturbation, strength
         for one, two in zip(on(1, *asked), on(2, *asked), strict=True):
             assert one.status == two.status
-            assert (one.evidence.witness is None) == (two.evidence.witness is None)
+            assert (one.evidence.counterexample is None) == (two.evidence.counterexample is None)
 
 
 def test_a_counterexample_between_probes_ends_the_query(demo_network, eager, monkeypatch):

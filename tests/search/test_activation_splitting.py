@@ -292,7 +292,7 @@ def test_the_clock_is_kept():
     with torch.inference_mode():
         outcome = split_activations(problem, Budget.starting(2, 1.0))
     assert not outcome.tree.is_complete()
-    assert outcome.witness is None
+    assert outcome.counterexample is None
     assert not outcome.finished or outcome.unconfirmed is not None
     assert time.perf_counter() - started < 60  # it would go on for days; machines are noisy
 

@@ -120,7 +120,7 @@ class Lowest:
 
     value: Tensor
     corner: Tensor
-    given: dict[int, Tensor]
+    coefficients: dict[int, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +149,8 @@ class AlphaBetaCrown:
         relaxations = [
             node.operator.itself([graph.shape(i) for i in node.inputs])
             if isinstance(node.operator, Affine)
-            else node.operator.relaxed(*(Range(*(end.to(dtype) for end in r)) for r in own))
-            for node, own in zip(graph.nodes[: len(self.relaxations)], ranges, strict=True)
+            else node.operator.relaxed(*(Range(*(end.to(dtype) for end in r)) for r in inputs))
+            for node, inputs in zip(graph.nodes[: len(self.relaxations)], ranges, strict=True)
         ]
         box = Range(*(end.to(dtype) for end in self.box))
         return AlphaBetaCrown(graph, box, relaxations, tuple(bend.to(dtype) for bend in self.bends), self.top)
@@ -182,7 +182,7 @@ class AlphaBetaCrown:
 
     def on(self, rows: Parts) -> PartLines:
         """The lines around each neuron on each row's part of the box."""
-        made = []
+        of_bends = []
         for bend, part in zip(self.bends, self.slices, strict=True):
             operator = self.graph.nodes[bend.node].operator
             low, high = (end.flatten(1).expand(len(rows), -1).clone() for end in bend.within)
@@ -197,8 +197,8 @@ class AlphaBetaCrown:
                 offset = lines.below[1].clone().flatten(1)
                 offset[:, bend.place] = torch.where(free, 0.0, offset[:, bend.place])
                 lines = replace(lines, below=(lines.below[0], offset.view(shape)))
-            made.append((lines, free))
-        return PartLines(self, rows.low, rows.high, made)
+            of_bends.append((lines, free))
+        return PartLines(self, rows.low, rows.high, of_bends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,36 +211,36 @@ class PartLines:
     crown: AlphaBetaCrown
     low: Tensor
     high: Tensor
-    made: Sequence[tuple[TwoLines, Tensor]]
+    of_bends: Sequence[tuple[TwoLines, Tensor]]
 
     def __getitem__(self, chosen: Tensor) -> PartLines:
-        made = [(lines.of(chosen), free[chosen]) for lines, free in self.made]
-        return PartLines(self.crown, self.low[chosen], self.high[chosen], made)
+        of_bends = [(lines.of(chosen), free[chosen]) for lines, free in self.of_bends]
+        return PartLines(self.crown, self.low[chosen], self.high[chosen], of_bends)
 
     def relaxations(self, alpha: Tensor, beta: Tensor) -> list[Relaxation]:
         """Every node's, with these alphas and betas (rows, n)."""
         crown = self.crown
-        found = list(crown.relaxations)
-        for bend, part, (lines, free) in zip(crown.bends, crown.slices, self.made, strict=True):
+        relaxations = list(crown.relaxations)
+        for bend, part, (lines, free) in zip(crown.bends, crown.slices, self.of_bends, strict=True):
             if bend.tilts is not None:
                 below = lines.below[0].expand(len(alpha), *lines.below[0].shape[1:]).clone()
                 flat = below.flatten(1)
                 flat[:, bend.place] = torch.where(free, alpha[:, part].clamp(*bend.tilts), flat[:, bend.place])
                 lines = replace(lines, below=(below, lines.below[1]))
-            found[bend.node] = WithBeta(lines, bend.place, self.low[:, part], self.high[:, part], beta[:, part])
-        return found
+            relaxations[bend.node] = WithBeta(lines, bend.place, self.low[:, part], self.high[:, part], beta[:, part])
+        return relaxations
 
     def lowest(self, relaxations: Sequence[Relaxation], coefficients: Tensor) -> Lowest:
         """The least value of the planes below sum(coefficients * top)."""
         crown = self.crown
-        given: dict[int, Tensor] = {}
+        at_nodes: dict[int, Tensor] = {}
         graph, top, noise = crown.graph, crown.top, crown.noise
-        pulled, offset = pulled_back(graph, relaxations, top, coefficients, slice(None), noise, given)
+        pulled, offset = pulled_back(graph, relaxations, top, coefficients, slice(None), noise, at_nodes)
         corner = torch.where(pulled > 0, crown.box.low, crown.box.high)
         value = offset + (pulled * corner).flatten(1).sum(1)
         if noise is not None:
             value = value - self._noise_of_betas(relaxations)
-        return Lowest(torch.where(value.isnan(), -torch.inf, value), corner, given)
+        return Lowest(torch.where(value.isnan(), -torch.inf, value), corner, at_nodes)
 
     def _noise_of_betas(self, relaxations: Sequence[Relaxation]) -> Tensor:
         """What rounding may have done to the sums of beta times an end of a range."""
@@ -251,46 +251,46 @@ class PartLines:
                 total = total + 2 * planes_share(sizes.shape[1:]) * (relaxation.beta.abs() * sizes).sum(1)
         return total
 
-    def walked(self, relaxations: Sequence[Relaxation], found: Lowest) -> list[Tensor | None]:
+    def walked(self, relaxations: Sequence[Relaxation], lowest: Lowest) -> list[Tensor | None]:
         """Each value where the planes are lowest, along the lines they were made of."""
         graph, top = self.crown.graph, self.crown.top
-        values: list[Tensor | None] = [found.corner, *([None] * top)]
+        values: list[Tensor | None] = [lowest.corner, *([None] * top)]
         for index in range(top):
-            if index in found.given:
+            if index in lowest.coefficients:
                 inputs = [values[i] for i in graph.nodes[index].inputs]
-                values[index + 1] = relaxations[index].attained(found.given[index], *inputs)  # type: ignore[arg-type]
+                values[index + 1] = relaxations[index].attained(lowest.coefficients[index], *inputs)  # type: ignore[arg-type]
         return values
 
     def derivatives(
-        self, found: Lowest, values: Sequence[Tensor | None], beta: Tensor
+        self, lowest: Lowest, values: Sequence[Tensor | None], beta: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """How each bound changes with each alpha and beta, and the size of the row's coefficients there."""
         crown = self.crown
         by_alpha, by_beta, size = torch.zeros_like(beta), torch.zeros_like(beta), torch.zeros_like(beta)
-        for bend, part, (_, free) in zip(crown.bends, crown.slices, self.made, strict=True):
-            given, value = found.given.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
-            if given is None or value is None:
+        for bend, part, (_, free) in zip(crown.bends, crown.slices, self.of_bends, strict=True):
+            coefficients, value = lowest.coefficients.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
+            if coefficients is None or value is None:
                 continue
             there = value.flatten(1)[:, bend.place]
-            below = given.flatten(1)[:, bend.place].clamp(min=0)
+            below = coefficients.flatten(1)[:, bend.place].clamp(min=0)
             if bend.tilts is not None:
                 by_alpha[:, part] = torch.where(free, below * there, 0.0)
-            low, high, own = self.low[:, part], self.high[:, part], beta[:, part]
-            nearest = torch.where(own > 0, low, torch.where(own < 0, high, there.clamp(low, high)))
+            low, high, betas = self.low[:, part], self.high[:, part], beta[:, part]
+            nearest = torch.where(betas > 0, low, torch.where(betas < 0, high, there.clamp(low, high)))
             by_beta[:, part] = nearest - there
-            size[:, part] = given.flatten(1).abs().mean(1, keepdim=True)
+            size[:, part] = coefficients.flatten(1).abs().mean(1, keepdim=True)
         return by_alpha, by_beta, size
 
-    def losses(self, found: Lowest, relaxations: Sequence[Relaxation], values: Sequence[Tensor | None]) -> Tensor:
+    def losses(self, lowest: Lowest, relaxations: Sequence[Relaxation], values: Sequence[Tensor | None]) -> Tensor:
         """What the distance of each neuron's line from its function costs the bound at the corner: (rows, n)."""
         crown = self.crown
-        cost = torch.zeros(len(found.value), self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
+        cost = torch.zeros(len(lowest.value), self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
         for bend, part in zip(crown.bends, crown.slices, strict=True):
-            given, value = found.given.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
+            coefficients, value = lowest.coefficients.get(bend.node), values[crown.graph.nodes[bend.node].inputs[0]]
             line = values[bend.node + 1]
-            if given is None or value is None or line is None:
+            if coefficients is None or value is None or line is None:
                 continue
-            gap = given * (crown.graph.nodes[bend.node].operator.apply(value) - line)
+            gap = coefficients * (crown.graph.nodes[bend.node].operator.apply(value) - line)
             cost[:, part] = gap.flatten(1)[:, bend.place].abs()
         return cost
 
@@ -309,14 +309,14 @@ def ascend(
     by_alpha, by_beta = _Moments.none(alpha), _Moments.none(beta)
     for step in range(1, steps + 1):
         relaxations = lines.relaxations(alpha, beta)
-        found = lines.lowest(relaxations, coefficients)
-        better = found.value > best[active]
-        best[active[better]] = found.value[better]
+        lowest = lines.lowest(relaxations, coefficients)
+        better = lowest.value > best[active]
+        best[active[better]] = lowest.value[better]
         best_alpha[active[better]], best_beta[active[better]] = alpha[better], beta[better]
         done = best[active] > wanted[active]
         if step == steps or bool(done.all()) or budget.is_late():
             break
-        of_alpha, of_beta, size = lines.derivatives(found, lines.walked(relaxations, found), beta)
+        of_alpha, of_beta, size = lines.derivatives(lowest, lines.walked(relaxations, lowest), beta)
         rate = DECAY ** (step - 1)
         by_alpha, by_beta = by_alpha.after(of_alpha), by_beta.after(of_beta)
         alpha = allowed.alphas(alpha, rate * ALPHA_STEP * by_alpha.direction(step))

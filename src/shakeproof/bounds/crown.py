@@ -42,7 +42,7 @@ def pulled_back(
     coefficients: Tensor,
     cell: Cells,
     noise: Tensor | None = None,
-    given: dict[int, Tensor] | None = None,
+    at_nodes: dict[int, Tensor] | None = None,
     budget: Budget = UNLIMITED,
 ) -> tuple[Tensor, Tensor]:
     """Coefficients of the network's input (rows, *input_shape), and a constant (rows), below those of value `top`.
@@ -56,26 +56,26 @@ def pulled_back(
     places: list[int] = []
     weights: list[Tensor] = []
     for index in range(top - 1, -1, -1):
-        own = pulled.pop(index + 1, None)
-        if own is None:
+        at_output = pulled.pop(index + 1, None)
+        if at_output is None:
             continue
         budget.check()
-        if given is not None:
-            given[index] = own
+        if at_nodes is not None:
+            at_nodes[index] = at_output
         if noise is not None and not graph.nodes[index].operator.only_moves:
             places.append(index + 1)
-            weights.append(_weight(own))
-        parts, constant = relaxations[index].pull(own, cell)
+            weights.append(_weight(at_output))
+        parts, constant = relaxations[index].pull(at_output, cell)
         offset = offset + constant
         for value, part in zip(graph.nodes[index].inputs, parts, strict=True):
             pulled[value] = pulled[value] + part if value in pulled else part
     # a value that does not depend on the input has no coefficients there
-    found = pulled.get(0, coefficients.new_zeros(len(coefficients), *graph.input_shape))
+    at_input = pulled.get(0, coefficients.new_zeros(len(coefficients), *graph.input_shape))
     if noise is not None:
-        weights.append(_weight(found))
+        weights.append(_weight(at_input))
         met = noise.index_select(0, torch.tensor([*places, 0], device=noise.device))[:, cell]
         offset = offset - (torch.stack(weights) * met).sum(0)
-    return found, offset
+    return at_input, offset
 
 
 def _weight(coefficients: Tensor) -> Tensor:
@@ -101,10 +101,10 @@ def leads_below(enclosed: Enclosed, leader: Tensor) -> Tensor:
     By the forward bounds alone. NaN where there is no bound.
     """
     points, radius = enclosed.scores.points, enclosed.scores.radius
-    own = leader.unsqueeze(1)
-    leads = points.gather(2, own.expand(len(points), -1, -1)) - points
-    least = enclosed.domain.extremes(leads).low - radius.gather(1, own) - radius
-    return least.scatter(1, own, torch.inf)
+    column = leader.unsqueeze(1)
+    leads = points.gather(2, column.expand(len(points), -1, -1)) - points
+    least = enclosed.domain.extremes(leads).low - radius.gather(1, column) - radius
+    return least.scatter(1, column, torch.inf)
 
 
 def lowest_leads(
@@ -132,8 +132,8 @@ def lowest_leads(
         if len(cell):
             least[cell, other] = torch.fmax(least[cell, other], _backward(graph, enclosed, leader, cell, other, budget))
             beaten[cell[~(least[cell, other] > 0)]] = False
-    found = least.amin(1)
-    return torch.where(found.isnan(), -torch.inf, found)
+    lowest = least.amin(1)
+    return torch.where(lowest.isnan(), -torch.inf, lowest)
 
 
 def _backward(graph: Graph, enclosed: Enclosed, leader: Tensor, cell: Tensor, other: Tensor, budget: Budget) -> Tensor:

@@ -107,16 +107,16 @@ class Enclosure:
 
     def within(self, radius: Tensor, length: Tensor | None = None) -> Enclosure:
         """The same affine functions, give or take another radius."""
-        made = replace(self, radius=radius, norm=length)
-        vars(made)["extent"] = self.extent  # that of the same points
-        return made
+        enclosure = replace(self, radius=radius, norm=length)
+        vars(enclosure)["extent"] = self.extent  # that of the same points
+        return enclosure
 
     @cached_property
     def range(self) -> Range:
-        found, limits = self.domain.extremes(self.points, self.radius), self.image()
+        interval, limits = self.domain.extremes(self.points, self.radius), self.image()
         if limits is None:
-            return found
-        return Range(torch.fmax(found.low, limits.low), torch.fmin(found.high, limits.high))
+            return interval
+        return Range(torch.fmax(interval.low, limits.low), torch.fmin(interval.high, limits.high))
 
     @cached_property
     def extent(self) -> Tensor:
@@ -173,9 +173,9 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor, budget:
     all_terms: list[Tensor] = []
     for index, node in enumerate(graph.nodes):
         budget.check()
-        given, within = [values[i] for i in node.inputs], reduce(torch.maximum, [largest[i] for i in node.inputs])
-        made, relaxation, terms = step(graph, index, given, within)
-        values[index + 1], largest[index + 1] = made, terms
+        operands, within = [values[i] for i in node.inputs], reduce(torch.maximum, [largest[i] for i in node.inputs])
+        enclosure, relaxation, terms = step(graph, index, operands, within)
+        values[index + 1], largest[index + 1] = enclosure, terms
         all_terms.append(terms)
         relaxations.append(relaxation)
         for dead in graph.last_uses[index]:
@@ -187,7 +187,7 @@ def enclose(graph: Graph, inputs: Tensor, domain: Domain, error: Tensor, budget:
     return Enclosed(domain, inputs, relaxations, scores, noises)
 
 
-def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
+def step(graph: Graph, index: int, inputs: Sequence[Enclosure], within: Tensor) -> tuple[Enclosure, Relaxation, Tensor]:
     """A node's output, how it is relaxed, and how large (cells) any of its sums' terms are together.
 
     No entry of its inputs is larger than `within` (cells). What a piecewise-linear function is rounded by is left to
@@ -197,44 +197,44 @@ def step(graph: Graph, index: int, given: Sequence[Enclosure], within: Tensor) -
     operator = node.operator
     if isinstance(operator, Affine) and operator.only_moves:
         relaxation: Relaxation = operator.itself([graph.shape(i) for i in node.inputs])
-        radius, terms = relaxation.spread(*(value.radius for value in given)), within + constant
+        radius, terms = relaxation.spread(*(value.radius for value in inputs)), within + constant
     elif isinstance(operator, Affine):
         relaxation = operator.itself([graph.shape(i) for i in node.inputs])
-        radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in given))
-        radius = radius + _made(graph)(len(given[0].points))[index]
-        terms = graph.row_sums[index] * reduce(torch.maximum, [value.largest for value in given]) + constant
+        radius = relaxation.spread(*(torch.add(value.radius, value.size, alpha=share) for value in inputs))
+        radius = radius + _made(graph)(len(inputs[0].points))[index]
+        terms = graph.row_sums[index] * reduce(torch.maximum, [value.largest for value in inputs]) + constant
     else:
-        relaxation = operator.relaxed(*(value.range for value in given))
-        errors = carried(operator, share, [v.radius for v in given], [v.size for v in given])
+        relaxation = operator.relaxed(*(value.range for value in inputs))
+        errors = carried(operator, share, [v.radius for v in inputs], [v.size for v in inputs])
         radius = relaxation.spread(*errors)
         terms = operator.steepest * within + constant if isinstance(operator, PiecewiseLinear) else within
-    points = relaxation.points(*(value.points for value in given))
-    made = Enclosure(given[0].domain, points, radius, _image(graph, index, relaxation, given))
+    points = relaxation.points(*(value.points for value in inputs))
+    output = Enclosure(inputs[0].domain, points, radius, _image(graph, index, relaxation, inputs))
     if not isinstance(operator, (Affine, Jumping)) or index + 1 == len(graph.nodes):
-        made = made.within(torch.add(made.radius, made.extent, alpha=share + 4 * UNIT).add_(graph.tiny))
+        output = output.within(torch.add(output.radius, output.extent, alpha=share + 4 * UNIT).add_(graph.tiny))
     if isinstance(operator, Elementwise) and not isinstance(operator, PiecewiseLinear):
-        made = made.within(made.radius + share * given[0].size)  # parts of a smooth function may cancel
+        output = output.within(output.radius + share * inputs[0].size)  # parts of a smooth function may cancel
     if graph.is_deep:
-        made = made.tightened(_length(graph, index, relaxation, given, made))
+        output = output.tightened(_length(graph, index, relaxation, inputs, output))
     if not isinstance(operator, (Affine, PiecewiseLinear)):
-        terms = relaxation.spread(*(value.size for value in given)).flatten(1).amax(1) + made.largest + within
-    return made, relaxation, terms
+        terms = relaxation.spread(*(value.size for value in inputs)).flatten(1).amax(1) + output.largest + within
+    return output, relaxation, terms
 
 
-def _length(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure], made: Enclosure) -> Tensor:
+def _length(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Enclosure], output: Enclosure) -> Tensor:
     """A bound (cells) on the norm of all that is beside a node's affine functions; infinite if there is none."""
-    node, lengths = graph.nodes[index], [value.norm for value in given if value.norm is not None]
+    node, lengths = graph.nodes[index], [value.norm for value in inputs if value.norm is not None]
     share = gammas(graph)[index]
-    local = norm(made.extent) * ((0 if isinstance(node.operator, Affine) else share) + 4 * UNIT)
+    local = norm(output.extent) * ((0 if isinstance(node.operator, Affine) else share) + 4 * UNIT)
     if isinstance(node.operator, Affine):
         gains = operator_norms(node.operator, [graph.shape(i) for i in node.inputs])
         local = local + _lengths_made(graph)[index]
-        for value, length, (gain, absolute) in zip(given, lengths, gains, strict=True):
+        for value, length, (gain, absolute) in zip(inputs, lengths, gains, strict=True):
             local = local + gain * length + share * absolute * norm(value.size)
         return ABOVE * local
     local = local + graph.tiny * node.shape.numel()
     if isinstance(node.operator, PiecewiseLinear):
-        reach = relaxation.spread(*(torch.zeros_like(value.radius) for value in given))
+        reach = relaxation.spread(*(torch.zeros_like(value.radius) for value in inputs))
         return ABOVE * (local + node.operator.lipschitz * lengths[0] + norm(reach))
     return torch.full_like(local, torch.inf)
 
@@ -256,24 +256,24 @@ def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
     tiny, known = graph.tiny, list(zip(gammas(graph), graph.constants, graph.offs, strict=True))
 
     @cache
-    def found(points: int) -> tuple[Tensor, ...]:
+    def radii(points: int) -> tuple[Tensor, ...]:
         return tuple((2 * points - 1) * share * constant + off + tiny for share, constant, off in known)
 
-    return found
+    return radii
 
 
-def _image(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Enclosure]) -> Callable[[], Range | None]:
+def _image(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Enclosure]) -> Callable[[], Range | None]:
     """What the output lies between by the ranges of its inputs, when somebody asks: with what rounding may do to it."""
     if isinstance(relaxation, Itself) and not relaxation.operator.passes_ranges:
         return lambda: None  # and holds on to nothing
 
-    def found() -> Range | None:
-        image = relaxation.image(*(value.range for value in given))
+    def within_ranges() -> Range | None:
+        image = relaxation.image(*(value.range for value in inputs))
         if image is None or (isinstance(relaxation, Itself) and relaxation.operator.only_moves):
             return image
-        return widened(graph, index, image, relaxation, [value.size for value in given])
+        return widened(graph, index, image, relaxation, [value.size for value in inputs])
 
-    return found
+    return within_ranges
 
 
 def cells_within(graph: Graph, budget: Budget, parameters: int) -> int:

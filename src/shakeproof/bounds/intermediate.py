@@ -64,16 +64,16 @@ class _Walk:
             if not isinstance(node.operator, Affine):
                 for value in node.inputs:
                     self.tighten(value)
-            given = tuple(self.values[i] for i in node.inputs)
-            relaxation = node.operator.relaxed(*given)
+            inputs = tuple(self.values[i] for i in node.inputs)
+            relaxation = node.operator.relaxed(*inputs)
             self.relaxations.append(relaxation)
-            self.ranges.append(given)
-            bend = bend_of(self.graph, index, given[0])
+            self.ranges.append(inputs)
+            bend = bend_of(self.graph, index, inputs[0])
             if bend is not None:
                 self.bends.append(bend)
-            self.values[index + 1] = _interval(self.graph, index, relaxation, given)
-            terms = relaxation.spread(*map(_size, given)).max() + _size(self.values[index + 1]).max()
-            terms = terms + torch.stack([_size(r).max() for r in given]).max()
+            self.values[index + 1] = _interval(self.graph, index, relaxation, inputs)
+            terms = relaxation.spread(*map(_size, inputs)).max() + _size(self.values[index + 1]).max()
+            terms = terms + torch.stack([_size(r).max() for r in inputs]).max()
             self.noise.append(noises_of(self.graph, terms.view(1, 1), index)[0])
             for dead in self.graph.last_uses[index]:
                 del self.values[dead]
@@ -97,12 +97,12 @@ class _Walk:
         stops = self.stops_at_zero(value)
         # what is known where the time is up is sound, if loose
         for part in self.budget.slices(len(place), max(1, self.most_rows // 2), FIRST_ROWS):
-            some = place[part]
-            units = low.new_zeros(len(some), low.numel()).scatter_(1, some.unsqueeze(1), 1.0)
+            neurons = place[part]
+            units = low.new_zeros(len(neurons), low.numel()).scatter_(1, neurons.unsqueeze(1), 1.0)
             units = torch.cat([units, -units]).view(-1, *shape)
-            bound = self.bounded(crown, narrow, units, 0.0 if stops else torch.inf, len(some) / len(place))
+            bound = self.bounded(crown, narrow, units, 0.0 if stops else torch.inf, len(neurons) / len(place))
             below, above = bound.chunk(2)
-            low[some], high[some] = torch.maximum(low[some], below), torch.minimum(high[some], -above)
+            low[neurons], high[neurons] = torch.maximum(low[neurons], below), torch.minimum(high[neurons], -above)
         if bool((low > high).any()):
             raise ProofError("two bounds on a neuron contradict each other")
         self.values[value] = Range(low.view(1, *shape), high.view(1, *shape))
@@ -153,14 +153,14 @@ def _size(within: Range) -> Tensor:
     return torch.maximum(within.low.abs(), within.high.abs())
 
 
-def _interval(graph: Graph, index: int, relaxation: Relaxation, given: Sequence[Range]) -> Range:
+def _interval(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Range]) -> Range:
     """What a node's output lies between, from its inputs' ranges alone."""
     operator, share = graph.nodes[index].operator, gammas(graph)[index]
     if operator.only_moves:  # the ends themselves: a middle and a radius would round them
-        return Range(operator.apply(*(r.low for r in given)), operator.apply(*(r.high for r in given)))
-    found, sizes = relaxation.image(*given), [_size(r) for r in given]
-    if found is None:
-        centre = relaxation.points(*(r.centre.unsqueeze(0) for r in given))[0]
-        radius = relaxation.spread(*carried(operator, share, [r.radius for r in given], sizes))
-        found = Range(centre - radius, centre + radius)
-    return widened(graph, index, found, relaxation, sizes)
+        return Range(operator.apply(*(r.low for r in inputs)), operator.apply(*(r.high for r in inputs)))
+    interval, sizes = relaxation.image(*inputs), [_size(r) for r in inputs]
+    if interval is None:
+        centre = relaxation.points(*(r.centre.unsqueeze(0) for r in inputs))[0]
+        radius = relaxation.spread(*carried(operator, share, [r.radius for r in inputs], sizes))
+        interval = Range(centre - radius, centre + radius)
+    return widened(graph, index, interval, relaxation, sizes)

@@ -18,18 +18,18 @@ def main() -> int:
     )
     parser.add_argument("--effort", type=float, default=1.0, help="multiplies what a check may cost (docs/checker.md)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    given, worst = parser.parse_args(), 0
-    for path in given.certificates:
+    options, worst = parser.parse_args(), 0
+    for path in options.certificates:
         try:
-            found = check(path.read_bytes(), given.model.read_bytes(), given.image, effort=given.effort)
+            outcome = check(path.read_bytes(), options.model.read_bytes(), options.image, effort=options.effort)
         except OSError as error:
             sys.stderr.write(f"{path}: cannot be read ({error})\n")
             worst = 2
             continue
-        said = {"certificate": str(path), "accepted": found.accepted, "sentence": found.sentence, **found.details}
-        line = f"{path}: {'holds' if found.accepted else 'does not hold'}: {found.sentence}"
-        sys.stdout.write((json.dumps(said) if given.json else line) + "\n")
-        worst = max(worst, 0 if found.accepted else 1)
+        report = {"certificate": str(path), "accepted": outcome.accepted, "sentence": outcome.sentence}
+        line = f"{path}: {'holds' if outcome.accepted else 'does not hold'}: {outcome.sentence}"
+        sys.stdout.write((json.dumps(report | outcome.details) if options.json else line) + "\n")
+        worst = max(worst, 0 if outcome.accepted else 1)
     return worst
 
 

@@ -116,12 +116,12 @@ def _checked(
     details |= {"gaps": len(left), "gap_length": float(left.sum())}
     first = "".join(f"{low[i].tolist()} to {high[i].tolist()} ({margins[i]:.3g})" for i in failed[:1])
     require(not failed, f"not proved on {len(failed)} of {len(low)} leaves, first {first}")
-    found = {
+    sentences = {
         "safe": f"class {label} wins at all strengths from 0 to {strength}",
         "unsafe": f"class {winners[0]} beats {label} at strength {low[0].tolist()}",
         "profile": f"all winners are right, {len(left)} gaps of size {left.sum():.3g} in all are left open",
     }
-    return [f"{found[claim]}, {len(low)} leaves, margin at least {margins.min():.3g}", *details["remarks"]]
+    return [f"{sentences[claim]}, {len(low)} leaves, margin at least {margins.min():.3g}", *details["remarks"]]
 
 
 def _digest(data: bytes) -> str:

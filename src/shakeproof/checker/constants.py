@@ -18,9 +18,9 @@ SMALLEST, LARGEST = 2.0**-400, 2.0**400  # between these, nothing in a transform
 def total(x: Array, y: Array, sign: int = 1) -> Array:
     """Knuth's TwoSum: the sum, and what was lost (Ogita, Rump, Oishi, Accurate Sum and Dot Product, 2005)."""
     y = sign * y
-    made = x + y
-    part = made - x
-    return _exact(made, (x - (made - part)) + (y - part), x, y)
+    result = x + y
+    part = result - x
+    return _exact(result, (x - (result - part)) + (y - part), x, y)
 
 
 def product(x: Array, y: Array) -> Array:
@@ -30,8 +30,8 @@ def product(x: Array, y: Array) -> Array:
 def quotient(x: Array, y: Array) -> Array:
     """A quotient is exact if its product with the divisor is the dividend, and exact."""
     require((y != 0).all(), "a constant divided by 0", Unknown)
-    made = np.asarray(x / y)
-    return _exact(made, np.abs(_lost(made, y)) + np.abs(made * y - x), x, y)
+    result = np.asarray(x / y)
+    return _exact(result, np.abs(_lost(result, y)) + np.abs(result * y - x), x, y)
 
 
 def _lost(x: Array, y: Array) -> Array:
@@ -45,11 +45,11 @@ def _high(x: Array) -> Array:
     return np.asarray(134217729.0 * x - (134217729.0 * x - x))
 
 
-def _exact(made: Any, lost: Array, *given: Array) -> Array:
-    sizes = [np.abs(array[array != 0]) for array in (np.asarray(made), *given)]
+def _exact(result: Any, lost: Array, *operands: Array) -> Array:
+    sizes = [np.abs(array[array != 0]) for array in (np.asarray(result), *operands)]
     inside = all(((size > SMALLEST) & (size < LARGEST)).all() for size in sizes)
     require(inside and (lost == 0).all(), "a constant that the file computes, and that float64 would round", Unknown)
-    return np.asarray(made)
+    return np.asarray(result)
 
 
 # What there is a rule for, if all inputs are floating-point constants; runtimes calculate in float32 in all but Neg.

@@ -136,8 +136,8 @@ def added(x: Tube, y: Tube) -> Tube:
     local = up(x.unit(1, fused) * (x.magnitude + y.magnitude))
     rounding = norm(local)
     radius, bound = up(x.radius + y.radius + local), up(x.norm + y.norm + rounding)
-    made = x.settled(x.lines + y.lines, radius, bound, rounding / x.unit(1, fused), fused + 1)
-    return replace(made, shrunk=min(x.shrunk, y.shrunk))
+    total = x.settled(x.lines + y.lines, radius, bound, rounding / x.unit(1, fused), fused + 1)
+    return replace(total, shrunk=min(x.shrunk, y.shrunk))
 
 
 def negated(x: Tube) -> Tube:
@@ -186,8 +186,8 @@ def rectified(x: Tube, below: Any) -> Tube:
     low, high = low - 2 * U64 * np.abs(low), high + 2 * U64 * np.abs(high)  # outwards: a difference is rounded once
     slope, middle, gap = _chord(low, high, below)
     lipschitz = np.where(low - x.radius > 0, 1.0, np.where(high + x.radius < 0, np.abs(below), steep))
-    made = slope * lines
-    made[0] += middle
+    middle_lines = slope * lines
+    middle_lines[0] += middle
     # All of that is made by at most 8 roundings of numbers no larger than (1 + steep) * magnitude, where f bends.
     local = gap + np.where((low < 0) & (high > 0), 32 * U64 * steep * magnitude + 2.0**-1000, 0.0)
     size = np.zeros(1)
@@ -195,7 +195,7 @@ def rectified(x: Tube, below: Any) -> Tube:
         local = local + x.unit(2) * steep * magnitude + (2.0**-125 if x.float32 else 2.0**-1000)
         size = norm(steep * magnitude)
     bound = up(float(np.max(steep)) * x.norm + norm(up(local)))
-    return x.settled(made, up(lipschitz * x.radius + local), bound, size)
+    return x.settled(middle_lines, up(lipschitz * x.radius + local), bound, size)
 
 
 def _chord(low: Array, high: Array, below: Any) -> tuple[Array, Array, Array]:
@@ -234,14 +234,14 @@ def highest(x: Tube, centre: Array, slopes: Array, radius: Array, overlap: int) 
     entry's error counts in at most `overlap` windows.
     """
     top = centre.argmax(-1)[..., None]
-    best, own = (np.take_along_axis(array, top, -1) for array in (centre, radius))
+    best, error = (np.take_along_axis(array, top, -1) for array in (centre, radius))
     turns = np.take_along_axis(slopes, top[None], -1)
     ahead, turned = centre - best, np.abs(slopes - turns).sum(0)  # -inf for padding
     excess = ahead + turned + (len(slopes) + 4) * 2 * U64 * (np.where(ahead > -np.inf, -ahead, 0.0) + turned)
     gap = np.maximum(excess.max(-1), 0.0)
-    most = np.maximum((excess + radius * (1 + 8 * U64)).max(-1), own[..., 0])
-    made = np.concatenate([best[None], turns])[..., 0]
-    rounded = np.where(gap > 0, 4 * U64 * (np.abs(made[0]) + np.abs(most) + gap), 0.0)
-    made[0] += gap / 2
-    radius = np.maximum(most - gap / 2, own[..., 0] + gap / 2) + rounded
-    return x.settled(made, up(radius), up(math.sqrt(overlap) * x.norm + norm(up(gap / 2 + rounded))))
+    most = np.maximum((excess + radius * (1 + 8 * U64)).max(-1), error[..., 0])
+    result = np.concatenate([best[None], turns])[..., 0]
+    rounded = np.where(gap > 0, 4 * U64 * (np.abs(result[0]) + np.abs(most) + gap), 0.0)
+    result[0] += gap / 2
+    radius = np.maximum(most - gap / 2, error[..., 0] + gap / 2) + rounded
+    return x.settled(result, up(radius), up(math.sqrt(overlap) * x.norm + norm(up(gap / 2 + rounded))))

@@ -57,7 +57,7 @@ class Pictures:
 
         bases, slopes, unit = _line(pixels, part)
         stays = {(old, step): nearest(old + step * HALF) == old for old in range(256) for step in (-1, 1)}
-        self.first, found = np.zeros(pixels.shape, np.uint8), defaultdict[Any, list[tuple[int, int]]](list)
+        self.first, by_strength = np.zeros(pixels.shape, np.uint8), defaultdict[Any, list[tuple[int, int]]](list)
         changes = 0
         for pixel, (base, slope) in enumerate(zip(bases.flat, slopes.flat, strict=True)):
             now, last = grey(Fraction(base, unit)), grey((base + slope * self.end) / unit)
@@ -66,8 +66,8 @@ class Pictures:
             spend(CHANGE * (1 + abs(last - now)), CHANGE_ENTRIES * changes)
             for old in range(now, last, step):  # it is half way to the next level at one strength, and rounded there
                 strength = Fraction((2 * old + step) * unit - 2 * base, 2 * slope)
-                found[strength.as_integer_ratio(), stays[old, step]].append((pixel, old + step))
-        moments = [((Fraction(*ratio), behind), changes) for (ratio, behind), changes in found.items()]
+                by_strength[strength.as_integer_ratio(), stays[old, step]].append((pixel, old + step))
+        moments = [((Fraction(*ratio), behind), changes) for (ratio, behind), changes in by_strength.items()]
         # float64 keeps the order, and is compared quickly; where it cannot tell strengths apart, the fractions do
         self.moments = sorted(moments, key=lambda moment: (float(moment[0][0]), *moment[0]))
 
@@ -158,20 +158,20 @@ class Installed:
 
     def winners(self, pictures: Iterator[Array], count: int, progress: Progress) -> Array:
         """The class that wins each of so many pictures (count,): some batches at a time, on all cores."""
-        found, workers = list[Array](), os.cpu_count() or 1
+        classes, workers = list[Array](), os.cpu_count() or 1
         shares = iter(lambda: [*islice(pictures, self._batch * max(1, 64 // self._batch))], [])
         with ThreadPoolExecutor(workers) as pool:
-            while some := [*islice(shares, 4 * workers)]:
-                found += pool.map(self._winners, some)
-                progress(sum(map(len, found)) / count)
-        return np.concatenate(found)
+            while chosen := [*islice(shares, 4 * workers)]:
+                classes += pool.map(self._winners, chosen)
+                progress(sum(map(len, classes)) / count)
+        return np.concatenate(classes)
 
     def _winners(self, pictures: list[Array]) -> Array:
         """The label if its score exceeds all others, else the first of those that score most."""
         label, filled = self._header["label"], np.stack(pictures + pictures[-1:] * (-len(pictures) % self._batch))
         batches = np.split(self._given(filled), len(filled) // self._batch)
-        found = [self._session.run([self._output.name], {self._input.name: batch})[0] for batch in batches]
-        scores = np.asarray(found, np.float32).reshape(len(filled), -1)[: len(pictures)]
+        outputs = [self._session.run([self._output.name], {self._input.name: batch})[0] for batch in batches]
+        scores = np.asarray(outputs, np.float32).reshape(len(filled), -1)[: len(pictures)]
         require(0 <= label < scores.shape[1] > 1, "the label is not a class")
         require(np.isfinite(scores).all(), "the runtime gives scores that are no numbers")
         rivals = np.where(np.arange(scores.shape[1]) == label, -np.inf, scores)
@@ -205,18 +205,19 @@ def checked(
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise Refused(f"onnxruntime does not run the model ({' '.join(str(error).split())[:200]})") from error
     stated, here = header["deployment"], runtime.deployment
-    run, other = (", ".join(f"{key} {value}" for key, value in said.items()) for said in (here, stated))
+    run, other = (", ".join(f"{key} {value}" for key, value in deployment.items()) for deployment in (here, stated))
     run = f"{count} pictures were run here ({run})"
     run += "" if here == stated else f", the certificate speaks of another deployment ({other})"
     details |= {"deployment": here, "stated": stated, "remarks": [run, *pictures.remarks, seen]}
-    kept, found = int(np.append(winners != label, True).argmax()), pictures.intervals(winners)
-    wrong = [f"{said}, not {own}" for own, said in zip_longest(found, header["intervals"]) if repr(own) != repr(said)]
+    kept, intervals = int(np.append(winners != label, True).argmax()), pictures.intervals(winners)
+    pairs = zip_longest(header["intervals"], intervals)
+    wrong = [f"{claimed}, not {actual}" for claimed, actual in pairs if repr(claimed) != repr(actual)]
     require(not wrong, f"{len(wrong)} intervals are others, first: {''.join(wrong[:1])}; {run}")
     fits = {"safe": kept == count, "unsafe": kept + 1 == count, "profile": True}[claim]
     require(kept == header["kept"] and fits, f"{kept} pictures keep the label from 0 on; {run}")
-    said = {
+    sentences = {
         "safe": f"class {label} wins on every picture from strength 0 to {pictures.end}",
-        "unsafe": f"class {winners[-1]} beats {label} at the strengths {found[-1][0]}, and none does before",
-        "profile": f"all winners are right, in {len(found)} intervals",
+        "unsafe": f"class {winners[-1]} beats {label} at the strengths {intervals[-1][0]}, and none does before",
+        "profile": f"all winners are right, in {len(intervals)} intervals",
     }
-    return [said[claim], *details["remarks"]]
+    return [sentences[claim], *details["remarks"]]

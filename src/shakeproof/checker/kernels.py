@@ -114,14 +114,14 @@ def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[flo
         require(len(options) == len(pairs), f"the perturbation {words!r} says something twice")
         padding = options.pop("padding", "reflect")
         require(options.get("size", len(rows)) == len(rows), f"the kernel of {words!r} has another size")
-        own, offset = FAMILIES[family](**options)
+        derived, offset = FAMILIES[family](**options)
         plain = all(re.fullmatch(r"-?\d{1,4000}(/\d{1,4000})?", entry) for row in rows for entry in row)
         require(plain and len({len(row) for row in rows}) == 1, f"the kernel of {words!r} is not a matrix of fractions")
         kernel = [[Fraction(entry) for entry in row] for row in rows]
-        if own is None:
+        if derived is None:
             remarks.append(f"the kernel of {words!r} is the certificate's own")
-        elif own != kernel:
-            entries = [pair for both in zip(own, kernel, strict=True) for pair in zip(*both, strict=True)]
+        elif derived != kernel:
+            entries = [pair for both in zip(derived, kernel, strict=True) for pair in zip(*both, strict=True)]
             near = all(isinstance(a, float) and abs(Fraction(a) - b) <= NEAR for a, b in entries)
             require(near, f"the certificate's kernel is not what {words!r} means")
             remarks.append(f"the kernel of {words!r} is the certificate's own, within 1e-9 of the checker's")

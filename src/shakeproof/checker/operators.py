@@ -41,9 +41,9 @@ def Slice(x: Array, /, starts: Numbers, ends: Numbers, axes: Numbers = (), steps
     axes, steps = _listed(axes) or range(len(starts)), _listed(steps) or [1] * len(starts)
     for axis, *cut in zip(axes, starts, _listed(ends), steps, strict=True):
         cuts[axis] = slice(*cut)
-    made = x[tuple(cuts)]  # ONNX counts beyond the ends as Python does, but for what is nothing backwards
-    require(made.size or min(steps) > 0, "Slice of nothing, backwards", Unknown)
-    return made
+    part = x[tuple(cuts)]  # ONNX counts beyond the ends as Python does, but for what is nothing backwards
+    require(part.size or min(steps) > 0, "Slice of nothing, backwards", Unknown)
+    return part
 
 
 def Split(x: Array, /, split: Numbers = (), *, num_outputs: int, axis: int = 0) -> list[Array]:
@@ -105,26 +105,26 @@ MOVES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _moved(move: Callable[..., Any], x: Tube | Array, *given: Any, **options: Any) -> Any:
+def _moved(move: Callable[..., Any], x: Tube | Array, *operands: Any, **options: Any) -> Any:
     """A value's entries are numbered from 1: padding puts a 0."""
     if not isinstance(x, Tube):
-        return move(x, *given, **options)
-    made = move(np.arange(1, math.prod(x.shape) + 1).reshape(x.shape), *given, **options)
-    return [placed(x, places - 1) for places in made] if isinstance(made, list) else placed(x, made - 1)
+        return move(x, *operands, **options)
+    result = move(np.arange(1, math.prod(x.shape) + 1).reshape(x.shape), *operands, **options)
+    return [placed(x, places - 1) for places in result] if isinstance(result, list) else placed(x, result - 1)
 
 
 # -- entry by entry ----------------------------------------------------------------------------------------------------
 
 
-def _whole(rule: Callable[..., Any], *given: Any) -> Array:
+def _whole(rule: Callable[..., Any], *operands: Any) -> Array:
     """Arithmetic on whole numbers of one width, whose result has that width too."""
-    _room(np.broadcast_shapes(*(array.shape for array in given)))
-    (kind, *others), wide = {array.dtype for array in given}, [array.astype(np.int64) for array in given]
+    _room(np.broadcast_shapes(*(array.shape for array in operands)))
+    (kind, *others), wide = {array.dtype for array in operands}, [array.astype(np.int64) for array in operands]
     small = kind.kind == "i" and not others and all(((array > -(2**31)) & (array < 2**31)).all() for array in wide)
     require(small, "calculations with constants that are not whole numbers, and might have to be rounded", Unknown)
-    made = np.asarray(rule(*wide))
-    require((made == made.astype(kind)).all(), f"whole numbers that do not fit into {kind}", Unknown)
-    return made.astype(kind)
+    result = np.asarray(rule(*wide))
+    require((result == result.astype(kind)).all(), f"whole numbers that do not fit into {kind}", Unknown)
+    return result.astype(kind)
 
 
 def _sum(x: Any, y: Any, sign: int) -> Any:
@@ -153,9 +153,9 @@ def Div(x: Any, divisor: Array, /) -> Any:
     return scaled(x, np.asarray(1 / divisor), 2)
 
 
-def BatchNormalization(x: Tube, /, *given: Array, epsilon: float = EPSILON) -> Tube:
+def BatchNormalization(x: Tube, /, *parameters: Array, epsilon: float = EPSILON) -> Tube:
     """(x - mean) / sqrt(variance + epsilon) * scale + offset. The factor is made by three roundings."""
-    scale, offset, mean, variance = (array.reshape(-1, *(1,) * (len(x.shape) - 2)) for array in given)
+    scale, offset, mean, variance = (array.reshape(-1, *(1,) * (len(x.shape) - 2)) for array in parameters)
     require((variance + epsilon > 0).all(), "BatchNormalization with a variance of 0", Unknown)
     factor = scale / np.sqrt(variance + epsilon)
     return scaled(x, factor, 12, offset - mean * factor, np.abs(offset) + np.abs(mean * factor))
@@ -165,9 +165,9 @@ def Cast(x: Any, /, *, to: int) -> Any:
     if isinstance(x, Tube):
         require(to in FLOATS, "Cast of values to integers or 16 bits, which rounds them", Unknown)
         return scaled(x, np.ones(()), 1)
-    made = x.astype(TYPES[to][0])
-    require((made == x).all() and (made.astype(x.dtype) == x).all(), "a Cast that rounds a constant", Unknown)
-    return exact(made)
+    result = x.astype(TYPES[to][0])
+    require((result == x).all() and (result.astype(x.dtype) == x).all(), "a Cast that rounds a constant", Unknown)
+    return exact(result)
 
 
 def Concat(*parts: Any, axis: int) -> Any:
@@ -177,8 +177,8 @@ def Concat(*parts: Any, axis: int) -> Any:
     return enclosure.joined(parts, axis) if all(values) else np.concatenate(parts, axis)
 
 
-def Constant(**given: Any) -> Array:
-    ((name, value),) = given.items()
+def Constant(**attributes: Any) -> Array:
+    ((name, value),) = attributes.items()
     kinds = {"value": None, "value_float": np.float64, "value_int": np.int64, "value_ints": np.int64}
     return np.asarray(value, kinds[name])
 
@@ -240,15 +240,15 @@ def _reduced(x: Tube, axes: Numbers | range, mean: bool, keepdims: int = 1) -> T
 
 
 def _windows(
-    array: Array, kernel: Numbers, fill: float = 0.0, /, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **given: Any
+    array: Array, kernel: Numbers, fill: float = 0.0, /, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **sizes: Any
 ) -> Array:
     """What the windows of a kernel on pictures (.., *sides) hold: (.., *count, *kernel)."""
     axes = len(kernel)
     usual = {"pads": [0] * 2 * axes, "strides": [1] * axes, "dilations": [1] * axes}
-    pads, strides, dilations = (usual | given).values()
+    pads, strides, dilations = (usual | sizes).values()
     plain = auto_pad == "NOTSET" or (auto_pad == "VALID" and not any(pads))
     fits = min(*kernel, *strides, *dilations) > 0 <= min(pads) and max(*kernel, *pads) <= 1000
-    require(plain and fits, f"windows of size {kernel} with {auto_pad} padding, {given}", Unknown)
+    require(plain and fits, f"windows of size {kernel} with {auto_pad} padding, {sizes}", Unknown)
     widths, starts, reaches = [(0, 0)] * (array.ndim - axes), list[slice](), list[int]()
     sides = zip(array.shape[-axes:], kernel, strides, dilations, pads[:axes], pads[axes:], strict=True)
     for n, k, s, d, first, last in sides:  # where sizes are rounded up, the last window may be partial,
@@ -258,9 +258,9 @@ def _windows(
     _room(n + first + last for n, (first, last) in zip(array.shape, widths, strict=True))
     padded = np.pad(array, widths, constant_values=fill)
     cut: Any = (..., *starts, *(slice(None, None, d) for d in dilations))
-    found = np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
-    spend(ELEMENTWISE // 4 * found.size, found.size)  # so far it is a view
-    return found
+    windows = np.asarray(sliding_window_view(padded, reaches, tuple(range(-axes, 0)))[cut])
+    spend(ELEMENTWISE // 4 * windows.size, windows.size)  # so far it is a view
+    return windows
 
 
 def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **options: Any) -> Tube:
@@ -270,17 +270,17 @@ def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int =
     require(fits, "Conv with groups, channels or a kernel_shape other than its weights'", Unknown)
     weights = weight.reshape(group, -1, depth, *kernel)
     inner = ([*range(1, axes + 2)], [1, *range(axes + 2, 2 * axes + 2)])  # channels and kernel, of weights and windows
-    some = max(1, COLUMNS // (terms * group * math.prod(x.shape[2:])))  # pictures at once
+    step = max(1, COLUMNS // (terms * group * math.prod(x.shape[2:])))  # pictures at once
 
     def linear(array: Array, absolute: bool) -> Array:
-        pictures, matrices, made = array.reshape(-1, *x.shape[1:]), np.abs(weights) if absolute else weights, []
-        for first in range(0, len(pictures), some):
-            every = _windows(pictures[first : first + some], kernel, **options)
+        pictures, matrices, results = array.reshape(-1, *x.shape[1:]), np.abs(weights) if absolute else weights, []
+        for first in range(0, len(pictures), step):
+            every = _windows(pictures[first : first + step], kernel, **options)
             spend(every.size // group * outputs, every.size // (terms * group) * outputs)
             windows = np.split(every, group, axis=1)
             parts = [np.tensordot(matrix, part, inner) for matrix, part in zip(matrices, windows, strict=True)]
-            made.append(np.concatenate(parts).swapaxes(0, 1))  # (pictures, out, *count)
-        return np.concatenate(made).reshape(*array.shape[: array.ndim - axes - 1], *made[0].shape[1:])
+            results.append(np.concatenate(parts).swapaxes(0, 1))  # (pictures, out, *count)
+        return np.concatenate(results).reshape(*array.shape[: array.ndim - axes - 1], *results[0].shape[1:])
 
     strides, dilations = (options.get(name, [1] * axes) for name in ("strides", "dilations"))
     sigma, offset = norms(weights, strides, dilations, x.shape[2:]), np.reshape(bias, (-1, *(1,) * axes))
@@ -326,9 +326,9 @@ def _held(x: Tube, kernel: Numbers, options: Any) -> tuple[Array, int]:
 
 def MaxPool(x: Tube, /, *, kernel_shape: Numbers, **options: Any) -> Tube:
     def flat(array: Array, fill: float) -> Array:
-        found = _windows(array, kernel_shape, fill, **options)
-        spend(ELEMENTWISE * found.size)
-        return found.reshape(*found.shape[: -len(kernel_shape)], math.prod(kernel_shape))
+        windows = _windows(array, kernel_shape, fill, **options)
+        spend(ELEMENTWISE * windows.size)
+        return windows.reshape(*windows.shape[: -len(kernel_shape)], math.prod(kernel_shape))
 
     _, overlap = _held(x, kernel_shape, options)
     return enclosure.highest(x, flat(x.lines[0], -math.inf), flat(x.lines[1:], 0.0), flat(x.radius, 0.0), overlap)
@@ -384,7 +384,7 @@ class Program:
         kinds = [operation.kind for operation in model.operations]
         unknown = ({*kinds} - RULES.keys()) | ({*kinds[:-1]} & {"Softmax", "LogSoftmax"})
         require(not unknown, f"the network uses {', '.join(sorted(unknown))}, for which there is no rule", Unknown)
-        names = [*model.constants, model.input, *(name for made in model.operations for name in made.outputs)]
+        names = [*model.constants, model.input, *(name for operation in model.operations for name in operation.outputs)]
         require("" not in names and len({*names}) == len(names), "a name that stands for two values, or none", Unknown)
         self.model, self.norms, self.largest = model, dict[tuple[int, ...], Norms](), 1
         self._stated = defaultdict[str, list[Any]](list)
@@ -396,15 +396,15 @@ class Program:
     def run(self, x: Tube) -> Tube:
         """The class scores."""
         known: dict[str, Any] = {**self.model.constants, self.model.input: x, "": None}
-        reads = Counter(["", self.model.output, *(name for made in self.model.operations for name in made.inputs)])
+        reads = Counter(["", self.model.output, *(name for each in self.model.operations for name in each.inputs)])
         held = Counter[str]()  # entries of what was made and is still needed
         for place, operation in enumerate(self.model.operations):
             spend(CALL, held.total())
-            made = self._made(place, [known[name] for name in operation.inputs], x.float32)
-            fits = len(made) == len(operation.outputs) or operation.kind == "Dropout"
+            results = self._made(place, [known[name] for name in operation.inputs], x.float32)
+            fits = len(results) == len(operation.outputs) or operation.kind == "Dropout"
             require(fits, f"{operation.kind} with {len(operation.outputs)} outputs", Unknown)
-            self.largest = max(self.largest, *(math.prod(value.shape) for value in made))
-            for name, value in zip(operation.outputs, made, strict=False):
+            self.largest = max(self.largest, *(math.prod(value.shape) for value in results))
+            for name, value in zip(operation.outputs, results, strict=False):
                 self._compare(name, value)
                 known[name], held[name] = (
                     value,
@@ -429,18 +429,18 @@ class Program:
     def _made(self, place: int, inputs: list[Any], float32: bool) -> list[Any]:
         """What an operator's rule makes of its inputs, for a claim about real numbers or about float32 too."""
         kind, _, outputs, attributes = self.model.operations[place]
-        values = [isinstance(given, Tube) for given in inputs]
+        values = [isinstance(value, Tube) for value in inputs]
         require(kind in ANYWHERE or not any(values[1:]), f"{kind} of a value where a constant must be", Unknown)
-        types = {given.dtype.name for given in inputs if isinstance(given, np.ndarray)}
+        types = {value.dtype.name for value in inputs if isinstance(value, np.ndarray)}
         require("float16" not in types or kind in HALVES, f"{kind} of constants of 16 bits, which rounds", Unknown)
         calculated = types == {"float64"} and kind in constants.RULES and not any(values)
         fixed = kind in IN_FLOAT32 and (kind == "Neg" or not calculated)
         require(fixed or not float32, f"{kind} in float32: no standard says how runtimes round it", Unknown)
         if calculated:
-            _room(np.broadcast_shapes(*(given.shape for given in inputs)))
+            _room(np.broadcast_shapes(*(value.shape for value in inputs)))
             return [constants.RULES[kind](*inputs)]
-        read = {name: given for name, given in attributes.items() if name not in IGNORED}
-        read = {name: given for name, given in read.items() if name not in USUAL or USUAL[name] != given}
+        read = {name: value for name, value in attributes.items() if name not in IGNORED}
+        read = {name: value for name, value in read.items() if name not in USUAL or USUAL[name] != value}
         read = {"num_outputs": len(outputs)} | read if kind == "Split" else read
         require(
             read.get("num_outputs", len(outputs)) == len(outputs), "Split into other parts than its outputs", Unknown
@@ -448,17 +448,17 @@ class Program:
         require(all(read[name] in (0, 1) for name in FLAGS & read.keys()), f"{kind} with a flag that is none", Unknown)
         read = {"norms": partial(self._norms, place)} | read if kind in WEIGHTED else read
         try:
-            made = RULES[kind](*inputs, **read)
+            result = RULES[kind](*inputs, **read)
         except (TypeError, AttributeError) as error:
             raise Unknown(f"{kind} with inputs or attributes that no rule reads ({error})") from error
-        found = made if isinstance(made, list) else [made if isinstance(made, Tube) else np.asarray(made)]
-        full = all(math.prod(value.shape) for value in found if isinstance(value, Tube))
+        results = result if isinstance(result, list) else [result if isinstance(result, Tube) else np.asarray(result)]
+        full = all(math.prod(value.shape) for value in results if isinstance(value, Tube))
         require(full, f"{kind} that makes a value without entries", Unknown)
-        return found
+        return results
 
-    def _norms(self, place: int, *given: Any) -> Norms:
+    def _norms(self, place: int, *layer: Any) -> Norms:
         """Worked out once for each operator: of a large network they take seconds."""
-        key = place, *given[-1]  # of a model that takes pictures of any size, they depend on it
+        key = place, *layer[-1]  # of a model that takes pictures of any size, they depend on it
         if key not in self.norms:
-            self.norms[key] = convolution_norms(*given)
+            self.norms[key] = convolution_norms(*layer)
         return self.norms[key]

@@ -48,7 +48,7 @@ def input_shape(stated: Sequence[int | None], picture: Sequence[int]) -> list[in
     ways = [[1, channels, height, width], [1, height, width, channels], [1, height, width], [1, math.prod(picture)]]
     known = [size for size in sizes if size is not None]
     for way in [known, *ways]:
-        if len(way) == len(sizes) and all(size in (None, own) for size, own in zip(sizes, way, strict=True)):
+        if len(way) == len(sizes) and all(size in (None, wanted) for size, wanted in zip(sizes, way, strict=True)):
             require(min(way) > 0 and math.prod(way) == math.prod(picture), "the image does not fit the model's input")
             return way
     raise Refused(f"the image does not fit the model's input {list(stated)}")
@@ -56,8 +56,8 @@ def input_shape(stated: Sequence[int | None], picture: Sequence[int]) -> list[in
 
 def require_layout(stated: PictureLayout, shape: Sequence[int]) -> None:
     """The certificate's layout is the one that the model's input has; a flat input is read channels first."""
-    own = layout(shape) or PictureLayout(stated.sizes)
-    require(stated == own, f"the certificate says that the picture is {stated}, the model's input is {own}")
+    expected = layout(shape) or PictureLayout(stated.sizes)
+    require(stated == expected, f"the certificate says that the picture is {stated}, the model's input is {expected}")
 
 
 def arranged(array: Array, channels_last: bool, shape: Sequence[int]) -> Array:
@@ -73,17 +73,17 @@ def _read(array: Array, stated: PictureLayout, shape: Sequence[int]) -> tuple[Ar
     while array.ndim > 3 and array.shape[0] == 1:
         array = array[0]
     channels, height, width = stated.sizes
-    flat, said = layout(array.shape) is None, ""
+    flat, remark = layout(array.shape) is None, ""
     if layout(shape) is None:  # the file decides, then what is usual, then the certificate
-        own = layout(array.shape) or PictureLayout(USUAL.get(array.size, stated.sizes))
-        require(own.sizes == stated.sizes, f"the image file is a picture {own}, the certificate's is {stated}")
-        said = "" if not flat or array.size in USUAL else "; that it is such a picture, only the certificate says"
+        actual = layout(array.shape) or PictureLayout(USUAL.get(array.size, stated.sizes))
+        require(actual.sizes == stated.sizes, f"the image file is a picture {actual}, the certificate's is {stated}")
+        remark = "" if not flat or array.size in USUAL else "; that it is such a picture, only the certificate says"
     last = array.shape == (height, width, channels) != stated.sizes or (flat and stated.channels_last)
     long, wanted = ([size for size in sizes if size > 1] for sizes in (array.shape, stated.sizes))
     fits = last or ((flat or long == wanted) and array.size == math.prod(stated.sizes))
     require(fits, f"the image file has the sizes {array.shape}, the certificate's picture is {stated}")
     picture = np.moveaxis(array.reshape(height, width, channels), -1, 0) if last else array.reshape(stated.sizes)
-    return picture, PictureLayout(stated.sizes, last), said
+    return picture, PictureLayout(stated.sizes, last), remark
 
 
 def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape: Sequence[int]) -> tuple[str, str]:
@@ -105,8 +105,8 @@ def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape
         )
     file = np.load(f"{name}.npz" if index else image, allow_pickle=False)
     require(not index or len({*file.files}) == len(file.files), "the image file holds one name twice")
-    picture, own, said = _read(file["x"][int(index)] if index else file, stated, shape)
-    given = picture.astype(np.float64) / WHITE.get(picture.dtype.name, 1.0)
-    same = any(np.array_equal(given.astype(kind), pixels) for kind in (np.float64, np.float32))
-    require(same, f"the image has other pixels than the certificate, read as {own}")
-    return "pixels", f"the image file has these pixels, read as {own}{said}"
+    picture, actual, remark = _read(file["x"][int(index)] if index else file, stated, shape)
+    values = picture.astype(np.float64) / WHITE.get(picture.dtype.name, 1.0)
+    same = any(np.array_equal(values.astype(kind), pixels) for kind in (np.float64, np.float32))
+    require(same, f"the image has other pixels than the certificate, read as {actual}")
+    return "pixels", f"the image file has these pixels, read as {actual}{remark}"

@@ -34,7 +34,7 @@ class Question:
         require(header["arithmetic"] in ("real", "float32"), "the arithmetic is neither real nor float32")
         parts, self._clip, self.remarks = understood(header, pixels)
         self._float32, self._channels_last = header["arithmetic"] == "float32", header["channels_last"]
-        self._mean, self._std = (np.array(given).reshape(-1, 1, 1) for given in (header["mean"], header["std"]))
+        self._mean, self._std = (np.array(values).reshape(-1, 1, 1) for values in (header["mean"], header["std"]))
         self._base, self._slopes, self._error = path(np.asarray(pixels, dtype=np.float64), parts)
         self._program = _program(bytes(model))
         self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
@@ -53,13 +53,13 @@ class Question:
         require(low.shape == high.shape == (len(low), len(self._slopes)), "a leaf is not a box of all strengths")
         require(((low >= 0) & (low <= high) & (high <= 1)).all(), "a leaf is not a box in [0, 1]")
         require(((winners >= 0) & (winners < self.classes)).all(), "a winner is not a class")
-        classes, found = np.arange(self.classes), np.full(len(low), np.nan)
+        classes, margins = np.arange(self.classes), np.full(len(low), np.nan)
         step = max(1, min(4096, MEMORY // (8 * 12 * (len(self._slopes) + 2) * self._program.largest)))
-        for some in (slice(first, first + step) for first in range(0, len(low), step)):
-            leads = self._leads(low[some], high[some], winners[some])
-            rivals = (classes != winners[some, None]) & (over is None or classes == over)
-            found[some] = np.where(rivals.any(1), np.where(rivals, leads, np.inf).min(1), np.nan)
-        return found
+        for batch in (slice(first, first + step) for first in range(0, len(low), step)):
+            leads = self._leads(low[batch], high[batch], winners[batch])
+            rivals = (classes != winners[batch, None]) & (over is None or classes == over)
+            margins[batch] = np.where(rivals.any(1), np.where(rivals, leads, np.inf).min(1), np.nan)
+        return margins
 
     def _leads(self, low: Array, high: Array, winners: Array) -> Array:
         """At most score[winner] - score[j] on each leaf, for all j: the affine parts' difference, and both errors.
@@ -74,8 +74,8 @@ class Question:
 
     def scores(self, low: Array, high: Array) -> Tube:
         """All class scores (leaves, classes)."""
-        made = self._program.run(self._input(low, high))
-        return made.each(lambda array: array.reshape(*array.shape[: array.ndim - len(made.shape)], -1))
+        scores = self._program.run(self._input(low, high))
+        return scores.each(lambda array: array.reshape(*array.shape[: array.ndim - len(scores.shape)], -1))
 
     def _input(self, low: Array, high: Array) -> Tube:
         """x(z) on boxes: z = middle + t * half, with halves that reach at least to both ends."""

@@ -92,7 +92,7 @@ def _numbers(data: Any) -> Iterator[int]:
 
 def parsed(data: Any, message: str) -> dict[str, Any]:
     """A message's fields by name. Of those that may be there several times a list, of numbers an array."""
-    found, place = dict[str, Any](), 0
+    fields, place = dict[str, Any](), 0
     while place < len(data):
         key, start = varint(data, place)
         name, kind, *several = FIELDS[message].get(key >> 3, ("", ""))
@@ -100,12 +100,12 @@ def parsed(data: Any, message: str) -> dict[str, Any]:
         wire = key & 7
         fits = wire == WIRE.get(kind, 2) or (wire == 2 and several and kind in WIRE)
         require(fits, f"the model writes {message}.{name} with wire type {wire}")
-        require(several or name not in found, f"the model gives {message}.{name} twice")
+        require(several or name not in fields, f"the model gives {message}.{name} twice")
         length, start = varint(data, start) if wire == 2 else (WIDTH.get(wire, 0), start)
         place = varint(data, start)[1] if wire == 0 else start + length
         require(place <= len(data), "the model file is cut short")
-        found.setdefault(name, []).append(data[start:place])
-    return {name: _value(pieces, *of) for of in FIELDS[message].values() if (pieces := found.get(name := of[0]))}
+        fields.setdefault(name, []).append(data[start:place])
+    return {name: _value(pieces, *of) for of in FIELDS[message].values() if (pieces := fields.get(name := of[0]))}
 
 
 def _value(pieces: list[Any], name: str, kind: str, *several: str) -> Any:
@@ -115,9 +115,9 @@ def _value(pieces: list[Any], name: str, kind: str, *several: str) -> Any:
         shapes = {"float": "<f4", "double": "<f8"}
         array = np.fromiter(_numbers(raw), np.int64) if kind == "int" else np.frombuffer(raw, shapes[kind])
         return array if several else array[0].item()
-    made = [str(piece, "utf-8") if kind == "text" else piece for piece in pieces]
-    made = [parsed(piece, kind) for piece in pieces] if kind in READ else made
-    return made if several else made[0]
+    values = [str(piece, "utf-8") if kind == "text" else piece for piece in pieces]
+    values = [parsed(piece, kind) for piece in pieces] if kind in READ else values
+    return values if several else values[0]
 
 
 def _tensor(tensor: dict[str, Any]) -> Array:
@@ -125,9 +125,9 @@ def _tensor(tensor: dict[str, Any]) -> Array:
     outside = "external_data" in tensor or tensor.get("data_location")
     require(not outside, "the model keeps weights outside its file, which is not supported")
     require(kind in TYPES and min(shape, default=0) >= 0, f"a constant of ONNX type {kind}, shape {shape}", Unknown)
-    dtype, own = TYPES[kind]
+    dtype, field = TYPES[kind]
     held = [name for name in ENTRIES if name in tensor] or ["raw_data"]
-    require(held in (["raw_data"], [own]), "the model gives a constant twice, or not as its type says")
+    require(held in (["raw_data"], [field]), "the model gives a constant twice, or not as its type says")
     stored = tensor.get(held[0], b"")
     entries = np.frombuffer(stored, "|u1" if dtype == "?" else dtype) if held == ["raw_data"] else stored
     array = entries.astype(dtype)
@@ -152,12 +152,12 @@ class Operation(NamedTuple):
 
 def _operation(node: dict[str, Any]) -> Operation:
     domain, kind, attributes = node.get("domain", ""), node.get("op_type", ""), dict[str, Any]()
-    for given in node.get("attribute", []):
-        name, field = given.get("name", ""), ATTRIBUTES.get(given.get("type", 0), "")
-        values = given.keys() - {"name", "type", "doc_string"}
+    for attribute in node.get("attribute", []):
+        name, field = attribute.get("name", ""), ATTRIBUTES.get(attribute.get("type", 0), "")
+        values = attribute.keys() - {"name", "type", "doc_string"}
         plain = values == {field} or (field == "ints" and not values)
         require(plain and name not in attributes, f"{kind} with an attribute {name!r} of a kind not known", Unknown)
-        value = given.get(field, np.zeros(0, np.int64))
+        value = attribute.get(field, np.zeros(0, np.int64))
         attributes[name] = _tensor(value) if field == "t" else value.tolist() if field == "ints" else value
     name = kind if domain in OURS else f"{domain}::{kind}"
     return Operation(name, node.get("input", []), node.get("output", []), attributes)

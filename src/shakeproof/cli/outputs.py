@@ -107,9 +107,9 @@ def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | Non
 def write_results(path: Path, result: Result) -> None:
     """As VNN-COMP has it: the answer, and for `sat` every input and output."""
     lines = [_satisfiability(result, "timeout")]
-    witness = result.counterexample
-    if lines == ["sat"] and witness is not None:
-        sides = (("X", witness.input.flatten()), ("Y", witness.outputs.flatten()))
+    counterexample = result.counterexample
+    if lines == ["sat"] and counterexample is not None:
+        sides = (("X", counterexample.input.flatten()), ("Y", counterexample.outputs.flatten()))
         pairs = "\n ".join(f"({name}_{i} {float(value)!r})" for name, side in sides for i, value in enumerate(side))
         lines.append(f"({pairs})")
     write_whole({path: ("\n".join(lines) + "\n").encode()})
@@ -118,10 +118,12 @@ def write_results(path: Path, result: Result) -> None:
 def standard_lines(specification: Specification, result: Result) -> str:
     """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
     lines = [_satisfiability(result, "timed-out")]
-    witness = result.counterexample
-    if lines == ["sat"] and witness is not None:
-        sizes = f"X real [{witness.input.size}]", f"Y real [{witness.outputs.size}]"
-        for declared, side in zip(specification.tensors or sizes, (witness.input, witness.outputs), strict=True):
+    counterexample = result.counterexample
+    if lines == ["sat"] and counterexample is not None:
+        sizes = f"X real [{counterexample.input.size}]", f"Y real [{counterexample.outputs.size}]"
+        for declared, side in zip(
+            specification.tensors or sizes, (counterexample.input, counterexample.outputs), strict=True
+        ):
             lines += [declared, *(repr(float(value)) for value in side.flatten())]
     return "\n".join(lines)
 

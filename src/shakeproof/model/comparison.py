@@ -54,8 +54,8 @@ def allowed(ours: Floats, theirs: Floats, sampled: Callable[[Rows], Floats], tel
     plain: Rows = np.all(np.abs(ours - theirs) <= within, axis=1)
     unclear = ~(plain & tells(within)) & np.isfinite(ours).all(1) & np.isfinite(theirs).all(1)
     if unclear.any():
-        noise, given = sampled(unclear), within[unclear]
-        within[unclear] = np.where(plain[unclear, None], np.minimum(noise, given), noise)
+        noise, limits = sampled(unclear), within[unclear]
+        within[unclear] = np.where(plain[unclear, None], np.minimum(noise, limits), noise)
     return within
 
 
@@ -74,11 +74,11 @@ def float32_noise(graph: Graph, inputs: Tensor, outputs: Callable[[Tensor], Tens
     the numbers that it is the sum of, or up to all of it; every such run is repeated with all signs turned, so that a
     jump nearby is met. Inputs are moved alike. `outputs` makes outputs of scores. Infinite where it may be anything.
     """
-    found = []
-    for some in inputs.split(max(1, AT_ONCE // (2 * SAMPLES * graph.entries))):
-        moved = outputs(_moved(graph, some)).view(2 * SAMPLES, len(some), -1)
-        found.append((moved - outputs(graph.run(some))).abs().amax(0))
-    noise: Floats = torch.cat(found).numpy()
+    distances = []
+    for batch in inputs.split(max(1, AT_ONCE // (2 * SAMPLES * graph.entries))):
+        moved = outputs(_moved(graph, batch)).view(2 * SAMPLES, len(batch), -1)
+        distances.append((moved - outputs(graph.run(batch))).abs().amax(0))
+    noise: Floats = torch.cat(distances).numpy()
     return np.where(np.isfinite(noise), noise, np.inf)
 
 
@@ -87,22 +87,24 @@ def _moved(graph: Graph, inputs: Tensor) -> Tensor:
     random, offs = torch.Generator().manual_seed(0), graph.in_float32().offs
     values = {0: inputs.repeat(2 * SAMPLES, *[1] * (inputs.dim() - 1))}
     for index, node in enumerate(graph.nodes):
-        given = [values[i] for i in node.inputs]
-        found = node.operator.apply(*given)
+        operands = [values[i] for i in node.inputs]
+        result = node.operator.apply(*operands)
         if not node.operator.only_moves:
-            sizes = [value.abs() for value in given]
-            terms = found.abs()
+            sizes = [value.abs() for value in operands]
+            terms = result.abs()
             if isinstance(node.operator, Affine):
-                shapes = [v.shape[1:] for v in given]
+                shapes = [v.shape[1:] for v in operands]
                 terms = node.operator.itself(shapes).spread(*sizes) + graph.constants[index]
                 # constants that were put together may have cancelled: the bound of that counts every term of a sum
                 terms = terms + offs[index] / (UNIT_FLOAT32 * node.operator.terms(*shapes))
-            elif len(given) > 1:  # a product, of which the parts may cancel
+            elif len(operands) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
-            share = 2 * torch.rand(SAMPLES, *found.shape[1:], generator=random, dtype=torch.float64) - 1
+            share = 2 * torch.rand(SAMPLES, *result.shape[1:], generator=random, dtype=torch.float64) - 1
             share = (share + share.sign()) / 2  # at least a half, so that few of them cancel
-            found = found + TIMES * UNIT_FLOAT32 * terms * torch.cat([share, -share]).repeat_interleave(len(inputs), 0)
-        values[index + 1] = found
+            result = result + TIMES * UNIT_FLOAT32 * terms * torch.cat([share, -share]).repeat_interleave(
+                len(inputs), 0
+            )
+        values[index + 1] = result
         for dead in graph.last_uses[index]:
             del values[dead]
     return values[len(graph.nodes)]

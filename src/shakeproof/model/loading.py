@@ -301,7 +301,7 @@ def pictures_for(
         network = network.named(subfolder_names(images, network.classes))
     network = network.preprocessed(preprocessing)
     network.picture()
-    return network, (_fitted(network, own, source) for own, source in zip(raw, images, strict=True))
+    return network, (_fitted(network, picture, source) for picture, source in zip(raw, images, strict=True))
 
 
 def _raw_images(images: Iterable[Source]) -> Iterator[RawImage | Refusal]:
@@ -318,26 +318,26 @@ def _explained(
 ) -> tuple[Deployed, Iterator[RawImage | Refusal]]:
     """The network with its flat input read as a picture, and the images again."""
     seen: list[RawImage | Refusal] = []
-    own = None
-    while own is None and (more := next(raw, None)) is not None:
+    picture_shape = None
+    while picture_shape is None and (more := next(raw, None)) is not None:
         seen.append(more)
-        own = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
-    if own is None and all(isinstance(image, Refusal) for image in seen):
+        picture_shape = None if isinstance(more, Refusal) else more.own_shape(preprocessing)
+    if picture_shape is None and all(isinstance(image, Refusal) for image in seen):
         list(strictly(seen))  # what is wrong with the first says more than that nothing explains the input
-    if own is not None and prod(own) == prod(network.input_shape):
-        network = network.with_image_shape(own)
+    if picture_shape is not None and prod(picture_shape) == prod(network.input_shape):
+        network = network.with_image_shape(picture_shape)
     return network, chain(seen, raw)
 
 
 def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
     if isinstance(raw, Refusal):
         return raw
-    said = raw.array.directives if isinstance(raw.array, Specification) else {}
+    directives = raw.array.directives if isinstance(raw.array, Specification) else {}
     try:
-        if network.normalisation is None and ("mean" in said or "std" in said):
-            given = " and ".join(f"{key} {said[key]}" for key in ("mean", "std") if key in said)
+        if network.normalisation is None and ("mean" in directives or "std" in directives):
+            options = " and ".join(f"{key} {directives[key]}" for key in ("mean", "std") if key in directives)
             raise InputError(
-                f"{raw.name}: holds the image before it is normalised; give the network {given}", option="mean"
+                f"{raw.name}: holds the image before it is normalised; give the network {options}", option="mean"
             )
         return labelled(raw, source.subfolder, network).fitted(network.picture(), network.preprocessing)
     except InputError as error:
@@ -366,12 +366,12 @@ def subfolder_label(place: Subfolder, names: ClassNames, classes: int) -> tuple[
     By its name, if all go by names of classes; by its number, if all are numbers; else by its place in the order of the
     alphabet, as torchvision's ImageFolder counts them.
     """
-    found = {name: names.find(name) for name in place.siblings}
-    unknown = [name for name, number in found.items() if number is None]
-    number = found[place.name]
+    numbers = {name: names.find(name) for name in place.siblings}
+    unknown = [name for name, number in numbers.items() if number is None]
+    number = numbers[place.name]
     if number is not None and not unknown:
         return number, f"{place.folder}: labels are the classes that subfolders are named after"
-    if len(unknown) < len(found):
+    if len(unknown) < len(numbers):
         raise InputError(f"{place.folder}: no class is called {', '.join(unknown[:LISTED])}, as subfolders are")
     if all(name.isdecimal() for name in place.siblings):
         if (last := max(map(int, place.siblings))) >= classes:  # the others may be counted from 1 as well
@@ -384,7 +384,7 @@ def subfolder_label(place: Subfolder, names: ClassNames, classes: int) -> tuple[
         raise InputError(f"{place.folder}: has {len(place.siblings)} subfolders, the network {classes} classes")
     listed = ", ".join(f"{n} {name}" for n, name in enumerate(place.siblings[:LISTED]))
     more = ", ..." if len(place.siblings) > LISTED else ""
-    fewer = f"; the network has {classes} classes: to mean others, name them by number" * (len(found) < classes)
+    fewer = f"; the network has {classes} classes: to mean others, name them by number" * (len(numbers) < classes)
     return place.siblings.index(place.name), (
         f"{place.folder}: labels are the places of subfolders in the alphabet ({listed}{more}){fewer}"
     )
@@ -392,7 +392,7 @@ def subfolder_label(place: Subfolder, names: ClassNames, classes: int) -> tuple[
 
 def subfolder_names(images: Iterable[Source], classes: int) -> ClassNames:
     """What classes are called if one folder has a subfolder for each, and these are no numbers."""
-    found = {source.subfolder.siblings for source in images if source.subfolder is not None}
-    if len(found) == 1 and len(names := found.pop()) == classes and not all(name.isdecimal() for name in names):
+    folders = {source.subfolder.siblings for source in images if source.subfolder is not None}
+    if len(folders) == 1 and len(names := folders.pop()) == classes and not all(name.isdecimal() for name in names):
         return ClassNames.of(names)
     return ClassNames()

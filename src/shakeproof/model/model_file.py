@@ -143,11 +143,11 @@ def _digest(parts: Sequence[bytes]) -> str:
 def stored(path: Path) -> bytes:
     """A model file as it lies on disk; an error that says what it is if it is plainly something else."""
     data = contents(path)
-    found = known(data) or (PROGRAM if path.suffix.lower() == ".pt2" else None)
-    if found is not None:
-        what, advice = found
+    kind = known(data) or (PROGRAM if path.suffix.lower() == ".pt2" else None)
+    if kind is not None:
+        what, advice = kind
         names = {"program": str(path), "model": str(path.with_suffix(".onnx"))}
-        raise InputError(f"{path}: is {what}; {advice.format(**names) if found is PROGRAM else advice}")
+        raise InputError(f"{path}: is {what}; {advice.format(**names) if kind is PROGRAM else advice}")
     return data
 
 
@@ -169,11 +169,11 @@ def known(data: bytes) -> tuple[str, str] | None:
             names = zipfile.ZipFile(io.BytesIO(data)).namelist()
         except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
             return "a broken zip archive", "export or download it again"
-        found = (said for ending, said in ARCHIVES.items() if any(name.endswith(ending) for name in names))
-        return next(found, ("a zip archive", "unpack it, and give the .onnx file in it"))
+        kinds = (kind for ending, kind in ARCHIVES.items() if any(name.endswith(ending) for name in names))
+        return next(kinds, ("a zip archive", "unpack it, and give the .onnx file in it"))
     if data[4:8] == b"TFL3":
         return "a TensorFlow Lite file", "convert its original with tf2onnx"
-    return next((said for beginning, said in BEGINNINGS.items() if data.startswith(beginning)), None)
+    return next((kind for beginning, kind in BEGINNINGS.items() if data.startswith(beginning)), None)
 
 
 def unpacked(data: bytes) -> bytes:

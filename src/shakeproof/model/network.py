@@ -91,8 +91,8 @@ class Deployed:
     def facts(self) -> dict[str, str]:
         """What there is to say of it in a line or a small table."""
         taken = self.input_shape if self.layout is None else self.layout.image_shape
-        given = self.output_shape if max(self.output_shape, default=1) != self.classes else [self.classes]
-        facts = {"input": by(taken), "outputs": by(given)}
+        scores = self.output_shape if max(self.output_shape, default=1) != self.classes else [self.classes]
+        facts = {"input": by(taken), "outputs": by(scores)}
         if self.normalisation is not None:
             facts["normalised by"] = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
         return facts
@@ -147,14 +147,14 @@ class Deployed:
     def preprocessed(self, preprocessing: Preprocessing) -> Self:
         """The network with what is done to its pictures before they are perturbed, and behind what is done after."""
         normalises, mean, std = preprocessing.normalises, preprocessing.mean, preprocessing.std
-        made = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
-        return replace(made, preprocessing=preprocessing)
+        network = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
+        return replace(network, preprocessing=preprocessing)
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
         if self.normalisation is not None:
-            given = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
-            raise InputError(f"{self.name}: is already normalised, with {given}; normalise it once")
+            values = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
+            raise InputError(f"{self.name}: is already normalised, with {values}; normalise it once")
         normalisation = Normalisation(tuple(mean), tuple(std))
         normalisation.check(self.picture().image_shape[0])
         return replace(self, normalisation=normalisation)
@@ -164,9 +164,9 @@ class Deployed:
         if self._normalising is None:
             return x
         mean, std = self._normalising
-        made = x - mean
-        made /= std
-        return made
+        pixels = x - mean
+        pixels /= std
+        return pixels
 
     def reference(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scores of pictures (n, *input_shape) as the deployed runtime computes them: (n, classes), float32."""
@@ -209,10 +209,10 @@ class Network(Deployed):
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""
-        made = super().normalised(mean, std)
-        assert made.normalisation is not None
-        centre, spread = made.normalisation.as_inputs(self.picture())
-        return replace(made, graph=self.graph.after(Scale(1 / spread, -centre / spread, roundings=1)))
+        network = super().normalised(mean, std)
+        assert network.normalisation is not None
+        centre, spread = network.normalisation.as_inputs(self.picture())
+        return replace(network, graph=self.graph.after(Scale(1 / spread, -centre / spread, roundings=1)))
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Class scores in float64; inputs (n, *input_shape)."""
@@ -234,18 +234,18 @@ class Network(Deployed):
         For each picture, the largest difference as a share of what is allowed (above 1, or NaN, they disagree); and
         what is allowed for each score. A final softmax is compared by its logarithm, which has all of what went in.
         """
-        ours, given = self._logarithms(scores.detach().double().cpu()).numpy(), theirs.astype(np.float64)
+        ours, reference = self._logarithms(scores.detach().double().cpu()).numpy(), theirs.astype(np.float64)
         if self.dropped == "Softmax":
             with np.errstate(invalid="ignore"):
-                given = np.log(np.maximum(given, LEAST))  # NaN stays what it is
+                reference = np.log(np.maximum(reference, LEAST))  # NaN stays what it is
 
         def sampled(rows: Rows) -> Floats:
             with torch.inference_mode():
                 noise = float32_noise(self.graph, torch.from_numpy(inputs[rows]).double(), self._logarithms)
             return noise if self.dropped is None else noise + TIMES * UNIT_FLOAT32 * (1 + np.abs(ours[rows]))
 
-        within = allowed(ours, given, sampled, tells)
-        return disagreement(ours, given, within), within
+        within = allowed(ours, reference, sampled, tells)
+        return disagreement(ours, reference, within), within
 
     def _logarithms(self, scores: Tensor) -> Tensor:
         """What is compared: the scores (n, classes), or logarithms of the final softmax that the graph leaves out."""

@@ -135,10 +135,10 @@ Exactly = tuple[Array, Array]
 
 def added(x: Array, y: Array) -> Exactly:
     """Knuth's TwoSum gives the error of a sum without rounding; beside an infinite number, the sum is infinite."""
-    made = x + y
-    part = made - x
-    error = (x - (made - part)) + (y - part)
-    return made, (error == 0) | ~(np.isfinite(x) & np.isfinite(y))
+    total = x + y
+    part = total - x
+    error = (x - (total - part)) + (y - part)
+    return total, (error == 0) | ~(np.isfinite(x) & np.isfinite(y))
 
 
 def summed(x: Array, axes: Sequence[int]) -> Exactly:
@@ -154,25 +154,25 @@ def summed(x: Array, axes: Sequence[int]) -> Exactly:
 
 def multiplied(x: Array, y: Array) -> Exactly:
     """A product is exact if those of the operands' odd parts fits into 53 bits, and its exponent is in range."""
-    made = np.asarray(x * y)
+    product = np.asarray(x * y)
     fits = _odd(x) * _odd(y) < 2.0**53
-    in_range = (np.abs(made) >= 2.0**-1022) & np.isfinite(made)
-    return made, (fits & in_range) | (x == 0) | (y == 0) | ~(np.isfinite(x) & np.isfinite(y))
+    in_range = (np.abs(product) >= 2.0**-1022) & np.isfinite(product)
+    return product, (fits & in_range) | (x == 0) | (y == 0) | ~(np.isfinite(x) & np.isfinite(y))
 
 
 def divided(x: Array, y: Array) -> Exactly:
     """A quotient is exact if its product with the divisor is exact, and is the dividend."""
     if not (bool(np.isfinite(x).all()) and bool((np.isfinite(y) & (y != 0)).all())):
         raise Unsupported("a division by zero, or of infinite numbers")
-    made = np.asarray(x / y)
-    back, is_exact = multiplied(made, y)
-    return made, is_exact & (back == x) & np.isfinite(made)
+    quotient = np.asarray(x / y)
+    back, is_exact = multiplied(quotient, y)
+    return quotient, is_exact & (back == x) & np.isfinite(quotient)
 
 
 def root(x: Array) -> Exactly:
-    made = np.sqrt(x)
-    back, is_exact = multiplied(made, made)
-    return made, is_exact & (back == x)
+    result = np.sqrt(x)
+    back, is_exact = multiplied(result, result)
+    return result, is_exact & (back == x)
 
 
 def power(x: Array, exponents: Array) -> Exactly:
@@ -208,8 +208,8 @@ def _range(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> 
     start, _, step = (_float(array).reshape(()) for array in inputs)
     count = len(reference(node, inputs, opset)[0])
     steps, is_exact = multiplied(np.arange(count, dtype=np.float64), step)
-    made, also = added(start, steps)
-    return made, is_exact & also
+    values, also = added(start, steps)
+    return values, is_exact & also
 
 
 def _dequantised(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Exactly:
@@ -322,10 +322,10 @@ def _cast(x: Array, to: int, computed: int | None) -> tuple[list[Array], int | N
             _in_own_type(np.array([int(i) for i in x.ravel().tolist()], dtype=object).reshape(x.shape), dtype)
         ], None
     with np.errstate(over="ignore"):
-        made = x.astype(dtype)
-    if to in SIXTEEN_BITS and not np.array_equal(widened(made), x, equal_nan=x.dtype.kind == "f"):
+        result = x.astype(dtype)
+    if to in SIXTEEN_BITS and not np.array_equal(widened(result), x, equal_nan=x.dtype.kind == "f"):
         raise Unsupported("a cast to 16 bits that rounds; export the network in float32")
-    return [made], None
+    return [result], None
 
 
 # -- the rest by ONNX's own reference ---------------------------------------------------------------------------------
@@ -366,11 +366,11 @@ def _shape(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> 
 
 def _slice(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
     """Backwards from before the first entry, the reference takes nothing, and runtimes the first entry."""
-    (made,) = reference(node, inputs, opset)
+    (result,) = reference(node, inputs, opset)
     steps = inputs[4] if len(inputs) > 4 else None
-    if not made.size and steps is not None and bool((steps < 0).any()):
+    if not result.size and steps is not None and bool((steps < 0).any()):
         raise Unsupported(NOTHING_BACKWARDS)
-    return [made]
+    return [result]
 
 
 # What is not left to the reference, which does it otherwise than ONNX says.
@@ -396,8 +396,8 @@ def _check_size(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int
         sized = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise Unsupported(f"malformed ({first_line(error)})") from error
-    for made in sized.graph.output:
-        entries = prod(dim.dim_value for dim in made.type.tensor_type.shape.dim if dim.HasField("dim_value"))
+    for output in sized.graph.output:
+        entries = prod(dim.dim_value for dim in output.type.tensor_type.shape.dim if dim.HasField("dim_value"))
         if entries > LARGEST_VALUE:
             raise Unsupported(f"a constant of {entries} entries")
 

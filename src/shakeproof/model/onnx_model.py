@@ -74,14 +74,14 @@ def check_complete(model: onnx.ModelProto, name: str) -> None:
             " convert them to dense ones"
         )
     known = {"", *(tensor.name for tensor in graph.initializer), *(value.name for value in graph.input)}
-    made = {output for node in graph.node for output in node.output}
+    computed = {output for node in graph.node for output in node.output}
     for node in graph.node:
         for needed in node.input:
             if needed not in known:
                 what = f"{name}: {word_of(node)} ({node.name or ', '.join(node.output)}) reads {needed!r}, which"
                 raise InputError(
                     f"{what} is computed after it, or from it: the nodes go in circles or are out of order"
-                    if needed in made
+                    if needed in computed
                     else f"{what} the file does not hold: a weight is missing"
                 )
         known.update(node.output)
@@ -265,8 +265,8 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> str:
 
 def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model with the functions that it brings along written out where they are called."""
-    own = {(f.domain, f.name, f.overload): f for f in model.functions if f.domain not in STANDARD_DOMAINS}
-    if not own:
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions if f.domain not in STANDARD_DOMAINS}
+    if not functions:
         return model
     sizes: dict[tuple[str, str, str], int] = {}
 
@@ -277,10 +277,10 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
     def called(node: onnx.NodeProto, depth: int) -> int:
         key = (node.domain, node.op_type, node.overload)
-        if key not in own:
+        if key not in functions:
             return 1
         if key not in sizes:
-            sizes[key] = size(own[key].node, depth + 1)
+            sizes[key] = size(functions[key].node, depth + 1)
         return sizes[key]
 
     if size(model.graph.node, 0) > MOST_NODES:
@@ -290,12 +290,12 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 def needed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """The nodes that the first output depends on, in their order."""
-    wanted, found = {graph.output[0].name}, []
+    wanted, nodes = {graph.output[0].name}, []
     for node in reversed(graph.node):
         if wanted.intersection(node.output):
             wanted.update(_reads(node))
-            found.append(node)
-    return found[::-1]
+            nodes.append(node)
+    return nodes[::-1]
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -332,15 +332,15 @@ def plain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _linear_classifier(node: onnx.NodeProto) -> Written:
     """Scores x W' + b for each of at least two classes; the label, which is another output, is nobody's to read."""
-    given = _attributes(node)
-    classes = len(given.get("classlabels_ints", ())) or len(given.get("classlabels_strings", ()))
-    bias = np.array(given.get("intercepts", [0.0] * classes), np.float32)
-    transform = TRANSFORMS.get(given.get("post_transform", b"NONE"))
-    if transform is None or classes < 2 or len(bias) != classes or len(given["coefficients"]) % classes:
+    attributes = _attributes(node)
+    classes = len(attributes.get("classlabels_ints", ())) or len(attributes.get("classlabels_strings", ()))
+    bias = np.array(attributes.get("intercepts", [0.0] * classes), np.float32)
+    transform = TRANSFORMS.get(attributes.get("post_transform", b"NONE"))
+    if transform is None or classes < 2 or len(bias) != classes or len(attributes["coefficients"]) % classes:
         return [node], {}
     scores = node.output[1]
     constants = {
-        f"{scores} weight": np.array(given["coefficients"], np.float32).reshape(classes, -1),
+        f"{scores} weight": np.array(attributes["coefficients"], np.float32).reshape(classes, -1),
         f"{scores} bias": bias,
     }
     product = helper.make_node("Gemm", [node.input[0], *constants], [f"{scores} linear"], node.name, transB=1)
@@ -348,14 +348,14 @@ def _linear_classifier(node: onnx.NodeProto) -> Written:
 
 
 def _scaler(node: onnx.NodeProto) -> Written:
-    given, made = _attributes(node), node.output[0]
+    attributes, output = _attributes(node), node.output[0]
     constants = {
-        f"{made} offset": np.array(given.get("offset", [0.0]), np.float32),
-        f"{made} scale": np.array(given.get("scale", [1.0]), np.float32),
+        f"{output} offset": np.array(attributes.get("offset", [0.0]), np.float32),
+        f"{output} scale": np.array(attributes.get("scale", [1.0]), np.float32),
     }
     offset, scale = constants
-    shifted = helper.make_node("Sub", [node.input[0], offset], [f"{made} shifted"], node.name)
-    return [shifted, helper.make_node("Mul", [f"{made} shifted", scale], [made], f"{node.name} scaled")], constants
+    shifted = helper.make_node("Sub", [node.input[0], offset], [f"{output} shifted"], node.name)
+    return [shifted, helper.make_node("Mul", [f"{output} shifted", scale], [output], f"{node.name} scaled")], constants
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

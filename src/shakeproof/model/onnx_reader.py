@@ -310,8 +310,8 @@ def _simplified(graph: Graph) -> Graph:
 def _redefinitions(model: onnx.ModelProto) -> list[UnsupportedNode]:
     """The functions of a model that stand in for operators that runtimes have: these run their own, or the model's."""
     reason = "the model defines this operator of ONNX or onnxruntime anew"
-    own = [f for f in model.functions if not f.domain or text_of(f.domain).startswith(RUNTIME_DOMAINS)]
-    return [UnsupportedNode(text_of(f.name), "function", reason) for f in own]
+    functions = [f for f in model.functions if not f.domain or text_of(f.domain).startswith(RUNTIME_DOMAINS)]
+    return [UnsupportedNode(text_of(f.name), "function", reason) for f in functions]
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:

@@ -137,19 +137,19 @@ def scaled(first: ops.Operator, scale: ops.Scale) -> ops.Operator | None:
         shapes = [first.factor.shape, first.offset.shape]
         if np.broadcast_shapes(*shapes) != np.broadcast_shapes(*shapes, *(c.shape for c in constants)):
             return None
-        made = _folded(first, first.offset, *constants, scale.roundings)
+        folded = _folded(first, first.offset, *constants, scale.roundings)
         if not (_keeps_digits(first.factor, scale.factor) and _keeps_digits(first.offset, scale.factor)):
             return None
-        return ops.Scale(first.factor * scale.factor, made.constant, roundings=made.roundings, off=made.off)
+        return ops.Scale(first.factor * scale.factor, folded.constant, roundings=folded.roundings, off=folded.off)
     if not isinstance(first, (ops.Linear, ops.Conv)) or not all(c.numel() in (1, _last(c)) for c in constants):
         return None
     factor, offset, off = (c.reshape(-1).expand(first.bias.numel()) for c in constants)
-    made = _folded(first, first.bias, factor, offset, off, scale.roundings)
+    folded = _folded(first, first.bias, factor, offset, off, scale.roundings)
     by_output = factor.unsqueeze(1) if isinstance(first, ops.Linear) else factor.reshape(first.weight.shape[0], -1, 1)
     if not (_keeps_digits(first.weight, by_output) and _keeps_digits(first.bias, factor)):
         return None
     weight = first.weight * by_output
-    return replace(first, weight=weight, bias=made.constant, roundings=made.roundings, off=made.off)
+    return replace(first, weight=weight, bias=folded.constant, roundings=folded.roundings, off=folded.off)
 
 
 def _keeps_digits(first: Tensor, second: Tensor) -> bool:
@@ -218,30 +218,30 @@ def with_claims(graph: Graph, coefficients: Tensor, constants: Tensor) -> Graph:
     """
     cases, rows, _ = coefficients.shape
     by_row = coefficients.transpose(0, 1).flatten(0, 1), constants.t().flatten()
-    made = _Nodes(list(graph.nodes))
-    values = made.add(ops.Linear(*(x.contiguous() for x in by_row)), len(graph.nodes), shape=(rows * cases,))
+    nodes = _Nodes(list(graph.nodes))
+    values = nodes.add(ops.Linear(*(x.contiguous() for x in by_row)), len(graph.nodes), shape=(rows * cases,))
     if rows > 1:
         parts = [ops.Pad((tuple(range(start, start + cases)),), 0.0) for start in range(0, rows * cases, cases)]
-        made.largest([made.add(part, values, shape=(cases,)) for part in parts])
-    return replace(graph, nodes=tuple(made.nodes))
+        nodes.largest([nodes.add(part, values, shape=(cases,)) for part in parts])
+    return replace(graph, nodes=tuple(nodes.nodes))
 
 
 def without_max_pools(graph: Graph) -> Graph:
     """The same function with ReLUs for every max pooling: neurons can be split, a choice among many cannot."""
-    made = _Nodes([])
+    nodes = _Nodes([])
     renamed = {0: 0}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(renamed[value] for value in node.inputs)
         pool = node.operator if isinstance(node.operator, ops.MaxPool) else None
         views = _views(pool.window, graph.shape(node.inputs[0])) if pool else []
         if pool and views:
-            entries = [made.add(view, *inputs, shape=node.shape) for view in views]
+            entries = [nodes.add(view, *inputs, shape=node.shape) for view in views]
             if pool.floor == 0:
-                entries[0] = made.add(ops.Relu(), entries[0], shape=node.shape)
-            renamed[index + 1] = made.largest(entries)
+                entries[0] = nodes.add(ops.Relu(), entries[0], shape=node.shape)
+            renamed[index + 1] = nodes.largest(entries)
         else:
-            renamed[index + 1] = made.add(node.operator, *inputs, shape=node.shape)
-    return replace(graph, nodes=tuple(made.nodes))
+            renamed[index + 1] = nodes.add(node.operator, *inputs, shape=node.shape)
+    return replace(graph, nodes=tuple(nodes.nodes))
 
 
 class _Nodes:
@@ -283,10 +283,12 @@ def _entries(size: int, positions: int, kernel: int, stride: int, dilation: int,
     """Along one axis, where each entry of a kernel lies at every position; inside, if only by another entry's place."""
     first = [stride * position - before for position in range(positions)]
     places = [[start + dilation * entry for entry in range(kernel)] for start in first]
-    inside = [[place for place in own if 0 <= place < size] for own in places]
+    inside = [[place for place in along if 0 <= place < size] for along in places]
     if not all(inside):
         return []
     return [
-        tuple(own[entry] if 0 <= own[entry] < size else valid[0] for own, valid in zip(places, inside, strict=True))
+        tuple(
+            along[entry] if 0 <= along[entry] < size else valid[0] for along, valid in zip(places, inside, strict=True)
+        )
         for entry in range(kernel)
     ]

@@ -86,10 +86,10 @@ class OnnxRuntime:
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         if not self.in_batches or len(x) == 1:
             return self.one_by_one(x)
-        found = self.batch(x)
-        if found is None and not self.falls_back:
+        scores = self.batch(x)
+        if scores is None and not self.falls_back:
             raise InputError(f"{self.name}: onnxruntime cannot run {len(x)} pictures at once")
-        return self.one_by_one(x) if found is None else found
+        return self.one_by_one(x) if scores is None else scores
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         rows, run, name, wanted = self._converted(x), self.session.run, self._input.name, self._outputs
@@ -102,8 +102,8 @@ class OnnxRuntime:
         """All images at once; None if a batch size is fixed within the network, whatever its input says."""
         try:
             rows = self._converted(x.reshape(len(x), *x.shape[2:]))
-            found = self.session.run(self._outputs, {self._input.name: rows})[0]
-            return np.asarray(found, dtype=np.float32).reshape(len(x), -1)
+            scores = self.session.run(self._outputs, {self._input.name: rows})[0]
+            return np.asarray(scores, dtype=np.float32).reshape(len(x), -1)
         except _failures():
             return None
 
@@ -131,8 +131,8 @@ class OnnxRuntime:
     def _converted(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
         """In the type of numbers that the model takes."""
         dtype = INPUT_TYPES.get(self._input.type, np.float32)
-        given = np.rint(inputs * 255) if dtype is np.uint8 else inputs  # bytes are grey levels
-        return given.astype(dtype, copy=False)
+        values = np.rint(inputs * 255) if dtype is np.uint8 else inputs  # bytes are grey levels
+        return values.astype(dtype, copy=False)
 
     @cached_property
     def _input(self) -> Any:
@@ -253,6 +253,6 @@ def evaluator(model: onnx.ModelProto) -> Callable[[NDArray[Any]], NDArray[np.flo
     def scores(x: NDArray[Any]) -> NDArray[np.float64]:
         with np.errstate(all="ignore"):
             outputs: list[Any] = [reference.run(None, {name: row}) for row in x]
-        return np.asarray([np.ravel(found) for (found,) in outputs], dtype=np.float64)
+        return np.asarray([np.ravel(output) for (output,) in outputs], dtype=np.float64)
 
     return scores

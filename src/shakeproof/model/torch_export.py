@@ -53,14 +53,14 @@ class Export:
 def exported(module: torch.nn.Module, example: Tensor | None, output_name: str | None = None) -> Export:
     """The ONNX file of a module in evaluation mode, with one output, and a free batch size where the module has one."""
     name = type(module).__name__
-    given = _first(example, name)
+    image = _first(example, name)
     with _evaluating(module):
-        outputs = _outputs(module, given, name)
+        outputs = _outputs(module, image, name)
         chosen = chosen_output({key: list(value.shape) for key, value in outputs.items()}, output_name, name)
         taken = module if list(outputs) == [""] else _Output(module, chosen)
-        model = _model(taken, given, name)
+        model = _model(taken, image, name)
     note = f"of the outputs {', '.join(outputs)}, {chosen} is analysed" if len(outputs) > 1 else None
-    return Export(_tidied(model).SerializeToString(), taken, given.dtype, note)
+    return Export(_tidied(model).SerializeToString(), taken, image.dtype, note)
 
 
 def _first(example: Tensor | None, name: str) -> Tensor:
@@ -85,9 +85,9 @@ class _Output(torch.nn.Module):
         return _floats(self.module(x))[self.key]
 
 
-def _floats(made: Any) -> dict[str, Tensor]:
+def _floats(output: Any) -> dict[str, Tensor]:
     """The tensors of floats that a module gives, by their names: keys and numbers, or "" for a single tensor."""
-    leaves, _ = pytree.tree_flatten_with_path(made)
+    leaves, _ = pytree.tree_flatten_with_path(output)
     named = {".".join(map(_key, path)): leaf for path, leaf in leaves}
     return {key: leaf for key, leaf in named.items() if isinstance(leaf, Tensor) and leaf.is_floating_point()}
 
@@ -101,11 +101,11 @@ def _outputs(module: torch.nn.Module, example: Tensor, name: str) -> dict[str, T
     """What the module gives for its example input."""
     try:
         with torch.no_grad():
-            made = module(example)
+            output = module(example)
     except Exception as error:  # a module's code raises whatever it likes
         shape = list(example.shape)
         raise InputError(f"{name}: does not run on the example input of shape {shape} ({first_line(error)})") from error
-    outputs = _floats(made)
+    outputs = _floats(output)
     if not outputs:
         raise InputError(f"{name}: gives no tensor of floating-point numbers; shakeproof needs class scores")
     return outputs
@@ -199,8 +199,8 @@ def _where(module: torch.nn.Module, example: Tensor, operator: str) -> str:
             nodes = torch.export.export(module, (example,)).graph.nodes
     except Exception:  # the place is a help, and no more
         return ""
-    found = (node for node in nodes if str(node.target).startswith(f"{operator}."))
-    places = (list(node.meta.get("nn_module_stack", {}).values()) for node in found)
+    calls = (node for node in nodes if str(node.target).startswith(f"{operator}."))
+    places = (list(node.meta.get("nn_module_stack", {}).values()) for node in calls)
     place = next((stack[-1][0] for stack in places if stack), "")
     return f" (in {place})" if place else ""
 

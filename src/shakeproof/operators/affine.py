@@ -26,12 +26,12 @@ class Matrix(Affine):
     def norm(self, shape: torch.Size, check: Check) -> float:
         return norm_of_matrix(self.weight, check)
 
-    def columns(self, given: Entries) -> Entries | None:
+    def columns(self, entries: Entries) -> Entries | None:
         """What it makes of single entries."""
-        if given.at is None or given.at.shape[1] != 1:
+        if entries.at is None or entries.at.shape[1] != 1:
             return None
-        columns = self.weight.index_select(1, given.at[:, 0]).t().contiguous()
-        return Entries(None, columns * given.value)
+        columns = self.weight.index_select(1, entries.at[:, 0]).t().contiguous()
+        return Entries(None, columns * entries.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Linear(Matrix):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        made = with_bias(x.reshape(-1, x.shape[-1]), self.weight.t(), self.bias)
-        return made.view(*x.shape[:-1], len(self.weight))
+        product = with_bias(x.reshape(-1, x.shape[-1]), self.weight.t(), self.bias)
+        return product.view(*x.shape[:-1], len(self.weight))
 
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
@@ -52,8 +52,8 @@ class Linear(Matrix):
         pulled = multiply(coefficients.flatten(0, -2), self.weight)
         return (pulled.view(*coefficients.shape[:-1], self.weight.shape[1]),)
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return self.columns(given) if shapes[0].numel() == self.weight.shape[1] else None
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return self.columns(entries) if shapes[0].numel() == self.weight.shape[1] else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +94,10 @@ class Combine(Affine):
         second = summed_to(coefficients, shapes[1])
         return summed_to(coefficients, shapes[0]), second if self.sign > 0 else -second
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         if shapes[0] != shapes[1]:
             return None
-        return given._replace(value=-given.value) if place and self.sign < 0 else given
+        return entries._replace(value=-entries.value) if place and self.sign < 0 else entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +186,8 @@ class Reshape(Affine):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return (coefficients.reshape(-1, *shapes[0]),)
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return given
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,14 +210,14 @@ class Transpose(Affine):
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         return (coefficients.permute(0, *(axis + 1 for axis in inverse)),)
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         (shape,) = shapes
-        if given.at is None:
-            return Entries(None, self.apply(given.value.view(-1, *shape)).flatten(1))
-        index = torch.zeros_like(given.at)
+        if entries.at is None:
+            return Entries(None, self.apply(entries.value.view(-1, *shape)).flatten(1))
+        index = torch.zeros_like(entries.at)
         for axis in self.order:
-            index = index * shape[axis] + given.at // shape[axis + 1 :].numel() % shape[axis]
-        return Entries(index, given.value)
+            index = index * shape[axis] + entries.at // shape[axis + 1 :].numel() % shape[axis]
+        return Entries(index, entries.value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ class Operator(ABC):
     def to(self, where: torch.device | torch.dtype) -> Self:
         """The same operator with its parameters on a device, or of another type."""
         moved = {
-            own.name: value.to(where) for own in fields(self) if isinstance(value := getattr(self, own.name), Tensor)
+            item.name: value.to(where) for item in fields(self) if isinstance(value := getattr(self, item.name), Tensor)
         }
         return replace(self, **moved) if moved else self
 
@@ -152,7 +152,7 @@ class Affine(Operator):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         """Coefficients of the inputs (of `shapes`) in sum(coefficients * output); coefficients (rows, *shape)."""
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         """What it makes of its input number `place` alone, without its constant; None if it cannot say that in short.
 
         Every value is a coefficient times a given one, rounded once.
@@ -160,7 +160,7 @@ class Affine(Operator):
         return None
 
     def relaxed(self, *ranges: Range) -> Relaxation:
-        return self.itself([given.low.shape[1:] for given in ranges])
+        return self.itself([within.low.shape[1:] for within in ranges])
 
     def itself(self, shapes: Sequence[torch.Size]) -> Itself:
         """The enclosure, for which the shapes of the inputs are enough."""
@@ -208,8 +208,8 @@ class Itself(Relaxation):
     def image(self, *ranges: Range) -> Range | None:
         if not self.operator.passes_ranges:
             return None
-        centre = self.operator.apply(*(given.centre for given in ranges))
-        radius = self.magnitude.apply(*(given.radius for given in ranges))
+        centre = self.operator.apply(*(interval.centre for interval in ranges))
+        radius = self.magnitude.apply(*(interval.radius for interval in ranges))
         return Range(centre - radius, centre + radius)
 
 

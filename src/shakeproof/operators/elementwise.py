@@ -141,8 +141,10 @@ class Bending(Elementwise, PiecewiseLinear):
 
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
         rows = x.reshape(len(x), -1)
-        found = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
-        segment, fraction, height, neuron = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+        crossings = [_crossings(rows, threshold, joined) for threshold in self.thresholds]
+        segment, fraction, height, neuron = (
+            crossings[0] if len(crossings) == 1 else map(torch.cat, zip(*crossings, strict=True))
+        )
         return Breaks(segment, fraction, 2 * self.steepest * height, neuron)
 
     def workspace(self, *inputs: torch.Size) -> int:

@@ -54,19 +54,19 @@ class Conv(Affine):
     def norm(self, shape: torch.Size, check: Check) -> float:
         return norm_of_convolution(self.weight, self.window, shape, check)
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        if given.at is None or given.at.shape[1] != 1 or self.window.dilations != (1, 1):
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        if entries.at is None or entries.at.shape[1] != 1 or self.window.dilations != (1, 1):
             return None
         (_, height, width, channels), (groups, outputs, _) = shapes[0], self.weight.shape
         down, across = self.window.output_size(height, width)
-        pixel, channel = given.at[:, 0] // channels, given.at[:, 0] % channels
+        pixel, channel = entries.at[:, 0] // channels, entries.at[:, 0] % channels
         line, down_entry, is_down = self.window.positions_over(pixel // width % height, 0, down)
         column, across_entry, is_across = self.window.positions_over(pixel % width, 1, across)
         line = line + (pixel // (width * height)).unsqueeze(1) * down
         position = (line.unsqueeze(2) * across + column.unsqueeze(1)).flatten(1)
         entry = (down_entry.unsqueeze(2) * self.window.kernel[1] + across_entry.unsqueeze(1)).flatten(1)
         seen = (is_down.unsqueeze(2) & is_across.unsqueeze(1)).flatten(1)
-        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (given.value * seen).unsqueeze(2)
+        weights = self._weights_of_entries[channel.unsqueeze(1), entry * seen] * (entries.value * seen).unsqueeze(2)
         group = (channel // (channels // groups)).view(-1, 1, 1)
         index = (position * seen).unsqueeze(2) * (groups * outputs) + group * outputs
         return Entries((index + torch.arange(outputs, device=index.device)).flatten(1), weights.flatten(1))
@@ -95,8 +95,8 @@ class Unrolled(Matrix):
     def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         return (multiply(coefficients.flatten(1), self.weight).view(-1, *shapes[0]),)
 
-    def of_entries(self, given: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
-        return self.columns(given)
+    def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
+        return self.columns(entries)
 
 
 def unrolled(conv: Conv, shape: torch.Size) -> Unrolled | None:
@@ -186,9 +186,9 @@ def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
         heights.append(height[inside].squeeze(1))
     if not groups:
         return Breaks(group, left.new_empty(0), left.new_empty(0))
-    found, fraction, height = torch.cat(groups), torch.cat(fractions), torch.cat(heights)
+    segment, fraction, height = torch.cat(groups), torch.cat(fractions), torch.cat(heights)
     strict = fraction > 0
-    return Breaks(found[strict], fraction[strict], height[strict])
+    return Breaks(segment[strict], fraction[strict], height[strict])
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +224,8 @@ class MaxPool(PiecewiseLinear):
             left, right = torch.cat([left, floor], 1), torch.cat([right, floor], 1)
         # Padding has no chord: far below everything, at both ends.
         lowest = torch.finfo(left.dtype).min / 4
-        found = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
-        return found._replace(segment=segment[found.segment])
+        breaks = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
+        return breaks._replace(segment=segment[breaks.segment])
 
     def _winners(self, x: Tensor) -> Tensor:
         """The number of each window's largest entry, the first of equals; the floor has the number after the last."""

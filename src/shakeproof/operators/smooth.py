@@ -50,9 +50,9 @@ class Smooth(Elementwise):
         heights = torch.stack([self.apply(x) for x in places(within, self.level)])
         return self._where_defined(Range(heights.amin(0), heights.amax(0)), within)
 
-    def _where_defined(self, found: Range, within: Range) -> Range:
+    def _where_defined(self, interval: Range, within: Range) -> Range:
         defined = self.defined(within)
-        return Range(torch.where(defined, found.low, -torch.inf), torch.where(defined, found.high, torch.inf))
+        return Range(torch.where(defined, interval.low, -torch.inf), torch.where(defined, interval.high, torch.inf))
 
 
 def places(within: Range, inner: tuple[float, ...]) -> list[Tensor]:

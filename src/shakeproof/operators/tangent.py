@@ -72,8 +72,8 @@ class Bilinear(Relaxation):
 
     def pull(self, coefficients: Tensor, cell: Cells) -> tuple[tuple[Tensor, ...], Tensor]:
         x, y = self.first.centre, self.second.centre
-        own, rest = self.product(x, y)[cell], self._rest()[cell]
-        constant = -(coefficients * own + coefficients.abs() * rest).flatten(1).sum(1)
+        product, rest = self.product(x, y)[cell], self._rest()[cell]
+        constant = -(coefficients * product + coefficients.abs() * rest).flatten(1).sum(1)
         return self.adjoints(coefficients, x[cell], y[cell]), constant
 
     def attained(self, coefficients: Tensor, *values: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from shakeproof.graph import Graph
 from shakeproof.model import Comparison, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
 from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof
-from shakeproof.proof.replay import compared, fails, places, witnessed
+from shakeproof.proof.replay import compared, fails, places, replayed_at
 from shakeproof.proof.result import Result
 from shakeproof.proof.verdict import Evidence
 from shakeproof.question import InputBox, InputPath, Obligation, Query
@@ -89,23 +89,23 @@ class _Search:
         count = len(self.query.obligations)
         comparisons: list[Comparison] = []
         proofs: list[Proof] = []
-        witness, finite = None, True
+        counterexample, finite = None, True
         for number, obligation in enumerate(self.query.obligations):
             budget = self.budget.part(number / count, (number + 1) / count)
             comparisons += compared(self.network, [(obligation, places(obligation))], budget)
             try:
-                proof, witness = self.searched(obligation, budget)
+                proof, counterexample = self.searched(obligation, budget)
             except NotFiniteError:
                 finite = False
                 break
             proofs += [] if proof is None else [proof]
-            if proof is None or witness is not None or not proof.is_finished:
+            if proof is None or counterexample is not None or not proof.is_finished:
                 break
             comparisons += self.at_lowest(obligation, proof)
         # one box's comparison does not speak for another's, for which there was no time
         asked = all(len(comparison.margin) for comparison in comparisons)
         comparison = Comparison.joined(comparisons) if asked else None
-        return Evidence(count, tuple(proofs), witness, comparison, start, finite, self.settings.arithmetic)
+        return Evidence(count, tuple(proofs), counterexample, comparison, start, finite, self.settings.arithmetic)
 
     def at_lowest(self, obligation: Obligation, proof: Proof) -> list[Comparison]:
         """The runtime beside the network on the cell of a path of which least was proved."""
@@ -121,15 +121,15 @@ class _Search:
         if isinstance(inputs, InputPath):
             return self.along_path(obligation, inputs, budget)
         if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
-            return None, self.witness(obligation, inputs.float32[0])
+            return None, self.counterexample(obligation, inputs.float32[0])
         box = inputs.to(self.device)
         graph = with_claims(self.graph, *(torch.from_numpy(part).to(self.device) for part in about.claims))
         if len(box.varying) <= FEW_INPUTS:
             return self.by_inputs(obligation, box, graph, budget)
         problem = BoxProblem(without_max_pools(graph), box, lambda x: fails(self.network, obligation, x))
         found = split_activations(problem, budget)
-        x = found.unconfirmed if found.witness is None else found.witness
-        return BoundedTree(found), None if x is None else self.witness(obligation, x)
+        x = found.unconfirmed if found.counterexample is None else found.counterexample
+        return BoundedTree(found), None if x is None else self.counterexample(obligation, x)
 
     def along_path(
         self, obligation: Obligation, inputs: InputPath, budget: Budget
@@ -164,7 +164,7 @@ class _Search:
         z = z[:MOST_FAILURES]
         margin = (problem.graph.run(problem.path.at(z.to(self.device))) @ problem.claims.t()).amin(1)
         worst = z[int(margin.argmin())]
-        found = self.witness(obligation, worst)
+        found = self.counterexample(obligation, worst)
         if found.replayed or obligation.property.label is None or self.settings.arithmetic != "real":
             return found
         point = Boxes(worst.unsqueeze(0).to(self.device), worst.unsqueeze(0).to(self.device))
@@ -191,10 +191,10 @@ class _Search:
         if not len(failing):
             return BoundedCells(found), None
         x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
-        return BoundedCells(found), self.witness(obligation, x)
+        return BoundedCells(found), self.counterexample(obligation, x)
 
-    def witness(self, obligation: Obligation, at: Tensor) -> Counterexample:
-        return witnessed(self.network, self.stated, obligation, at.cpu())
+    def counterexample(self, obligation: Obligation, at: Tensor) -> Counterexample:
+        return replayed_at(self.network, self.stated, obligation, at.cpu())
 
 
 def _lowest(found: SplitCells, problem: PathProblem) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ from shakeproof.proof.leads import (
     least_lead,
     provably_loses,
 )
-from shakeproof.proof.replay import fails, witnessed
+from shakeproof.proof.replay import fails, replayed_at
 from shakeproof.question import margins
 
 # How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
@@ -255,7 +255,7 @@ def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Counter
 def counterexample_at(context: SweepContext, number: int, z: float, exactly: bool = False) -> Counterexample:
     """What runtime and network say at a strength; if only the network loses there, whether that is proved."""
     at = torch.tensor([z], dtype=torch.float64)
-    found = witnessed(context.network, context.network.graph, context.obligation(number), at)
+    found = replayed_at(context.network, context.network.graph, context.obligation(number), at)
     if found.replayed or not found.margin < 0 or context.settings.arithmetic != "real":
         return found
     ahead = leads(context, np.array([number]), [(z, z)], np.array([found.winner]), exactly)
@@ -287,7 +287,7 @@ def find_counterexamples(
         if known is not None and (known.replayed or known.proved):
             continue
         at = torch.tensor([z], dtype=torch.float64)
-        found = witnessed(context.network, context.network.graph, context.obligation(number), at)
+        found = replayed_at(context.network, context.network.graph, context.obligation(number), at)
         there = least_lead(context, number, (z, z), label, least.rival)
         if found.replayed:
             best[number] = found

@@ -68,7 +68,7 @@ def answer_by_enumeration(
     evidence = Evidence(
         needed=1,
         proofs=(proof,),
-        witness=runner.witness(proof),
+        counterexample=runner.counterexample(proof),
         comparison=None,
         start=float(leads[0]),
         finite=not bool(np.isnan(leads).any()),
@@ -228,7 +228,7 @@ class Runner:
         """Grey levels as the float32 numbers that are nearest to their 255th parts, as the model lays pictures out."""
         return self.network.picture().to_input(torch.from_numpy(levels / WHITE)).numpy()
 
-    def witness(self, proof: Enumerated) -> Counterexample | None:
+    def counterexample(self, proof: Enumerated) -> Counterexample | None:
         """The first picture that is lost, run once more."""
         place = proof.first_lost
         if place is None:

@@ -275,7 +275,7 @@ def judge_curves(
         evidence = Evidence(
             needed=1,
             proofs=(proof,),
-            witness=shown,
+            counterexample=shown,
             comparison=comparison,
             start=float(margins(first[None], [line.label])[0]),
             finite=curve.covers(0.0, end) or (stopped and is_finite),

@@ -28,7 +28,7 @@ def fails(network: Network, obligation: Obligation, at: Tensor) -> NDArray[np.bo
     """Whether the runtime gives outputs without the property, at strengths (n, m) or inputs (n, *input_shape)."""
     if not len(at):
         return np.empty(0, bool)
-    return obligation.property.fails(network.reference(obligation.inputs.given(at)))
+    return obligation.property.fails(network.reference(obligation.inputs.runtime_inputs(at)))
 
 
 def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budget: Budget) -> list[Comparison]:
@@ -50,7 +50,7 @@ def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budg
 
 
 def _compared_at_once(network: Network, places: Sequence[tuple[Obligation, Tensor]]) -> list[Comparison]:
-    inputs = np.concatenate([obligation.inputs.given(at) for obligation, at in places])
+    inputs = np.concatenate([obligation.inputs.runtime_inputs(at) for obligation, at in places])
     theirs, scores = network.reference(inputs), network.scores(torch.from_numpy(inputs).double())
     ends = [0, *np.cumsum([len(at) for _, at in places]).tolist()]
     parts = [slice(start, end) for start, end in pairwise(ends)]
@@ -117,13 +117,13 @@ def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     return torch.cat([along, corners[:: max(1, len(corners) // MOST_CORNERS)]])
 
 
-def witnessed(network: Network, graph: Graph, obligation: Obligation, at: Tensor) -> Counterexample:
+def replayed_at(network: Network, graph: Graph, obligation: Obligation, at: Tensor) -> Counterexample:
     """What runtime and graph say at a strength (m) or an input (*input_shape) that may be a counterexample.
 
     `graph` is the network that the property is about, on inputs after clipping.
     """
     inputs, about = obligation.inputs, obligation.property
-    given = inputs.given(at.unsqueeze(0))
+    given = inputs.runtime_inputs(at.unsqueeze(0))
     outputs = network.reference(given)
     exact, strengths = torch.from_numpy(given).double(), None
     if isinstance(inputs, InputPath):

@@ -97,7 +97,7 @@ class Result:
 
     @property
     def counterexample(self) -> Counterexample | None:
-        return self.evidence.witness
+        return self.evidence.counterexample
 
     @property
     def proof(self) -> Proof | None:
@@ -191,10 +191,10 @@ class Result:
 
     def picture(self) -> Tensor | None:
         """The counterexample as a picture (channels, height, width), if inputs are pictures."""
-        witness, inputs = self.counterexample, self.query.obligations[0].inputs
-        if witness is None or inputs.layout is None:
+        counterexample, inputs = self.counterexample, self.query.obligations[0].inputs
+        if counterexample is None or inputs.layout is None:
             return None
-        return inputs.layout.from_input(torch.from_numpy(witness.input))
+        return inputs.layout.from_input(torch.from_numpy(counterexample.input))
 
     @property
     def record(self) -> Record:

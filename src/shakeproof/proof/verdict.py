@@ -78,7 +78,7 @@ class Evidence:
 
     needed: int
     proofs: tuple[Proof, ...]
-    witness: Counterexample | None
+    counterexample: Counterexample | None
     comparison: Comparison | None
     start: float | None = None
     finite: bool = True
@@ -118,7 +118,7 @@ class Evidence:
         """Whether everything is proved, nothing speaks against it, and the runtime was asked, or did all the work."""
         complete = 0 < self.needed == len(self.proofs) and all(proof.holds for proof in self.proofs)
         agreed = self.runtime_agrees and (self.comparison is None or (self.is_compared and self.comparison.holds))
-        return complete and agreed and self.finite and self.witness is None and not self.is_misclassified
+        return complete and agreed and self.finite and self.counterexample is None and not self.is_misclassified
 
     @property
     def is_misclassified(self) -> bool:
@@ -134,13 +134,13 @@ class Evidence:
 
 def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
     """The verdict that the evidence supports, and if it is none, why."""
-    witness, comparison = evidence.witness, evidence.comparison
+    counterexample, comparison = evidence.counterexample, evidence.comparison
     if not evidence.finite or (evidence.start is not None and math.isnan(evidence.start)):
         return Status.UNDECIDED, Reason.NOT_FINITE
     if evidence.is_misclassified:
         return (Status.MISCLASSIFIED, None) if evidence.start_fails else (Status.UNDECIDED, Reason.NOT_REPLAYED)
-    if witness is not None:
-        shown = witness.replayed or (witness.proved and evidence.is_compared)
+    if counterexample is not None:
+        shown = counterexample.replayed or (counterexample.proved and evidence.is_compared)
         return (Status.UNSAFE, None) if shown else (Status.UNDECIDED, _not_shown(evidence))
     if comparison is not None and not comparison.outputs_agree:
         return Status.UNDECIDED, Reason.RUNTIME_DISAGREES
@@ -154,7 +154,7 @@ def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
 
 
 def _not_shown(evidence: Evidence) -> Reason:
-    """Why a witness that the runtime does not show counts for nothing."""
+    """Why a counterexample that the runtime does not show counts for nothing."""
     if evidence.comparison is None:
         return Reason.NOT_REPLAYED
     if not evidence.comparison.outputs_agree:
@@ -215,7 +215,7 @@ def claim_of(record: Mapping[str, Any]) -> Claim:
     """
     try:
         check_version(record)
-        status, reason, witness = Status(record["status"]), record["reason"], record["counterexample"]
+        status, reason, counterexample = Status(record["status"]), record["reason"], record["counterexample"]
         certified, critical = record["certified_strength"], record["critical_strength"]
         ends, is_rigorous = strengths_of(record["strength"]), record["rounding"] == "rigorous"
         if reason is not None and REASONS[reason] in UNFOUNDED:
@@ -230,8 +230,8 @@ def claim_of(record: Mapping[str, Any]) -> Claim:
         if status is Status.UNDECIDED:
             return Claim(status, ends, proved, None)
         shown = [max(ends)] if ends else []
-        if witness is not None and witness["strength"] is not None:
-            shown.append(max(strengths_of(witness["strength"])))
+        if counterexample is not None and counterexample["strength"] is not None:
+            shown.append(max(strengths_of(counterexample["strength"])))
         if is_rigorous and critical is not None:
             shown.append(critical[1])
         lost = min(shown, default=None)

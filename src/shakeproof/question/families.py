@@ -299,16 +299,16 @@ def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str
     return options, read_matrix(Path(file), options.get("index"))
 
 
-def _number(family: str, key: str, given: float) -> float:
+def _number(family: str, key: str, value: float) -> float:
     try:
-        return float(given)
+        return float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{family}: {key} must be a number, not {given!r}") from None
+        raise InputError(f"{family}: {key} must be a number, not {value!r}") from None
 
 
-def _limit(family: str, given: float) -> float:
+def _limit(family: str, value: float) -> float:
     """What a change of light adds, or multiplies by, at most."""
-    largest = _number(family, "max", given)
+    largest = _number(family, "max", value)
     if not 0 < abs(largest) <= LARGEST_ENTRY:
         raise InputError(
             f"{family}: max must be a number other than 0, of at most {LARGEST_ENTRY:g} either way, not {largest:g}"
@@ -370,23 +370,25 @@ def parse(text: str) -> Perturbation | AnyKernel:
     return reduce(add, parts)
 
 
-def as_perturbation(given: Perturbation | AnyKernel | str) -> Perturbation | AnyKernel:
+def as_perturbation(perturbation: Perturbation | AnyKernel | str) -> Perturbation | AnyKernel:
     """A perturbation as it is, or what a text describes."""
-    if isinstance(given, str):
-        return parse(given)
-    if not isinstance(given, (Perturbation, AnyKernel)):
+    if isinstance(perturbation, str):
+        return parse(perturbation)
+    if not isinstance(perturbation, (Perturbation, AnyKernel)):
         raise InputError(
             f"a perturbation is a text like motion-blur:size=9,angle=45, or what a family's function gives,"
-            f" not {kind_of(given)}"
+            f" not {kind_of(perturbation)}"
         )
-    return given
+    return perturbation
 
 
-def parse_path(given: Perturbation | AnyKernel | str) -> Perturbation:
+def parse_path(perturbation: Perturbation | AnyKernel | str) -> Perturbation:
     """The same, for what needs a path of images."""
-    parsed = as_perturbation(given)
+    parsed = as_perturbation(perturbation)
     if isinstance(parsed, AnyKernel):
-        raise InputError(f"{given}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it")
+        raise InputError(
+            f"{perturbation}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it"
+        )
     return parsed
 
 

@@ -112,7 +112,7 @@ class InputPath:
         """The network that takes x(z) as it is before clipping."""
         return graph if self.path.clip is None else graph.behind_clip(self.path.clip)
 
-    def given(self, z: Tensor) -> Array32:
+    def runtime_inputs(self, z: Tensor) -> Array32:
         """What the deployed network is given at z (n, m): float32, clipped if the path is."""
         return self.path.clipped(self.path.at(z.to(self.path.base))).float().numpy()
 
@@ -147,7 +147,7 @@ class InputBox:
         empty, nearest = low > high, self.middle.float()
         return torch.where(empty, nearest, low), torch.where(empty, nearest, high)
 
-    def given(self, x: Tensor) -> Array32:
+    def runtime_inputs(self, x: Tensor) -> Array32:
         """What the deployed network is given of inputs (n, *input_shape): the nearest float32 numbers in the box."""
         return torch.clamp(x.to(self.low.device).float(), *self.float32).numpy()
 

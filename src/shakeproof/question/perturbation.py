@@ -142,7 +142,7 @@ class Part:
             rows = max(1, MOST_READ // (weight.numel() * (images.numel() // height)))
             starts = range(0, height, rows)
             parts = [padded[:, :, start : min(start + rows, height) + len(entries) - 1] for start in starts]
-            return torch.cat([functional.conv2d(own, weight[None, None]) for own in parts], 2).view(images.shape)
+            return torch.cat([functional.conv2d(one, weight[None, None]) for one in parts], 2).view(images.shape)
         total = images.new_zeros(images.shape).view(-1, 1, height, width)
         for row, column in taps:
             total.add_(padded[..., row : row + height, column : column + width], alpha=entries[row][column])
@@ -256,9 +256,9 @@ class Perturbation:
         """The paddings that its kernels use, without repetition."""
         return list(dict.fromkeys(part.padding for part, _ in self._kernels()))
 
-    def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
+    def strengths(self, values: float | Sequence[float]) -> tuple[float, ...]:
         """A strength for each part: one number is meant for all of them."""
-        return _strengths(self, given, self.parameters)
+        return _strengths(self, values, self.parameters)
 
     def apply(self, images: Tensor) -> Path:
         """The path of perturbed images; `images` (..., height, width), float64."""
@@ -366,9 +366,9 @@ class AnyKernel:
     def __str__(self) -> str:
         return f"any-kernel:size={self.size}" + "".join(f",{key}={value}" for key, value in _clip_option(self.clip))
 
-    def strengths(self, given: float | Sequence[float]) -> tuple[float, ...]:
+    def strengths(self, values: float | Sequence[float]) -> tuple[float, ...]:
         """The one strength."""
-        return _strengths(self, given, 1)
+        return _strengths(self, values, 1)
 
     def box(self, image: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """The least and the greatest of each pixel of an image (channels, height, width); outside it is nothing."""
@@ -402,14 +402,14 @@ def _clip_option(clip: ClipRange | None) -> list[tuple[str, str]]:
     return [] if clip is None else [("clip", "..".join(map(plain, clip)))]
 
 
-def _strengths(of: object, given: float | Sequence[float], parameters: int) -> tuple[float, ...]:
+def _strengths(of: object, values: float | Sequence[float], parameters: int) -> tuple[float, ...]:
     """A strength for each parameter, checked."""
     try:
-        is_one = not isinstance(given, Iterable) or isinstance(given, str) or getattr(given, "ndim", 1) == 0
-        numbers: Any = (given,) if is_one else given
+        is_one = not isinstance(values, Iterable) or isinstance(values, str) or getattr(values, "ndim", 1) == 0
+        numbers: Any = (values,) if is_one else values
         several = tuple(map(float, numbers))
     except (TypeError, ValueError):
-        raise InputError(f"a strength is a number, not {given!r}") from None
+        raise InputError(f"a strength is a number, not {values!r}") from None
     for strength in several:
         if not 0 <= strength <= 1:
             raise InputError(f"the strength must be between 0 and 1, not {strength:g}")

@@ -92,10 +92,10 @@ class Preprocessing:
             notes.append(f"the network is given (x - {mean}) / {std} of perturbed pictures x")
         return "; ".join(notes) or None
 
-    def shape(self, own: tuple[int, int, int]) -> tuple[int, int, int]:
+    def shape(self, original: tuple[int, int, int]) -> tuple[int, int, int]:
         """What becomes of a picture of (channels, height, width)."""
-        channels = {None: own[0], "rgb": 3, "grey": 1}[self.colour]
-        return channels, *(self.crop or self._resized(*own[1:]))
+        channels = {None: original[0], "rgb": 3, "grey": 1}[self.colour]
+        return channels, *(self.crop or self._resized(*original[1:]))
 
     def moved(self, picture: Array, name: str) -> Array:
         """A picture (channels, height, width) in another size and colour. Bytes stay bytes, as in Pillow."""

@@ -176,9 +176,9 @@ class Specification:
                 raise InputError("a case's box has a lower end above its upper end")
             about.check()
 
-    def is_counterexample(self, given: Floats, outputs: Floats) -> bool:
+    def is_counterexample(self, inputs: Floats, outputs: Floats) -> bool:
         """Whether an input (inputs,) with its outputs (outputs,) is one."""
-        inside = (about for (low, high), about in self.parts if (low <= given).all() and (given <= high).all())
+        inside = (about for (low, high), about in self.parts if (low <= inputs).all() and (inputs <= high).all())
         return any(bool(about.fails(outputs[None])[0]) for about in inside)
 
 

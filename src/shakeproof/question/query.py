@@ -110,10 +110,10 @@ def perturbed(
         paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
         sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
         starts = paths.clipped(network.picture().to_input(paths.base))
-    given = [class_number(network, picture.label) if label is None else label for picture in pictures]
-    unlabelled = [number for number, known in enumerate(given) if known is None]
+    known_labels = [class_number(network, picture.label) if label is None else label for picture in pictures]
+    unlabelled = [number for number, known in enumerate(known_labels) if known is None]
     predicted = dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))
-    labels = [predicted[number] if known is None else known for number, known in enumerate(given)]
+    labels = [predicted[number] if known is None else known for number, known in enumerate(known_labels)]
     properties = {each: wins(each, network.classes) for each in set(labels)}
     return [
         Query(
@@ -152,7 +152,7 @@ def _predicted(network: Deployed, inputs: torch.Tensor) -> list[int]:
     if not len(inputs):
         return []
     step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
-    return [winner for some in inputs.split(step) for winner in network.predicted(some)]
+    return [winner for batch in inputs.split(step) for winner in network.predicted(batch)]
 
 
 def specified(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:

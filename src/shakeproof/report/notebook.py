@@ -50,13 +50,13 @@ def _text(words: str) -> str:
 
 def _pictures(result: Result) -> Iterator[tuple[Tensor, str]]:
     """The image, and the counterexample or else the image at the full strength, with captions."""
-    query, witness, picture = result.query, result.counterexample, result.picture()
+    query, counterexample, picture = result.query, result.counterexample, result.picture()
     if query.image is None:
         return
     yield query.image.pixels, f"original: {spoken_class(result, result.predicted)}"
-    if picture is not None and witness is not None:
-        at = "" if witness.strengths is None else f"z = {_digits(witness.strengths)}: "
-        yield picture, f"{at}{spoken_class(result, witness.winner)}"
+    if picture is not None and counterexample is not None:
+        at = "" if counterexample.strengths is None else f"z = {_digits(counterexample.strengths)}: "
+        yield picture, f"{at}{spoken_class(result, counterexample.winner)}"
     elif isinstance(query.perturbation, Perturbation):
         yield query.perturbation.apply(query.image.pixels).image(*query.strengths), f"z = {_digits(query.strengths)}"
 

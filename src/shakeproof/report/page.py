@@ -146,10 +146,10 @@ def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, An
 
 def _shown(one: StoredProfile) -> dict[str, Any]:
     """What is shown of an answer beside what it claims."""
-    record, witness = one.said, one.said["counterexample"]
+    record, counterexample = one.said, one.said["counterexample"]
     return {
         **{key: record[key] for key in ("predicted", "profile", "pieces", "rounding", "seconds")},
-        "counterexample": witness and {**witness, "margin": _rounded(witness["margin"])},
+        "counterexample": counterexample and {**counterexample, "margin": _rounded(counterexample["margin"])},
         "min_margin": _rounded(record["min_margin"]),
         "label_predicted": one.label_predicted,
         "unproved": None if one.unproved is None else readable_name(one.unproved),

@@ -78,10 +78,10 @@ def _region_figure(result: Result) -> Figure:
             style: dict[str, Any] = {"facecolor": REGION_COLOURS[name], "edgecolor": "white", "linewidth": 0.2}
             label = f"{name}: {regions.share(boxes, strengths):.1%}"
             axes.add_collection(PolyCollection(list(corners), label=label, **style))
-    witness = result.counterexample
-    if witness is not None and witness.strengths is not None:
-        label = f"counterexample: {spoken_class(result, witness.winner)}"
-        axes.plot(*witness.strengths, "*", color="#7f1d1d", markersize=11, label=label)
+    counterexample = result.counterexample
+    if counterexample is not None and counterexample.strengths is not None:
+        label = f"counterexample: {spoken_class(result, counterexample.winner)}"
+        axes.plot(*counterexample.strengths, "*", color="#7f1d1d", markersize=11, label=label)
     perturbation = result.query.perturbation
     assert isinstance(perturbation, Perturbation)
     across, up = perturbation.parts
@@ -183,24 +183,24 @@ def _show_proved(axes: Axes, result: Result, label: str) -> None:
 
 def counterexample_figure(result: Result) -> Figure:
     """Original, counterexample and kernel side by side. Of a box: the image (or its middle), and where they differ."""
-    query, witness, picture = result.query, result.counterexample, result.picture()
-    if query.image is None or witness is None or picture is None:
+    query, counterexample, picture = result.query, result.counterexample, result.picture()
+    if query.image is None or counterexample is None or picture is None:
         raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     original, perturbed, third = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: {spoken_class(result, result.predicted)}")
-    if isinstance(query.perturbation, Perturbation) and witness.strengths is not None:
-        place = _at_strengths("", witness.strengths)
-        show_image(perturbed, picture, f"{place}: {spoken_class(result, witness.winner)}")
-        show_kernel(third, query.perturbation, witness.strengths)
+    if isinstance(query.perturbation, Perturbation) and counterexample.strengths is not None:
+        place = _at_strengths("", counterexample.strengths)
+        show_image(perturbed, picture, f"{place}: {spoken_class(result, counterexample.winner)}")
+        show_kernel(third, query.perturbation, counterexample.strengths)
     else:
-        show_image(perturbed, picture, f"counterexample: {spoken_class(result, witness.winner)}")
+        show_image(perturbed, picture, f"counterexample: {spoken_class(result, counterexample.winner)}")
         limit = _show_matrix(third, (picture - query.image.pixels).mean(0).numpy())
         third.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
         third.set_axis_off()
     name = class_name(result, result.label)
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"
-    note = "" if witness.replayed else "; the float32 runtime does not show it"
+    note = "" if counterexample.replayed else "; the float32 runtime does not show it"
     figure.suptitle(fill(f"{what}: {result.status}{note}", 110), fontsize=10, color=INK)
     return _without_formulas(figure)
 
@@ -358,7 +358,7 @@ def _show_longest(axes: Axes, compared: Compared, names: tuple[str, str]) -> Non
     longest = max(compared.disagreements, key=lambda part: (part.replayed, part.end - part.start))
     path = compared.query.path
     assert path is not None
-    at = torch.from_numpy(path.given(torch.tensor([[longest.strength]], dtype=torch.float64))[0])
+    at = torch.from_numpy(path.runtime_inputs(torch.tensor([[longest.strength]], dtype=torch.float64))[0])
     show_image(axes, path.layout.from_input(at), f"z = {longest.strength:.6g}")
     below = -0.06
     for name, number, colour in zip(names, (longest.first, longest.second), NETWORK_COLOURS, strict=True):

@@ -101,11 +101,11 @@ def detailed(question: Mapping[str, Any]) -> str:
 
 class Proven(NamedTuple):
     """What a certificate that holds proves: which class wins from where to where (-1: nothing is proved), or that a
-    rival beats the label at the strengths of a witness.
+    rival beats the label at the strengths of a counterexample.
     """
 
     stretches: Sequence[tuple[float, float, int]]
-    witness: Sequence[float] = ()
+    counterexample: Sequence[float] = ()
     rival: int = -1
 
     def certified(self, label: int) -> float | None:
@@ -116,7 +116,7 @@ class Proven(NamedTuple):
     def violated(self, label: int) -> float | None:
         """Where the label is first shown to lose."""
         lost = (start for start, _, winner in self.stretches if winner not in (label, -1))
-        return next(lost, max(self.witness, default=None))
+        return next(lost, max(self.counterexample, default=None))
 
     def wins(self, winner: int, low: float, high: float) -> bool:
         """Whether a class wins from one strength to another, but for what is in the gaps at both ends."""
@@ -130,8 +130,8 @@ class Proven(NamedTuple):
 
     def beats(self, rival: int, label: int, strengths: Sequence[float]) -> bool:
         """Whether a class is shown to beat the label at some strengths, or at the other end of a gap."""
-        if self.witness:
-            return (rival, [*strengths]) == (self.rival, [*self.witness])
+        if self.counterexample:
+            return (rival, [*strengths]) == (self.rival, [*self.counterexample])
         near = [winner for start, stop, winner in self.stretches if start - GAP <= max(strengths) <= stop + GAP]
         return rival != label and rival in near
 
@@ -203,9 +203,9 @@ def _less_shown(answer: Row, label: int, proof: Proven) -> Iterator[str]:
     for part in answer["profile"]:
         if part["proved"] is not False and not proof.wins(part["class"], part["from"], part["to"]):
             yield f"class {part['class']} wins from {part['from']} to {part['to']}, the certificate does not prove it"
-    witness, first = answer["counterexample"], proof.stretches[0][2] if proof.stretches else -1
-    if witness is not None and not proof.beats(witness["class"], label, _several(witness["strength"])):
-        yield f"class {witness['class']} wins at strength {witness['strength']}, the certificate does not show it"
+    shown, first = answer["counterexample"], proof.stretches[0][2] if proof.stretches else -1
+    if shown is not None and not proof.beats(shown["class"], label, _several(shown["strength"])):
+        yield f"class {shown['class']} wins at strength {shown['strength']}, the certificate does not show it"
     if first != -1 and answer["predicted"] not in (None, first):
         yield f"class {answer['predicted']} is predicted, by the certificate it is {first}"
 
@@ -488,11 +488,11 @@ def _said(answer: Row, page: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wrong_signs(row: Row, answer: Row) -> Iterator[str]:
     """Margins of the label that contradict whether it wins: how large they are is not proved by anything."""
-    least, witness = answer["min_margin"], answer["counterexample"]
+    least, counterexample = answer["min_margin"], answer["counterexample"]
     if least is not None and row["verdict"] in VERDICTS and (least > 0) != (row["verdict"] == "safe"):
         yield f"that the smallest margin is {least}"
-    if witness is not None and (row["verdict"] == "safe" or witness["margin"] > 0):
-        yield f"that there is a counterexample with the margin {witness['margin']}"
+    if counterexample is not None and (row["verdict"] == "safe" or counterexample["margin"] > 0):
+        yield f"that there is a counterexample with the margin {counterexample['margin']}"
     if row["verdict"] == "misclassified" and answer["predicted"] == row["label"]:
         yield "that the label is predicted"
 

@@ -176,8 +176,8 @@ def _qualified(result: Result) -> Iterator[str]:
             yield f"in float64, not proved: wins up to {first.end:.2g}"
     if result.arithmetic != "real":
         yield result.arithmetic
-    witness = result.counterexample
-    if result.status == "unsafe" and witness is not None and not witness.replayed:
+    counterexample = result.counterexample
+    if result.status == "unsafe" and counterexample is not None and not counterexample.replayed:
         yield "not replayed"
 
 

@@ -58,13 +58,13 @@ class SplitBox:
     """What a search by activation splitting leaves behind: how neurons were cut, and what was proved of which part.
 
     Each root of the `tree` is one claim on the whole box, its coordinates are the bending neurons of `bounds`. A
-    `witness` (*input_shape) is where the runtime saw a claim fail, `unconfirmed` where only the float64 network did.
-    There are no `bounds` if an attack ended the search.
+    `counterexample` (*input_shape) is where the runtime saw a claim fail, `unconfirmed` where only the float64 network
+    did. There are no `bounds` if an attack ended the search.
     """
 
     tree: Tree
     bounds: BoxBounds | None
-    witness: Tensor | None
+    counterexample: Tensor | None
     unconfirmed: Tensor | None
     finished: bool
 
@@ -111,7 +111,7 @@ class ActivationSplitting(Strategy[Stack]):
         self.narrow = problem.graph.to(torch.float32)
         self.claims = problem.graph.classes
         self.most_rows = rows_within(problem.graph, budget)
-        self.witness: Tensor | None = None
+        self.counterexample: Tensor | None = None
         self.unconfirmed: Tensor | None = None
         self.bounds: BoxBounds | None = None
         self.tree = Tree.planted(self.claims)
@@ -120,10 +120,10 @@ class ActivationSplitting(Strategy[Stack]):
         self.open = Stack(np.empty(0, dtype=np.int64), nothing, nothing)
         for places, steps, optimise in EFFORTS:
             self.attack_from(places * self.claims, steps)
-            if self.witness is not None:
+            if self.counterexample is not None:
                 return
             rest = self.rooted(optimise)
-            if not len(rest) or self.witness is not None:
+            if not len(rest) or self.counterexample is not None:
                 break
         self.steps = PART_STEPS
         if budget.is_late():
@@ -151,7 +151,7 @@ class ActivationSplitting(Strategy[Stack]):
         return len(self.open)
 
     def is_decided(self) -> bool:
-        return self.witness is not None
+        return self.counterexample is not None
 
     def most_at_once(self) -> int:
         """What memory allows beside the parts that wait."""
@@ -174,16 +174,16 @@ class ActivationSplitting(Strategy[Stack]):
         better = ascend(self.bounds.searching, coefficients.float(), rows, self.steps, wanted, self.budget)
         exact = self.ranged(Stack(parts.part, better.alpha, better.beta), torch.float64)
         lines = self.bounds.proving.on(exact)
-        found = lines.lowest(lines.relaxations(exact.alpha, exact.beta), coefficients)
-        left = ~self.proves(found.value.cpu().numpy(), parts.part)
-        still_open = torch.from_numpy(left).to(found.value.device)
+        lowest = lines.lowest(lines.relaxations(exact.alpha, exact.beta), coefficients)
+        left = ~self.proves(lowest.value.cpu().numpy(), parts.part)
+        still_open = torch.from_numpy(left).to(lowest.value.device)
         if left.any():
-            self.follow(found.corner[still_open], found.value[still_open], coefficients[still_open])
+            self.follow(lowest.corner[still_open], lowest.value[still_open], coefficients[still_open])
         return Stack(parts.part[left], better.alpha[still_open], better.beta[still_open])
 
     def split(self, parts: Stack) -> None:
         """Each part split in two by the neuron that promises most."""
-        if not len(parts) or self.witness is not None:
+        if not len(parts) or self.counterexample is not None:
             self.open = self.open.with_top(parts)
             return
         neuron, at = self.chosen(parts)
@@ -191,8 +191,8 @@ class ActivationSplitting(Strategy[Stack]):
         if not able.all():
             self.finish(parts[~able])
             parts, neuron, at = parts[able], neuron[able], at[able]
-        self.tree, made = self.tree.split(parts.part, neuron, at)
-        self.open = self.open.with_top(Stack(made, parts.alpha.repeat(2, 1), parts.beta.repeat(2, 1)))
+        self.tree, halves = self.tree.split(parts.part, neuron, at)
+        self.open = self.open.with_top(Stack(halves, parts.alpha.repeat(2, 1), parts.beta.repeat(2, 1)))
 
     def share_settled(self) -> float:
         return self.tree.share_proved()
@@ -200,7 +200,7 @@ class ActivationSplitting(Strategy[Stack]):
     def evidence(self, finished: bool) -> SplitBox:
         if self.unconfirmed is not None and self.tree.is_complete():
             raise ProofError("an evaluation contradicts a proof")
-        return SplitBox(self.tree, self.bounds, self.witness, self.unconfirmed, finished)
+        return SplitBox(self.tree, self.bounds, self.counterexample, self.unconfirmed, finished)
 
     # -- looking for counterexamples --------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class ActivationSplitting(Strategy[Stack]):
         """Descend from random places, for each claim in turn."""
         budget = self.budget.shortened(ATTACK_SHARE, ATTACK_SECONDS)
         for start in range(0, places, self.most_rows):
-            if self.witness is not None or budget.is_late():
+            if self.counterexample is not None or budget.is_late():
                 return
             x = starts(Range(*self.problem.box.float32), min(self.most_rows, places - start), seed=start)
             self.attack(x, (start + torch.arange(len(x), device=x.device)) % self.claims, steps, budget)
@@ -217,7 +217,7 @@ class ActivationSplitting(Strategy[Stack]):
         """Descend from these places (rows, *input_shape), each to where its claim (rows) fails."""
         for failing in descend(self.narrow, Range(*self.problem.box.float32), x, claim, steps, budget):
             self.test(failing)
-            if self.witness is not None:
+            if self.counterexample is not None:
                 return
 
     def follow(self, corners: Tensor, bound: Tensor, coefficients: Tensor) -> None:
@@ -225,7 +225,7 @@ class ActivationSplitting(Strategy[Stack]):
         corners = torch.clamp(corners.float(), *self.problem.box.float32)
         self.test(corners)
         worst = bound.argsort()[:FOLLOWED]
-        if self.witness is None:
+        if self.counterexample is None:
             self.attack(corners[worst], coefficients[worst].argmax(1), FOLLOWED_STEPS, self.budget)
 
     def test(self, x: Tensor) -> None:
@@ -237,7 +237,7 @@ class ActivationSplitting(Strategy[Stack]):
         failing = failing[margin[failing].argsort()[:LARGEST_REPLAY]]
         agreed = torch.from_numpy(self.problem.replay(x[failing])).to(failing.device)
         if bool(agreed.any()):
-            self.witness = x[failing[agreed]][0]
+            self.counterexample = x[failing[agreed]][0]
         else:
             self.unconfirmed = x[failing[0]]
 
@@ -281,10 +281,10 @@ class ActivationSplitting(Strategy[Stack]):
                 return
             for penalty in PENALTIES:
                 one = slice(number, number + 1)
-                found = solved(crown, rows[one], coefficients[one], penalty, self.budget)
-                if found is None or self.budget.is_late():
+                solution = solved(crown, rows[one], coefficients[one], penalty, self.budget)
+                if solution is None or self.budget.is_late():
                     break
-                part, x = found
+                part, x = solution
                 if self.proves(_lowest(crown, part, coefficients[one]), stack.part[one])[0]:
                     break
                 self.test(torch.clamp(x.float(), *self.problem.box.float32))
@@ -296,8 +296,8 @@ class ActivationSplitting(Strategy[Stack]):
         coefficients = self.coefficients(stack.part).float()
         lines = self.bounds.searching.on(parts)
         relaxations = lines.relaxations(parts.alpha, parts.beta)
-        found = lines.lowest(relaxations, coefficients)
-        score = lines.losses(found, relaxations, lines.walked(relaxations, found))
+        lowest = lines.lowest(relaxations, coefficients)
+        score = lines.losses(lowest, relaxations, lines.walked(relaxations, lowest))
         at = self.bounds.proving.split_at(self.ranged(stack, torch.float64))
         score = torch.where(at.isnan(), -torch.inf, score)
         count = min(TRIED, score.shape[1])
@@ -322,8 +322,8 @@ class ActivationSplitting(Strategy[Stack]):
             above = replace(parts, low=parts.low.scatter(1, column, cut))
             halves = Parts.joined([below, above])
             lines = self.bounds.searching.on(halves)
-            found = lines.lowest(lines.relaxations(halves.alpha, halves.beta), coefficients.repeat(2, 1))
-            one, other = found.value.chunk(2)
+            lowest = lines.lowest(lines.relaxations(halves.alpha, halves.beta), coefficients.repeat(2, 1))
+            one, other = lowest.value.chunk(2)
             gain = torch.minimum(one, other) + 0.1 * torch.maximum(one, other).clamp(max=0)
             worse.append(torch.where(cut.squeeze(1).isnan(), -torch.inf, gain))
         return tried.gather(1, torch.stack(worse, 1).argmax(1, keepdim=True))
@@ -372,7 +372,7 @@ def solved(
     goal, matrix, limit = np.append(objective, penalty * change), np.concatenate(sides), np.concatenate(limits)
     if not all(np.isfinite(numbers).all() for numbers in (goal, matrix, limit)):
         return None
-    found = linprog(
+    solution = linprog(
         goal,
         A_ub=matrix,
         b_ub=limit,
@@ -380,11 +380,11 @@ def solved(
         method="highs",
         options={"time_limit": max(0.0, budget.seconds_left)},
     )
-    if found.status != 0:
+    if solution.status != 0:
         return None
     beta, start = torch.zeros_like(part.beta), 0
     for sign, neuron in places:
-        dual = -found.ineqlin.marginals[start : start + len(neuron)]
+        dual = -solution.ineqlin.marginals[start : start + len(neuron)]
         beta[0, neuron] += sign * torch.from_numpy(np.maximum(dual, 0)).to(beta)
         start += len(neuron)
-    return replace(part, beta=beta), torch.from_numpy(found.x[:-1]).to(claim).view(1, *crown.box.low.shape[1:])
+    return replace(part, beta=beta), torch.from_numpy(solution.x[:-1]).to(claim).view(1, *crown.box.low.shape[1:])

@@ -238,14 +238,14 @@ class InputSplitting(Strategy[Leaves]):
         if not len(batch) or self.is_decided(batch):
             self.open = Leaves.joined([self.open, batch])
             return self.none
-        found = self.bounded(batch)
-        settled = (found.bound > 0) & found.bound.isfinite()
-        self.close(replace(batch, bound=found.bound).where(settled))
+        bounds = self.bounded(batch)
+        settled = (bounds.bound > 0) & bounds.bound.isfinite()
+        self.close(replace(batch, bound=bounds.bound).where(settled))
         losing = (scores @ self.problem.claims.t()).amin(1) < 0
         if isinstance(self.goal, Map) or not len(self.replayed):  # else losses are no news
-            settled |= self.proved_violated(batch, found.enclosed, scores, losing & ~settled)
-        rest = self.trimmed(replace(batch, bound=found.bound), found, ~settled)
-        return self.left(rest, batch, found, ~settled, scores)
+            settled |= self.proved_violated(batch, bounds.enclosed, scores, losing & ~settled)
+        rest = self.trimmed(replace(batch, bound=bounds.bound), bounds, ~settled)
+        return self.left(rest, batch, bounds, ~settled, scores)
 
     def split(self, parts: Leaves) -> None:
         halved = parts.where(parts.axis >= 0)
@@ -262,7 +262,7 @@ class InputSplitting(Strategy[Leaves]):
         empty = self.problem.low.new_empty(0, len(self.problem.low))
         scores = torch.cat([empty.new_empty(0, self.problem.graph.classes), *self.scores])
         violated = Leaves.joined([self.none, *self.violated])
-        found = SplitCells(
+        cells = SplitCells(
             low=self.problem.low.cpu().numpy(),
             high=self.problem.high.cpu().numpy(),
             tree=self.tree,
@@ -277,11 +277,11 @@ class InputSplitting(Strategy[Leaves]):
         margin = (scores @ self.problem.claims.t()).amin(1)
         for leaves, contradicts in ((Leaves.joined([self.none, *self.safe]), margin <= 0), (violated, margin > 0)):
             boxes = torch.stack([leaves.low, leaves.high], 1).cpu().numpy()
-            if not np.array_equal(boxes, found.boxes(leaves.part)):
+            if not np.array_equal(boxes, cells.boxes(leaves.part)):
                 raise ProofError("a bound was worked out for another box than the one it is noted for")
-            if len(leaves) and self.tree.holding(found.points[contradicts.cpu().numpy()])[leaves.part].any():
+            if len(leaves) and self.tree.holding(cells.points[contradicts.cpu().numpy()])[leaves.part].any():
                 raise ProofError("an evaluation contradicts a proof")
-        return found
+        return cells
 
     # -- looking for counterexamples -----------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class InputSplitting(Strategy[Leaves]):
     def evaluated(self, points: Tensor) -> Tensor:
         graph, path = self.problem.graph, self.problem.path
         fitting = self.budget.closing.all_slices(len(points), self.fitting)
-        scores = torch.cat([graph.run(path.at(points[some])) for some in fitting])
+        scores = torch.cat([graph.run(path.at(points[chosen])) for chosen in fitting])
         if not bool(scores.isfinite().all()):
             raise NotFiniteError("the network's scores are not finite somewhere; check its weights, mean and std")
         self.points.append(points)
@@ -367,8 +367,8 @@ class InputSplitting(Strategy[Leaves]):
         offset = coefficients.new_full((len(cell),), torch.nan)
         gradient = coefficients.new_full((len(cell), parameters), torch.nan)
         for part in self.budget.slices(len(cell), fitting, FIRST_ROWS):
-            found = planes_below(graph, enclosed, coefficients[part], cell[part], self.budget)
-            offset[part], gradient[part] = found.offset, found.gradient
+            below = planes_below(graph, enclosed, coefficients[part], cell[part], self.budget)
+            offset[part], gradient[part] = below.offset, below.gradient
         return Planes(offset, gradient)
 
     def proved_violated(self, batch: Leaves, enclosed: Enclosed, scores: Tensor, losing: Tensor) -> Tensor:
@@ -388,9 +388,9 @@ class InputSplitting(Strategy[Leaves]):
         """Each box cut in two along its axis (n) at a number (n): what is below, and what is above."""
         if not len(leaves):
             return leaves, leaves
-        self.tree, made = self.tree.split(leaves.part, axis.cpu().numpy(), at.cpu().numpy())
+        self.tree, halves = self.tree.split(leaves.part, axis.cpu().numpy(), at.cpu().numpy())
         column = axis.unsqueeze(1)
-        below, above = np.split(made, 2)
+        below, above = np.split(halves, 2)
         return (
             Leaves.fresh(below, leaves.low, leaves.high.scatter(1, column, at.unsqueeze(1)), leaves.bound),
             Leaves.fresh(above, leaves.low.scatter(1, column, at.unsqueeze(1)), leaves.high, leaves.bound),
@@ -402,9 +402,9 @@ class InputSplitting(Strategy[Leaves]):
             self.tree = self.tree.proved(leaves.part, leaves.bound.cpu().numpy())
             self.safe.append(leaves)
 
-    def trimmed(self, batch: Leaves, found: _Bounds, undecided: Tensor) -> Leaves:
+    def trimmed(self, batch: Leaves, bounds: _Bounds, undecided: Tensor) -> Leaves:
         """The undecided boxes without the slabs on which the planes prove every claim; those are closed as safe."""
-        planes, cell = found.planes, found.cell
+        planes, cell = bounds.planes, bounds.cell
         gradient = planes.gradient
         for axis in range(batch.low.shape[1]):
             low, high = batch.low, batch.high
@@ -422,21 +422,21 @@ class InputSplitting(Strategy[Leaves]):
             first = torch.full_like(side, torch.inf).scatter_reduce(0, cell, start, "amin") - 1e-6 * side
             last = torch.full_like(side, -torch.inf).scatter_reduce(0, cell, end, "amax") + 1e-6 * side
             worth = undecided & (first - low[:, axis] > WORTH_CUTTING * side) & (first < high[:, axis])
-            batch = self.without_slab(batch, found, axis, first, worth, below=True)
+            batch = self.without_slab(batch, bounds, axis, first, worth, below=True)
             worth = undecided & (high[:, axis] - last > WORTH_CUTTING * side) & (last > batch.low[:, axis])
-            batch = self.without_slab(batch, found, axis, last, worth, below=False)
+            batch = self.without_slab(batch, bounds, axis, last, worth, below=False)
         return batch
 
     def without_slab(
-        self, batch: Leaves, found: _Bounds, axis: int, edge: Tensor, worth: Tensor, below: bool
+        self, batch: Leaves, bounds: _Bounds, axis: int, edge: Tensor, worth: Tensor, below: bool
     ) -> Leaves:
         """The boxes without the slab below (or above) an edge (n), where that is worth it and proves every claim."""
         low, high = batch.low.clone(), batch.high.clone()
         changed = high if below else low
         changed[:, axis] = torch.where(worth, edge, changed[:, axis])
-        lowest = found.planes.lowest(low[found.cell], high[found.cell])
+        lowest = bounds.planes.lowest(low[bounds.cell], high[bounds.cell])
         lowest = torch.where(lowest.isnan(), -torch.inf, lowest)
-        bound = found.settled.scatter_reduce(0, found.cell, lowest, "amin")
+        bound = bounds.settled.scatter_reduce(0, bounds.cell, lowest, "amin")
         proved = worth & (bound > 0) & bound.isfinite()
         if not bool(proved.any()):
             return batch
@@ -448,7 +448,7 @@ class InputSplitting(Strategy[Leaves]):
         part[proved.cpu().numpy()], low[proved], high[proved] = rest.part, rest.low, rest.high
         return replace(batch, part=part, low=low, high=high)
 
-    def left(self, rest: Leaves, batch: Leaves, found: _Bounds, undecided: Tensor, scores: Tensor) -> Leaves:
+    def left(self, rest: Leaves, batch: Leaves, bounds: _Bounds, undecided: Tensor, scores: Tensor) -> Leaves:
         """What is to be split of the undecided boxes, and along which axis; what is too small is put aside."""
         side, before = rest.high - rest.low, batch.high - batch.low
         shrunk = torch.where(before > 0, side / before, 1.0).prod(1) < SHRUNK
@@ -466,8 +466,8 @@ class InputSplitting(Strategy[Leaves]):
         self.aside.append(rest.where(undecided & narrow))
         steepness = torch.stack(
             [
-                g.new_zeros(len(side)).scatter_reduce(0, found.cell, g.abs(), "amax")
-                for g in found.planes.gradient.unbind(1)
+                g.new_zeros(len(side)).scatter_reduce(0, bounds.cell, g.abs(), "amax")
+                for g in bounds.planes.gradient.unbind(1)
             ],
             1,
         )

@@ -94,25 +94,25 @@ class Tree:
 
         It takes time in proportion to the parts, however deep the tree is.
         """
-        found = np.empty((len(self), 2, len(low)))
-        found[self.parent < 0] = np.stack([low, high])
+        boxes = np.empty((len(self), 2, len(low)))
+        boxes[self.parent < 0] = np.stack([low, high])
         order = np.argsort(self.depth, kind="stable")
         starts = np.searchsorted(self.depth[order], np.arange(1, self.depth.max(initial=0) + 2))
         for first, last in pairwise(starts):
             level = order[first:last]
-            found[level] = found[self.parent[level]]
+            boxes[level] = boxes[self.parent[level]]
             for is_low, narrower in ((True, np.maximum), (False, np.minimum)):
-                own = level[self.above[level] == is_low]
-                place = own, 0 if is_low else 1, self.coordinate[own]
-                found[place] = narrower(found[place], self.at[own])
-        return found
+                side = level[self.above[level] == is_low]
+                place = side, 0 if is_low else 1, self.coordinate[side]
+                boxes[place] = narrower(boxes[place], self.at[side])
+        return boxes
 
     def holding(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which parts hold one of the points (rows, n) of the domain, ends included; from the root down."""
         below, above = (np.full(len(self), -1) for _ in range(2))
         for children, side in ((below, ~self.above), (above, self.above)):
-            own = np.flatnonzero((self.parent >= 0) & side)
-            children[self.parent[own]] = own
+            chosen = np.flatnonzero((self.parent >= 0) & side)
+            children[self.parent[chosen]] = chosen
         held = np.zeros(len(self), bool)
         row, part = (column.ravel() for column in np.meshgrid(np.arange(len(points)), np.flatnonzero(self.parent < 0)))
         while len(part):
@@ -130,7 +130,7 @@ class Tree:
 
         A part's bound is its own, or the smaller of its two halves', if these are the two sides of one cut of it.
         """
-        found = np.where(self.is_proved, self.bound, -math.inf)
+        least = np.where(self.is_proved, self.bound, -math.inf)
         order = np.argsort(self.depth, kind="stable")
         starts = np.searchsorted(self.depth[order], np.arange(self.depth.max(initial=0) + 2))
         for depth in range(len(starts) - 2, 0, -1):
@@ -144,9 +144,9 @@ class Tree:
             meet = (self.at[one] == self.at[other]) & (self.coordinate[one] == self.coordinate[other])
             meet &= self.above[one] != self.above[other]
             meet &= (self.root[one] == self.root[whole[two]]) & (self.root[other] == self.root[whole[two]])
-            both = np.where(meet, np.minimum(found[one], found[other]), -math.inf)
-            found[whole[two]] = np.maximum(found[whole[two]], both)
-        return found[self.parent < 0]
+            both = np.where(meet, np.minimum(least[one], least[other]), -math.inf)
+            least[whole[two]] = np.maximum(least[whole[two]], both)
+        return least[self.parent < 0]
 
     def is_complete(self) -> bool:
         """Whether every root's claim is proved on the whole domain."""

@@ -19,10 +19,10 @@ from shakeproof.store.rows import StoredProfile
 
 # The columns of an answer: those of its JSON, its bracket and its counterexample spread over several.
 BRACKET = ("critical_strength_low", "critical_strength_high")
-WITNESS = ("strength", "class", "margin", "replayed")
+COUNTEREXAMPLE = ("strength", "class", "margin", "replayed")
 COLUMNS = (
     *("version", "model", "image", "label", "predicted", "perturbation", "strength", "status", *BRACKET),
-    *("certified_strength", *(f"counterexample_{key}" for key in WITNESS), "min_margin", "method", "pieces"),
+    *("certified_strength", *(f"counterexample_{key}" for key in COUNTEREXAMPLE), "min_margin", "method", "pieces"),
     *("rounding", "arithmetic", "reason", "seconds", "profile"),
 )
 # And what a store adds: what few answers have, what is claimed, and by what its parts are found again.
@@ -93,8 +93,8 @@ def results_line(profile: StoredProfile) -> dict[str, Any]:
 def flat(said: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[Any]:
     """An answer's JSON as one value for each column."""
     low, high = said["critical_strength"] or (None, None)
-    witness = said["counterexample"] or {}
-    spread = {f"counterexample_{key}": witness.get(key) for key in WITNESS}
+    counterexample = said["counterexample"] or {}
+    spread = {f"counterexample_{key}": counterexample.get(key) for key in COUNTEREXAMPLE}
     return [*map({**said, **dict(zip(BRACKET, (low, high), strict=True)), **spread}.get, columns)]
 
 

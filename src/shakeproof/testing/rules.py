@@ -88,16 +88,16 @@ def apply_treats_each_row_alone(trial: Trial) -> Tensor:
 def apply_leaves_its_inputs_as_they_are(trial: Trial) -> Tensor:
     """Others may still read them."""
     inputs = trial.rows(trial.random)
-    given = [x.clone() for x in inputs]
-    trial.operator.apply(*given)
-    return worst_of(*(difference(one, other) for one, other in zip(given, inputs, strict=True)))
+    copies = [x.clone() for x in inputs]
+    trial.operator.apply(*copies)
+    return worst_of(*(difference(one, other) for one, other in zip(copies, inputs, strict=True)))
 
 
 @rule(Operator)
 def workspace_is_a_number_of_bytes(trial: Trial) -> Tensor:
     """For shapes without the row axis."""
-    found = trial.operator.workspace(*trial.shapes)
-    return verdict(isinstance(found, int) and found >= 0)
+    size = trial.operator.workspace(*trial.shapes)
+    return verdict(isinstance(size, int) and size >= 0)
 
 
 @rule(Operator)
@@ -130,7 +130,7 @@ def image_contains_outputs(trial: Trial) -> Tensor:
 def pull_is_a_lower_bound(trial: Trial) -> Tensor:
     """sum(coefficients * output) is at least sum(pulled * input) + constant."""
     exact = [(s, total([s.coefficients], [s.out])) for s in trial.samples]
-    return worst_of(*((s.below - found) / _size(s, s.out) for s, found in exact))
+    return worst_of(*((s.below - value) / _size(s, s.out) for s, value in exact))
 
 
 @rule(Operator)
@@ -147,9 +147,9 @@ def attained_is_where_pull_has_equality(trial: Trial) -> Tensor:
 def pull_leaves_its_coefficients_as_they_are(trial: Trial) -> Tensor:
     """They are read again for the derivatives of the bound."""
     coefficients = trial.samples[0].coefficients
-    given = coefficients.clone()
-    trial.relaxation.pull(given, slice(None))
-    return difference(given, coefficients)
+    copy = coefficients.clone()
+    trial.relaxation.pull(copy, slice(None))
+    return difference(copy, coefficients)
 
 
 @rule(Operator)
@@ -160,7 +160,7 @@ def pull_takes_the_cell_of_each_row(trial: Trial) -> Tensor:
     pulled, constant = trial.relaxation.pull(sample.coefficients[order], order)
     same, same_constant = trial.relaxation.pull(sample.coefficients, slice(None))
     pairs = [(constant, sample.constant[order]), (same_constant, sample.constant)]
-    pairs += [(part, own[order]) for part, own in zip(pulled, sample.pulled, strict=True)]
+    pairs += [(part, each[order]) for part, each in zip(pulled, sample.pulled, strict=True)]
     pairs += zip(same, sample.pulled, strict=True)
     return worst_of(*(difference(one, other) for one, other in pairs))
 
@@ -217,8 +217,8 @@ def apply_is_affine(trial: Trial) -> Tensor:
     def between(one: Tensor, other: Tensor) -> Tensor:
         return one + share.view(-1, *(1,) * (one.dim() - 1)) * (other - one)
 
-    found = trial.operator.apply(*map(between, start, end))
-    return difference(found, between(trial.operator.apply(*start), trial.operator.apply(*end)))
+    middle = trial.operator.apply(*map(between, start, end))
+    return difference(middle, between(trial.operator.apply(*start), trial.operator.apply(*end)))
 
 
 @rule(Affine)
@@ -253,12 +253,14 @@ def of_entries_is_apply_on_single_entries(trial: Trial) -> Tensor:
     for number in range(len(trial.shapes)):
         units = [unit * 3 for unit in _units(trial, number, trial.random)]
         place = units[number].flatten(1).nonzero()[:, 1:]
-        found = operator.of_entries(
+        single = operator.of_entries(
             Entries(place, torch.full_like(place, 3, dtype=torch.float64)), number, trial.shapes
         )
         everywhere = operator.of_entries(Entries(None, units[number].flatten(1)), number, trial.shapes)
-        made = (operator.apply(*units) - operator.apply(*map(torch.zeros_like, units))).flatten(1)
-        gaps += [difference(_dense(entries, made), made) for entries in (found, everywhere) if entries is not None]
+        expected = (operator.apply(*units) - operator.apply(*map(torch.zeros_like, units))).flatten(1)
+        gaps += [
+            difference(_dense(entries, expected), expected) for entries in (single, everywhere) if entries is not None
+        ]
     return worst_of(*gaps)
 
 
@@ -308,11 +310,11 @@ def breaks_are_inside_joined_segments(trial: Trial) -> Tensor:
 def breaks_are_complete(trial: Trial) -> Tensor:
     """None is missing: evaluated densely, outputs are chords between neighbouring breaks."""
     rows, joined = _chain(trial)
-    found = trial.operator.breaks(rows, joined)
+    breaks = trial.operator.breaks(rows, joined)
     segments: list[int] = joined.nonzero().flatten().tolist()
     gaps = []
     for segment in segments:
-        cuts = torch.cat([torch.tensor([0.0, 1.0], dtype=torch.float64), found.fraction[found.segment == segment]])
+        cuts = torch.cat([torch.tensor([0.0, 1.0], dtype=torch.float64), breaks.fraction[breaks.segment == segment]])
         gaps.append(_bend_between(trial.operator, rows[segment], rows[segment + 1], cuts.unique()))
     return worst_of(*gaps)
 
@@ -321,14 +323,14 @@ def breaks_are_complete(trial: Trial) -> Tensor:
 def breaks_bend_no_more_than_they_say(trial: Trial) -> Tensor:
     """Where a break is, all slopes together change by no more than the heights that are given for it."""
     rows, joined = _chain(trial)
-    found = trial.operator.breaks(rows, joined)
+    breaks = trial.operator.breaks(rows, joined)
     enough = True
     for segment in joined.nonzero().flatten().tolist():
-        here = found.segment == segment
+        here = breaks.segment == segment
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        cuts = torch.cat([ends, found.fraction[here]]).unique()
+        cuts = torch.cat([ends, breaks.fraction[here]]).unique()
         heights = torch.zeros_like(cuts).index_add(
-            0, torch.searchsorted(cuts, found.fraction[here]), found.height[here]
+            0, torch.searchsorted(cuts, breaks.fraction[here]), breaks.height[here]
         )
         values = trial.operator.apply(torch.lerp(rows[segment], rows[segment + 1], _along(cuts, rows)))
         slopes = values.diff(dim=0) / _along(cuts.diff(), rows)
@@ -344,9 +346,9 @@ def differences_are_stretched_no_more_than_is_said(trial: Trial) -> Tensor:
     """Entry by entry by `steepest`, and all together by `lipschitz`."""
     bending, random = trial.operator, trial.random
     (one,), (other,) = trial.rows(random), trial.rows(random)
-    moved, given = (bending.apply(one) - bending.apply(other)).flatten(1), (one - other).flatten(1)
-    entries = moved.abs().amax(1) <= (1 + 1e-9) * bending.steepest * given.abs().amax(1)
-    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.lipschitz * given.norm(dim=1))).all()))
+    moved, before = (bending.apply(one) - bending.apply(other)).flatten(1), (one - other).flatten(1)
+    entries = moved.abs().amax(1) <= (1 + 1e-9) * bending.steepest * before.abs().amax(1)
+    return verdict(bool((entries & (moved.norm(dim=1) <= (1 + 1e-9) * bending.lipschitz * before.norm(dim=1))).all()))
 
 
 def _along(numbers: Tensor, rows: Tensor) -> Tensor:
@@ -383,10 +385,10 @@ def _values(function: Elementwise, x: Tensor) -> Tensor:
     return function.apply(x.flatten(0, 1)).view(x.shape)
 
 
-def _outside(found: Range, heights: Tensor) -> Tensor:
+def _outside(interval: Range, heights: Tensor) -> Tensor:
     """How far heights (grid, ...) are outside a range, each beside their own size."""
     size = 1 + heights.abs().amax(0)
-    return torch.maximum(found.low - heights.amin(0), heights.amax(0) - found.high) / size
+    return torch.maximum(interval.low - heights.amin(0), heights.amax(0) - interval.high) / size
 
 
 @rule(Elementwise)
@@ -409,9 +411,9 @@ def strays_contains_the_distance_from_lines(trial: Trial) -> Tensor:
     chord = torch.where(width > 0, (values[-1] - values[0]) / width, 0.0)
     any_slope = torch.randn(chord.shape, generator=trial.random, dtype=torch.float64)
     slopes = torch.stack([chord, 1.5 * chord, any_slope, 3 * any_slope])
-    found = function.strays(slopes, within)
-    require(found.low.shape == found.high.shape == slopes.shape, "strays does not have the shape of the slopes")
-    return _outside(found, values.unsqueeze(1) - slopes * x.unsqueeze(1))
+    interval = function.strays(slopes, within)
+    require(interval.low.shape == interval.high.shape == slopes.shape, "strays does not have the shape of the slopes")
+    return _outside(interval, values.unsqueeze(1) - slopes * x.unsqueeze(1))
 
 
 @rule(Elementwise)
