@@ -20,7 +20,7 @@ LAYERS = {
     "values": {
         "errors",
         "files",
-        "memory",
+        "process",
         "budget",
         "linalg",
         "convolution",

@@ -12,8 +12,8 @@ from shakeproof.analysis import answers, readable
 from shakeproof.budget import GIB
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
-from shakeproof.memory import give_back
 from shakeproof.model import Deployed
+from shakeproof.process import give_back
 from shakeproof.proof import Result, SweptWindow, answer_by_windows, sweep_window
 from shakeproof.question import Perturbation, Query, perturbed
 from shakeproof.settings import Settings
