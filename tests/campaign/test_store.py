@@ -19,7 +19,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
-from shakeproof.store import LEASE, DrawnCurve, Item, Requirement, Store, StoreWriter, certified, drawn, finding
+from shakeproof.store import LEASE, DrawnCurve, Item, NamedRequirement, Store, StoreWriter, certified, drawn, finding
 from shakeproof.store.schema import APPLICATION, TABLES, VERSION
 
 PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
@@ -42,7 +42,7 @@ def asked(writer: StoreWriter, network, results, settings=SETTINGS, toml="[campa
         items.append(
             Item(model, image, writer.add_perturbation(query.perturbation), question, (float(max(strengths)),))
         )
-    return writer.begin("signs", "signs.toml", toml, Requirement("R1", "blur"), strengths, settings, items)
+    return writer.begin("signs", "signs.toml", toml, NamedRequirement("R1", "blur"), strengths, settings, items)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def meets(low: np.ndarray, high: np.ndarray, case: Case, x: np.ndarray, y: np.nd
 
 def plain(specification: Specification) -> tuple:
     """All that a specification says, in a form that == compares."""
-    names = Case.__dataclass_fields__
+    names = ("coefficients", "constants", "strict")
     cases = [
         (low.tolist(), high.tolist(), *(getattr(case, name).tolist() for name in names))
         for low, high, case in cases_of(specification)

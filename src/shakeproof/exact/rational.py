@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import ceil, floor, lcm
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from shakeproof.operators import (
     Operator,
     Pad,
     Positive,
+    Ranked,
     Relu,
     Reshape,
     Round,
@@ -195,6 +196,8 @@ class RationalNetwork:
         return [
             _windows(node.operator, self.graph.shape(node.inputs[0]), (node.shape[1], node.shape[2]))
             if isinstance(node.operator, MaxPool)
+            else _groups(self.graph.shape(node.inputs[0]))
+            if isinstance(node.operator, Ranked)
             else []
             for node in self.graph.nodes
         ]
@@ -205,7 +208,7 @@ def _is_known(operator: Operator) -> bool:
         return isinstance(operator, AFFINE) and operator.roundings == 0 and operator.off is None
     if isinstance(operator, MaxPool):
         return operator.floor in (0, -torch.inf)
-    return isinstance(operator, (Abs, Clip, LeakyRelu, Relu, Positive, Sign, *JUMPS))
+    return isinstance(operator, (Abs, Clip, LeakyRelu, Ranked, Relu, Positive, Sign, *JUMPS))
 
 
 def _terms(node: Node) -> int:
@@ -268,6 +271,11 @@ def _cuts(operator: Operator, windows: Windows, value: Forms, low: Fraction, hig
         for window in windows:
             yield from _envelope([_line(value, place) for place in window], low)
         return
+    if isinstance(operator, Ranked):  # any two lines may change places
+        for window in windows:
+            for one, other in combinations((value.entries[place] for place in window), 2):
+                yield from (Fraction(other[1] - one[1], one[0] - other[0]) for _ in range(one[0] != other[0]))
+        return
     if isinstance(operator, Jumping):
         for a, b in value.entries:
             first, last = sorted(_jumped(operator, (a * z + b) / value.scale) for z in (low, high))
@@ -324,6 +332,9 @@ def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms
         return Forms(made, scale * whole)
     if isinstance(operator, Jumping):
         return Forms([(0, _jumped(operator, h / scale)) for h in heights], 1)
+    if isinstance(operator, Ranked):
+        by_height = (sorted(window, key=heights.__getitem__) for window in windows)
+        return Forms([value.entries[window[operator.rank - 1]] for window in by_height], scale)
     lines = ([_line(value, place) for place in window] for window in windows)
     return Forms([max(some, key=lambda line: line[0] * middle + line[1]) for some in lines], scale)
 
@@ -337,6 +348,12 @@ def _jumped(operator: Jumping, x: Fraction) -> int:
 def _line(value: Forms, place: int) -> Form:
     """An entry, or the 0 that takes part in every maximum."""
     return value.entries[place] if place >= 0 else (0, 0)
+
+
+def _groups(shape: torch.Size) -> Windows:
+    """The entries along the last axis of a value of `shape`."""
+    groups: Windows = torch.arange(shape.numel()).view(-1, shape[-1]).tolist()
+    return groups
 
 
 def _windows(pool: MaxPool, shape: torch.Size, size: tuple[int, int]) -> list[list[int]]:

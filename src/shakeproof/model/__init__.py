@@ -5,6 +5,7 @@ from shakeproof.model.loading import load, load_deployed, pictures_for, read, re
 from shakeproof.model.model_file import model_files
 from shakeproof.model.network import Deployed, Network
 from shakeproof.model.onnx_reader import OPERATORS, Reading
+from shakeproof.model.required import Stated, stated, with_cases
 from shakeproof.model.rewriting import with_claims, without_max_pools
 from shakeproof.model.runtimes import Deployment, Runtime
 
@@ -18,13 +19,16 @@ __all__ = [
     "Network",
     "Reading",
     "Runtime",
+    "Stated",
     "load",
     "load_deployed",
     "model_files",
     "pictures_for",
     "read",
     "read_images",
+    "stated",
     "telling",
+    "with_cases",
     "with_claims",
     "without_max_pools",
 ]

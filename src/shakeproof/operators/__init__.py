@@ -29,6 +29,7 @@ from shakeproof.operators.base import (
     PiecewiseLinear,
     Range,
     Relaxation,
+    envelope_breaks,
 )
 from shakeproof.operators.elementwise import (
     Abs,
@@ -46,7 +47,8 @@ from shakeproof.operators.elementwise import (
     Sign,
     TwoLines,
 )
-from shakeproof.operators.pictures import AveragePool, Conv, MaxPool, Unrolled, envelope_breaks, unrolled
+from shakeproof.operators.order import Ranked
+from shakeproof.operators.pictures import AveragePool, Conv, MaxPool, Unrolled, unrolled
 from shakeproof.operators.smooth import (
     Elu,
     Erf,
@@ -111,6 +113,7 @@ __all__ = [
     "Positive",
     "Power",
     "Range",
+    "Ranked",
     "Relaxation",
     "Relu",
     "Resample",

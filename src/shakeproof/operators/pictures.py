@@ -13,7 +13,17 @@ from torch import Tensor
 from shakeproof.convolution import Convolution, SlidingWindow, norm_of_convolution
 from shakeproof.linalg import Check, multiply, with_bias
 from shakeproof.operators.affine import Matrix
-from shakeproof.operators.base import Affine, Breaks, Cells, Entries, Operator, PiecewiseLinear, Range, Relaxation
+from shakeproof.operators.base import (
+    Affine,
+    Breaks,
+    Cells,
+    Entries,
+    Operator,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+    envelope_breaks,
+)
 from shakeproof.operators.elementwise import TwoLines
 
 # A convolution is not written as a matrix with more entries than this.
@@ -151,44 +161,7 @@ class AveragePool(Affine):
         return 8 * self.window.padded_entries(inputs[0])
 
 
-# -- max pooling, and the upper envelope of chords that its breaks come from -------------------------------------------
-
-
-def envelope_breaks(left: Tensor, right: Tensor) -> Breaks:
-    """Where the maximum of k chords passes from one chord to another.
-
-    Each of the p groups has k chords on [0, 1], from `left` to `right`, both (p, k). Returns the group (as `segment`)
-    and the fraction of every change strictly inside. Walks along the envelope: from the chord that leads, the next
-    leader is the steeper one that meets it first. At most k - 1 steps, since slopes only grow. However small a change,
-    it is a break: what later layers make of it is not known here.
-    """
-    slope = right - left
-    # The leader just after 0: the highest start and, among equals, the steepest.
-    leads = left == left.amax(1, keepdim=True)
-    leader = torch.where(leads, slope, -torch.inf).argmax(1, keepdim=True)
-    groups, fractions, heights = [], [], []
-    group = torch.arange(left.shape[0], device=left.device)
-    reached = torch.zeros_like(left[:, :1])
-    while group.numel():
-        behind = left.gather(1, leader) - left
-        gain = slope - slope.gather(1, leader)
-        ahead = gain - behind
-        overtakes = (gain > 0) & (ahead > 0)
-        meeting = torch.where(overtakes, behind / gain, torch.inf).maximum(reached)
-        first = meeting.amin(1, keepdim=True)
-        leader = torch.where(meeting == first, gain, -torch.inf).argmax(1, keepdim=True)
-        height = gain.gather(1, leader)
-        inside = (first < 1).squeeze(1)
-        group, reached, leader = group[inside], first[inside], leader[inside]
-        left, slope = left[inside], slope[inside]
-        groups.append(group)
-        fractions.append(reached.squeeze(1))
-        heights.append(height[inside].squeeze(1))
-    if not groups:
-        return Breaks(group, left.new_empty(0), left.new_empty(0))
-    segment, fraction, height = torch.cat(groups), torch.cat(fractions), torch.cat(heights)
-    strict = fraction > 0
-    return Breaks(segment[strict], fraction[strict], height[strict])
+# -- max pooling ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

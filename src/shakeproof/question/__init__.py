@@ -56,6 +56,14 @@ if TYPE_CHECKING:
         perturbed,
         specified,
     )
+    from shakeproof.question.requirement import (
+        KINDS,
+        LABEL,
+        OutputContext,
+        Requirement,
+        as_requirement,
+        parse_requirement,
+    )
     from shakeproof.question.vnnlib import perturbed_directives, read_specification, written, written_perturbed
 
 # Where each name lives. They are imported on first use: to read a perturbation's text takes no torch.
@@ -72,6 +80,7 @@ _HOMES = {
     ),
     "preprocessing": "PRESETS Preprocessing read_preprocessing",
     "properties": "Case Property Specification by_boxes margins robustness wins",
+    "requirement": "KINDS LABEL OutputContext Requirement as_requirement parse_requirement",
     "vnnlib": "perturbed_directives read_specification written written_perturbed",
     "images": "Image ImageLayout RawImage as_picture image_layout",
     "image_files": "Source Subfolder one_source read_image sources",

@@ -26,16 +26,46 @@ class Case:
     """Outputs that must not be: those that meet every row, coefficients @ outputs + constants >= 0.
 
     Coefficients (k, outputs), constants (k,). Where strict (k,), a row says > 0. Without rows, all outputs meet it.
+
+    Rows may come in groups: one begins at each of `starts`, and is met where any of its rows is. The case is met where
+    at least `count` groups are. Without starts, each row is a group, and all of them count.
     """
 
     coefficients: Floats
     constants: Floats
     strict: NDArray[np.bool_]
+    starts: NDArray[np.int64] | None = None
+    count: int | None = None
+
+    @property
+    def groups(self) -> tuple[NDArray[np.int64], int]:
+        """Where each group of rows begins, and how many of them have to be met."""
+        starts = np.arange(len(self.constants)) if self.starts is None else self.starts
+        return starts, len(starts) if self.count is None else self.count
 
     def met_by(self, outputs: Floats) -> NDArray[np.bool_]:
-        """Which outputs (n, outputs) meet every row."""
+        """Which outputs (n, outputs) meet the case."""
         rows = outputs @ self.coefficients.T + self.constants
-        return np.asarray(np.where(self.strict, rows > 0, rows >= 0).all(1))
+        met = np.where(self.strict, rows > 0, rows >= 0)
+        starts, count = self.groups
+        if len(starts) < len(self.constants):
+            met = np.logical_or.reduceat(met, starts, axis=1)
+        return np.asarray(met.sum(1) >= count)
+
+    def margin(self, outputs: Floats, within: Floats | None = None) -> Floats:
+        """How far outputs (n, outputs) are from meeting it: of each group the least row turned round, of these as many
+        as count, the largest. It grows with every row, so lower bounds of these (`within`) give a lower bound.
+        """
+        if not len(self.constants):
+            return np.full(len(outputs), -np.inf)
+        rows = -(outputs @ self.coefficients.T + self.constants)
+        if within is not None:
+            rows = rows - within @ np.abs(self.coefficients.T)
+        starts, count = self.groups
+        if len(starts) < len(self.constants):
+            rows = np.minimum.reduceat(rows, starts, axis=1)
+        ordered: Floats = np.partition(rows, count - 1, axis=1)[:, count - 1]
+        return np.where(np.isnan(rows).any(1), np.nan, ordered)
 
     @property
     def compares(self) -> tuple[int, int] | None:
@@ -57,10 +87,7 @@ class Property:
     def fails(self, outputs: NDArray[Any]) -> NDArray[np.bool_]:
         """For which outputs (n, outputs) it does not hold, all of them being finite."""
         wide = np.asarray(outputs, dtype=np.float64)
-        if self._every_rival:
-            met = self.margin(wide) <= 0
-        else:
-            met = np.any([case.met_by(wide) for case in self.cases], axis=0)
+        met = self.margin(wide) <= 0 if self.is_label else np.any([case.met_by(wide) for case in self.cases], axis=0)
         return np.asarray(met & np.isfinite(wide).all(1))
 
     def margin(self, outputs: Floats, within: Floats | None = None) -> Floats:
@@ -68,15 +95,12 @@ class Property:
 
         With `within` (n, outputs), the least that it can be if every output may be off by so much.
         """
-        if self._every_rival:  # no need for a product each
+        if self.is_label:  # no need for a product each
             if within is not None:
                 is_label = np.arange(self.outputs) == self.label
                 outputs = outputs + np.where(is_label, -within, within)
             return margins(outputs, np.full(len(outputs), self.label))
-        rows = [-(outputs @ case.coefficients.T + case.constants) for case in self.cases]
-        if within is not None:
-            rows = [row - within @ np.abs(case.coefficients.T) for row, case in zip(rows, self.cases, strict=True)]
-        return np.asarray(np.min([row.max(1, initial=-np.inf) for row in rows], axis=0))
+        return np.asarray(np.min([case.margin(outputs, within) for case in self.cases], axis=0))
 
     @cached_property
     def label(self) -> int | None:
@@ -86,7 +110,7 @@ class Property:
         return labels.pop() if len(labels) == 1 else None
 
     @cached_property
-    def _every_rival(self) -> bool:
+    def is_label(self) -> bool:
         """Whether all that is said is that no other class scores as much as the label."""
         rivals = {case.compares for case in self.cases if not case.strict.any()}
         return self.label is not None and len(rivals) == self.outputs - 1 == len(self.cases)
@@ -115,6 +139,11 @@ class Property:
             raise InputError("a property needs a case that a counterexample could meet")
         for case in self.cases:
             rows = len(case.constants)
+            starts, count = case.groups
+            if len(starts) and not (starts[0] == 0 and (np.diff(starts) > 0).all() and starts[-1] < rows):
+                raise InputError("the groups of a case must begin at rows of it, in order")
+            if not (0 < count <= len(starts) or count == len(starts)):
+                raise InputError("a case must be met by at least one of its groups, and at most all of them")
             if case.coefficients.shape != (rows, self.outputs) or case.strict.shape != (rows,):
                 raise InputError(f"the coefficients of a case must be for {self.outputs} outputs, with a row each")
             if not (np.isfinite(case.coefficients).all() and np.isfinite(case.constants).all()):

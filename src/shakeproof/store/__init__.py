@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shakeproof.store.reader import Store
 from shakeproof.store.rows import (
-    Requirement,
+    NamedRequirement,
     StoredCampaign,
     StoredError,
     StoredImage,

@@ -32,7 +32,7 @@ from shakeproof.question import (
     sources,
 )
 from shakeproof.settings import Settings, asked
-from shakeproof.store.rows import Requirement
+from shakeproof.store.rows import NamedRequirement
 
 Table = Mapping[str, Any]
 # What a file may hold, and what of that are tables; what follows from it is in docs/reference/campaign.md.
@@ -83,7 +83,7 @@ class Campaign:
     image_shape: tuple[int, int, int] | None = None
     output_name: str | None = None
     class_names: ClassNames | None = None
-    requirement: Requirement = field(default_factory=Requirement)
+    requirement: NamedRequirement = field(default_factory=NamedRequirement)
 
     @property
     def strength(self) -> float:
@@ -134,7 +134,7 @@ class _Reader:
             image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
             output_name=self.value(network, "output_name", str, None),
             class_names=None if classes is None else read_class_names(self.beside(classes)),
-            requirement=Requirement(*(self.value(requirement, key, str, "") for key in ("id", "text"))),
+            requirement=NamedRequirement(*(self.value(requirement, key, str, "") for key in ("id", "text"))),
         )
 
     # -- the parts ----------------------------------------------------------------------------------------------------

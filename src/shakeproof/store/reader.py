@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shakeproof.errors import InputError
 from shakeproof.store.connection import explained, opened
 from shakeproof.store.rows import (
-    Requirement,
+    NamedRequirement,
     StoredCampaign,
     StoredError,
     StoredImage,
@@ -97,7 +97,7 @@ class Store:
         found = []
         for row in self._rows(CAMPAIGNS):
             (number, name, file, toml, requirement, text, strengths, tool, started, last_run, *counts) = row
-            about = (number, name, file, toml, Requirement(requirement, text), tuple(json.loads(strengths)))
+            about = (number, name, file, toml, NamedRequirement(requirement, text), tuple(json.loads(strengths)))
             found.append(StoredCampaign(*about, tool, started, last_run, *counts))
         return found
 

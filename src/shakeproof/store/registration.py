@@ -17,7 +17,7 @@ from shakeproof.proof import Result
 from shakeproof.question import Image, Perturbation, check_image, class_number, perturbed
 from shakeproof.settings import Settings
 from shakeproof.store.campaign_file import Campaign, PicturesAsked
-from shakeproof.store.rows import Requirement
+from shakeproof.store.rows import NamedRequirement
 from shakeproof.store.writer import Item, StoreWriter, certified, finding
 
 
@@ -144,7 +144,7 @@ def keep(
     results: Sequence[Result],
     settings: Settings,
     certificates: bool = False,
-    requirement: Requirement | None = None,
+    requirement: NamedRequirement | None = None,
 ) -> None:
     """Write answers about perturbed images into a store, as a campaign with a name; of equal questions the last one."""
     answers = {query_digest(network, result.query, settings): result for result in results}
@@ -157,7 +157,7 @@ def keep(
             assert isinstance(query.perturbation, Perturbation)
             image, _ = writer.add_image(query.image)
             items.append(Item(model, image, writer.add_perturbation(query.perturbation), question, query.strengths))
-        campaign = writer.begin(name, "", name, requirement or Requirement(), (), settings, items)
+        campaign = writer.begin(name, "", name, requirement or NamedRequirement(), (), settings, items)
         numbers = [waiting.query for waiting in writer.waiting(campaign, None, None)]
         answered = list(zip(numbers, answers.values(), strict=True))
         found = [finding(number, network, result, network.name, certificates) for number, result in answered]

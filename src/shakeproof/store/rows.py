@@ -80,7 +80,7 @@ class StoredImage:
 
 
 @dataclass(frozen=True)
-class Requirement:
+class NamedRequirement:
     """What a campaign shows, in its users' words."""
 
     id: str = ""
@@ -98,7 +98,7 @@ class StoredCampaign:
     name: str
     file: str
     toml: str
-    requirement: Requirement
+    requirement: NamedRequirement
     strengths: tuple[float, ...]
     tool: str
     started: str

@@ -24,7 +24,7 @@ from shakeproof.settings import Settings
 from shakeproof.store.connection import closed, explained, opened_to_write, transaction
 from shakeproof.store.curves import drawn
 from shakeproof.store.reader import Store
-from shakeproof.store.rows import Requirement, model_facts, pack_pixels, write_perturbation
+from shakeproof.store.rows import NamedRequirement, model_facts, pack_pixels, write_perturbation
 
 # Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many
 # seconds, by a clock that is never set, may take them. The time of day does not matter on either side.
@@ -183,7 +183,7 @@ class StoreWriter(Store):
         name: str,
         file: str,
         toml: str,
-        requirement: Requirement,
+        requirement: NamedRequirement,
         strengths: Sequence[float],
         settings: Settings,
         items: Iterable[Item],

@@ -1,0 +1,373 @@
+"""Requirements: what must hold of a network's outputs, as text, and as the property that it stands for.
+
+The text is `KIND:key=value,...`, or several of these joined by `and`; parsing and printing round-trip. A kind is a
+class below: its fields are the keys of the text, and its `cases` are what the outputs must not meet. There is one
+internal form for all of them (`Property`): it grows with affine functions of the outputs, and holds where it is
+positive.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shakeproof.errors import InputError, kind_of
+from shakeproof.question.outputs import OutputPart, one_place
+from shakeproof.question.properties import Case, Floats, Property, wins
+
+Output = int | str
+"""A class by its number or name, or an output by its address."""
+Band = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class OutputContext:
+    """What a requirement is about: the parts of a network's outputs, the label if there is one, and the values (count)
+    at strength 0, where they are wanted. `number` gives the class that goes by a name.
+    """
+
+    parts: tuple[OutputPart, ...]
+    number: Callable[[str], int]
+    label: int | None = None
+    start: Floats | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def place(self, output: Output) -> int:
+        """The one output that a class, or an address, means; an error if there is none."""
+        is_name = isinstance(output, str) and "[" not in output and output not in {part.name for part in self.parts}
+        return self.number(str(output)) if is_name else one_place(self.parts, str(output))
+
+    def row(self, plus: int | None, minus: int | None = None) -> Floats:
+        """The coefficients of one output, less another."""
+        row = np.zeros(self.count)
+        if plus is not None:
+            row[plus] += 1
+        if minus is not None:
+            row[minus] -= 1
+        return row
+
+
+def _case(rows: Sequence[Floats], constants: Sequence[float] | None = None, count: int | None = None) -> Case:
+    """What must not be: so many of the rows (all, if nothing is said) are not negative."""
+    values = np.zeros(len(rows)) if constants is None else np.array(constants, dtype=np.float64)
+    return Case(np.array(rows), values, np.zeros(len(rows), bool), count=count)
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """One thing that is required."""
+
+    name: ClassVar[str]
+    example: ClassVar[str]
+    needs_label: ClassVar[bool] = False
+    needs_start: ClassVar[bool] = False
+
+    @abstractmethod
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        """What the outputs must not meet."""
+
+    def check(self) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse numbers that mean nothing."""
+
+    def __str__(self) -> str:
+        texts = (
+            f"{key}={_written(value)}"
+            for key, asked in keys(type(self)).items()
+            if (value := getattr(self, asked.name)) != asked.default
+        )
+        options = ",".join(texts)
+        return f"{self.name}:{options}" if options else self.name
+
+
+def keys(kind: type[Kind]) -> dict[str, Field[Any]]:
+    """A kind's fields by the keys of its text."""
+    return {each.metadata.get("key", each.name): each for each in fields(kind)}
+
+
+@dataclass(frozen=True)
+class Label(Kind):
+    """The label scores more than every other class, by more than a lead."""
+
+    name = "label"
+    example = "label:lead=0.5"
+    needs_label = True
+
+    lead: float = 0.0
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        assert outputs.label is not None
+        for case in wins(outputs.label, outputs.count).cases:
+            yield Case(case.coefficients, case.constants + self.lead, case.strict)
+
+    def check(self) -> None:
+        _require(0 <= self.lead < math.inf, self, "lead", "0 or more")
+
+
+@dataclass(frozen=True)
+class Top(Kind):
+    """The label is among the k classes that score most: fewer than k others score as much as it."""
+
+    name = "top"
+    example = "top:k=3"
+    needs_label = True
+
+    k: int
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        assert outputs.label is not None
+        if self.k >= outputs.count:
+            raise InputError(f"{self}: of {outputs.count} classes, the label is always among so many; ask about fewer")
+        rows = np.concatenate([case.coefficients for case in wins(outputs.label, outputs.count).cases])
+        yield _case(list(rows), count=self.k)
+
+    def check(self) -> None:
+        _require(self.k >= 1, self, "k", "1 or more")
+
+
+@dataclass(frozen=True)
+class Among(Kind):
+    """One of some classes scores more than every other class."""
+
+    name = "among"
+    example = "among:classes=3,5"
+
+    classes: tuple[Output, ...]
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        allowed = [outputs.place(output) for output in self.classes]
+        return _won_by_one_of(allowed, outputs)
+
+    def check(self) -> None:
+        _require(len(set(self.classes)) == len(self.classes), self, "classes", "classes that differ")
+
+
+@dataclass(frozen=True)
+class Never(Kind):
+    """None of some classes wins: each of the others may, if it scores more than all of these."""
+
+    name = "never"
+    example = "never:classes=1,2"
+
+    classes: tuple[Output, ...]
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        forbidden = {outputs.place(output) for output in self.classes}
+        return _won_by_one_of([place for place in range(outputs.count) if place not in forbidden], outputs)
+
+    def check(self) -> None:
+        _require(len(set(self.classes)) == len(self.classes), self, "classes", "classes that differ")
+
+
+def _won_by_one_of(allowed: Sequence[int], outputs: OutputContext) -> Iterator[Case]:
+    """Each other class must be beaten by one of these: then the best of these beats them all."""
+    others = [place for place in range(outputs.count) if place not in allowed]
+    if not allowed or not others:
+        raise InputError("name some of the network's classes, and not all of them: one class wins in any case")
+    for other in others:
+        yield _case([outputs.row(other, place) for place in allowed])
+
+
+@dataclass(frozen=True)
+class Score(Kind):
+    """One output stays above a number: a score, or a probability where the network gives probabilities."""
+
+    name = "score"
+    example = "score:class=3,above=0.5"
+
+    output: Output = field(metadata={"key": "class"})
+    above: float
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        yield _case([-outputs.row(outputs.place(self.output))], [self.above])
+
+    def check(self) -> None:
+        _require(math.isfinite(self.above), self, "above", "a finite number")
+
+
+@dataclass(frozen=True)
+class Within(Kind):
+    """One output stays strictly between two numbers."""
+
+    name = "output"
+    example = "output:index=0,within=-0.1..0.1"
+
+    index: Output
+    within: Band
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        low, high = self.within
+        yield from _outside(outputs, outputs.place(self.index), low, high)
+
+    def check(self) -> None:
+        low, high = self.within
+        _require(math.isfinite(low) and math.isfinite(high) and low < high, self, "within", "LOW..HIGH, finite")
+
+
+@dataclass(frozen=True)
+class Drift(Kind):
+    """One output stays closer than a number to what the runtime gives at strength 0."""
+
+    name = "drift"
+    example = "drift:index=0,by=2"
+    needs_start = True
+
+    index: Output
+    by: float
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        assert outputs.start is not None
+        place = outputs.place(self.index)
+        start = float(outputs.start[place])
+        yield from _outside(outputs, place, start - self.by, start + self.by)
+
+    def check(self) -> None:
+        _require(0 < self.by < math.inf, self, "by", "a positive number")
+
+
+def _outside(outputs: OutputContext, place: int, low: float, high: float) -> Iterator[Case]:
+    """An output is no more than one number, or no less than another."""
+    yield _case([-outputs.row(place)], [low])
+    yield _case([outputs.row(place)], [-high])
+
+
+KINDS: Mapping[str, type[Kind]] = {kind.name: kind for kind in (Label, Top, Among, Never, Score, Within, Drift)}
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What must hold of the outputs: everything that is listed."""
+
+    kinds: tuple[Kind, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.kinds))
+
+    @property
+    def is_label(self) -> bool:
+        """Whether all that is required is that the label wins."""
+        return self.kinds == (Label(),)
+
+    @property
+    def needs_label(self) -> bool:
+        return any(kind.needs_label for kind in self.kinds)
+
+    @property
+    def needs_start(self) -> bool:
+        return any(kind.needs_start for kind in self.kinds)
+
+    def resolved(self, outputs: OutputContext) -> Property:
+        """The property of a network's outputs that it stands for."""
+        if self.is_label:
+            assert outputs.label is not None
+            return wins(outputs.label, outputs.count)
+        return Property(outputs.count, tuple(case for kind in self.kinds for case in kind.cases(outputs)))
+
+
+LABEL = Requirement((Label(),))
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+_BETWEEN_KINDS = re.compile(rf"\s+and\s+(?=(?:{'|'.join(KINDS)})(?:[:\s]|$))")
+_BETWEEN_OPTIONS = re.compile(r",(?=[a-z]+=)")
+
+
+def parse_requirement(text: str) -> Requirement:
+    """The requirement that a text describes, e.g. `top:k=3 and never:classes=1,2`."""
+    if not isinstance(text, str):
+        raise InputError(f"a requirement is parsed from a text, not from {kind_of(text)}")
+    return Requirement(tuple(_parse_kind(part) for part in _BETWEEN_KINDS.split(text.strip())))
+
+
+def as_requirement(requirement: Requirement | str) -> Requirement:
+    """A requirement as it is, or what a text describes."""
+    return requirement if isinstance(requirement, Requirement) else parse_requirement(requirement)
+
+
+def _parse_kind(text: str) -> Kind:
+    name, colon, rest = text.partition(":")
+    kind = KINDS.get(name)
+    if kind is None:
+        raise InputError(f"unknown requirement {name!r}; there are {', '.join(KINDS)}")
+    asked = keys(kind)
+    values: dict[str, object] = {}
+    for option in _BETWEEN_OPTIONS.split(rest) if colon else []:
+        key, equals, value = option.partition("=")
+        field_of_key = asked.get(key)
+        if field_of_key is None or not equals or field_of_key.name in values:
+            twice = field_of_key is not None and equals
+            problem = "is given twice" if twice else f"is not one of {', '.join(asked)}"
+            raise InputError(f"{text!r}: option {option!r} {problem}; write for example {kind.example}")
+        try:
+            values[field_of_key.name] = READERS[str(field_of_key.type)](value)
+        except ValueError as error:
+            raise InputError(f"{text!r}: {key} {error}, not {value!r}; write for example {kind.example}") from None
+    missing = [key for key, known in asked.items() if known.default is MISSING and known.name not in values]
+    if missing:
+        raise InputError(f"{text!r}: {' and '.join(missing)} missing; write for example {kind.example}")
+    parsed = kind(**values)
+    parsed.check()
+    return parsed
+
+
+def _require(holds: bool, kind: Kind, key: str, must_be: str) -> None:
+    if not holds:
+        raise InputError(f"{kind}: {key} must be {must_be}; write for example {kind.example}")
+
+
+def _read_whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+def _read_number(text: str) -> float:
+    try:
+        return float(text) + 0.0  # -0.0 is 0
+    except ValueError:
+        raise ValueError("must be a number") from None
+
+
+def _read_band(text: str) -> Band:
+    low, dots, high = text.partition("..")
+    if not dots:
+        raise ValueError("must be LOW..HIGH")
+    return _read_number(low), _read_number(high)
+
+
+def _read_output(text: str) -> Output:
+    if not text.strip():
+        raise ValueError("must name an output")
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else text
+
+
+def _read_outputs(text: str) -> tuple[Output, ...]:
+    return tuple(_read_output(word.strip()) for word in text.split(","))
+
+
+# How the value of a key is read, by the type of its field.
+READERS: Mapping[str, Callable[[str], object]] = {
+    "int": _read_whole,
+    "float": _read_number,
+    "Band": _read_band,
+    "Output": _read_output,
+    "tuple[Output, ...]": _read_outputs,
+}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        is_band = all(isinstance(part, float) for part in value)
+        return (".." if is_band else ",").join(map(_written, value))
+    return str(value)
