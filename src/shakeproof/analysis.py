@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -18,16 +18,21 @@ from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.graph import Graph
 from shakeproof.model import Deployed, Network, load, load_deployed
 from shakeproof.proof import (
-    Expected,
+    EnumeratedWindow,
     Reason,
     Result,
     SweptWindow,
+    Tell,
     answer_by_enumeration,
+    answer_by_picture_windows,
     answer_by_splitting,
     answer_by_sweep,
+    answer_by_windows,
     begun_by,
+    enumerate_window,
     expected,
     lines_at_once,
+    sweep_window,
 )
 from shakeproof.question import (
     AnyKernel,
@@ -50,6 +55,8 @@ Kernel = Perturbation | AnyKernel | str
 Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
 """A class or its name for all images, or a class for each."""
 MOST_NAMED = 4
+Begun = SweptWindow | EnumeratedWindow
+W = TypeVar("W", SweptWindow, EnumeratedWindow)
 
 
 @overload  # a str is a sequence, too, but the first that matches is meant
@@ -216,25 +223,28 @@ def answers(
     queries: Iterable[Query],
     settings: Settings | None = None,
     progress: Callable[[float], None] = no_progress,
-    expect: Callable[[Query, Expected], None] | None = None,
-    begun: Callable[[Query], SweptWindow | None] | None = None,
+    expect: Tell | None = None,
+    begun: Callable[[Query], Begun | None] | None = None,
 ) -> Iterator[Result]:
     """Answer queries about one network, in their order, each as soon as it is known.
 
     Queries are taken as they are needed, so many at a time that a sweep is worth its while. `progress` is told how many
-    are answered, those in work by their share; `expect`, before the pictures of a query are run, how long that takes.
-    `begun` says what was swept for a query before its time was up (`proof.begun_by`), so that it goes on from there.
+    are answered, those in work by their share; `expect`, before the pictures of a query are run, how long that takes,
+    and then how much is certified. `begun` says what was swept or run for a query before its time was up
+    (`proof.begun_by`), so that it goes on from there.
     """
     settings = Settings() if settings is None else settings
     if settings.pixel_rounding is not None:
         for number, query in enumerate(queries):
-            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect)
+            known = None if begun is None else _kind_of_window(begun(query), EnumeratedWindow)
+            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect, known)
         return
     read = readable(network)
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
     while some := list(islice(waiting, lines_at_once(read))):
-        yield from _answered_together(read, some, settings, _part(progress, done, 1), begun or (lambda query: None))
+        known_windows = [None if begun is None else _kind_of_window(begun(query), SweptWindow) for query in some]
+        yield from _answered_together(read, some, settings, _part(progress, done, 1), known_windows)
         done += len(some)
 
 
@@ -249,7 +259,7 @@ def _answered_together(
     queries: Sequence[Query],
     settings: Settings,
     progress: Callable[[float], None],
-    begun: Callable[[Query], SweptWindow | None],
+    begun: Sequence[SweptWindow | None],
 ) -> Iterator[Result]:
     """Answer some queries in their order: those that can share a sweep in advance, the others as they come.
 
@@ -263,7 +273,7 @@ def _answered_together(
     for numbers in sweeps.values():
         some = [queries[number] for number in numbers]
         tell = _part(progress, len(swept), len(numbers))
-        results = answer_by_sweep(network, some, settings, tell, [*map(begun, some)])
+        results = answer_by_sweep(network, some, settings, tell, [begun[number] for number in numbers])
         swept.update(zip(numbers, results, strict=True))
     done = len(swept)
     for number, query in enumerate(queries):
@@ -273,12 +283,35 @@ def _answered_together(
             continue
         result = swept.pop(number)
         if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
-            (result,) = answer_by_sweep(network, [query], settings, no_progress, [begun_by(result)])
+            (result,) = answer_by_sweep(
+                network, [query], settings, no_progress, [_kind_of_window(begun_by(result), SweptWindow)]
+            )
         if result.reason is Reason.ROUNDING:  # the question about 8-bit pictures has an answer, if it can be asked
             with suppress(ShakeproofError):
                 pictures = expected(network, query, replace(settings, pixels="8bit"))
                 result = replace(result, as_pictures=pictures)
         yield result
+
+
+def _kind_of_window(begun: Begun | None, kind: type[W]) -> W | None:
+    """What was begun, if it was by this method."""
+    return begun if isinstance(begun, kind) else None
+
+
+def window_of(network: Deployed, query: Query, settings: Settings, start: float, end: float) -> Begun:
+    """Sweep a part of a query's path, or run the pictures that begin there."""
+    if settings.pixel_rounding is not None:
+        return enumerate_window(network, query, settings, start, end)
+    return sweep_window(readable(network), query, settings, start, end)
+
+
+def joined_windows(network: Deployed, query: Query, settings: Settings, windows: Sequence[Begun]) -> Result:
+    """Answer a query by windows that follow one another, wherever `window_of` was called for them."""
+    if settings.pixel_rounding is not None:
+        run = [window for window in windows if isinstance(window, EnumeratedWindow)]
+        return answer_by_picture_windows(network, query, settings, run)
+    swept = [window for window in windows if isinstance(window, SweptWindow)]
+    return answer_by_windows(readable(network), query, settings, swept)
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -105,20 +105,38 @@ class PixelChanges:
         return np.asarray((self.first[pixels] + numbers) % 2 == 0)
 
     def before(self, strength: Fraction) -> NDArray[np.int64]:
-        """How many changes each pixel has at smaller strengths.
-
-        Where numbers are SMALL, so are a strength's numerator and denominator: the products are int64.
-        """
-        p, q = strength.as_integer_ratio()
-        return self._numbers(-((self.start * q - self.speed * p) // (self.step * q)))
+        """How many changes each pixel has at smaller strengths."""
+        above, unit = self._above(strength)
+        return self._numbers(-(above // unit))
 
     def until(self, strength: Fraction, behind: bool) -> NDArray[np.int64]:
         """How many changes each pixel has up to a strength, with or without those right behind it."""
-        p, q = strength.as_integer_ratio()
-        found, earlier = self._numbers((self.speed * p - self.start * q) // (self.step * q) + 1), self.before(strength)
+        above, unit = self._above(strength)
+        found, earlier = self._numbers(-above // unit + 1), self._numbers(-(above // unit))
         there = np.flatnonzero((found > earlier) & (not behind))
         found[there] -= self.behind(there, earlier[there])
         return found
+
+    def between(self, start: Fraction, end: Fraction | None) -> PixelChanges:
+        """Those at a strength or behind it, and before another one, or all that follow; they begin with the picture
+        just before the first of them.
+        """
+        before = self.before(start)
+        after = self.count.astype(np.int64) if end is None else self.before(end)
+        return replace(
+            self,
+            first=self.levels(before),
+            count=(after - before).astype(np.uint8),
+            start=self.start + self.step * before.astype(self.start.dtype),
+        )
+
+    def _above(self, strength: Fraction) -> tuple[Array, int]:
+        """How far the first change of each pixel is above a strength, and how far its changes are apart, in the same
+        unit. The products are int64 where numbers are SMALL, those of the strength as well.
+        """
+        p, q = strength.as_integer_ratio()
+        kind = self.start.dtype if max(p, q) < SMALL else object
+        return self.start.astype(kind, copy=False) * q - self.speed.astype(kind, copy=False) * p, self.step * q
 
     def _numbers(self, numbers: Array) -> NDArray[np.int64]:
         return np.clip(numbers, 0, self.count).astype(np.int64)
@@ -139,10 +157,12 @@ class PictureWindow:
     pixels: NDArray[np.int32]
     steps: NDArray[np.uint8]
 
-    def batches(self, size: int) -> Iterator[NDArray[np.uint8]]:
-        """The pictures (size, pixels) at a time, fewer in the end."""
-        picture, reached = self.before, 0
-        for start in range(0, len(self.ends), size):
+    def batches(self, size: int, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+        """The pictures (size, pixels) at a time, fewer in the end; from the `first` on."""
+        reached = int(self.ends[first - 1]) if first else 0
+        picture = self.before.copy()
+        np.add.at(picture, self.pixels[:reached], self.steps[:reached])
+        for start in range(first, len(self.ends), size):
             ends = self.ends[start : start + size]
             row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=reached))
             changed = slice(reached, reached := ends[-1])
@@ -238,6 +258,18 @@ class EightBitPictures:
         """A strength at which a picture is to be seen: half way to the next, as far as float64 can tell."""
         return float((self.begins(number) + self.begins(number + 1)) / 2)
 
+    def before(self, strength: Fraction) -> int:
+        """How many pictures begin before a strength that is above 0: the number of the first that does not."""
+        self.has(self.total + 1)
+        return bisect_left(range(len(self)), strength, key=self.begins)
+
+    def between(self, start: float, end: float) -> EightBitPictures:
+        """The pictures that begin from one strength up to another one, which is not part of them unless it is the end
+        of the path; and the one just before them, which is the first of the path if they begin at 0.
+        """
+        last = None if end == self.end else Fraction(end)
+        return EightBitPictures(self.changes.between(Fraction(start), last), self.shape, end, self.most)
+
     def strengths(self, count: int) -> NDArray[np.float64]:
         """Where each of the first `count` pictures begins, and where the last of them ends, as the nearest float64."""
         self.has(count)
@@ -254,19 +286,16 @@ class EightBitPictures:
         changed = self.changes.until(self.begins(number), not self.has_start(number))
         return self.changes.levels(changed).reshape(self.shape)
 
-    def batches(self, size: int) -> Iterator[NDArray[np.uint8]]:
-        """The pictures in order, (size, *shape) at a time; fewer at the end of a window."""
-        for window in self._windows():
-            for made in window.batches(size):
+    def batches(self, size: int, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+        """The pictures in order from the `first` on, (size, *shape) at a time; fewer at the end of a window."""
+        number = max(bisect_right(self._known, first) - 1, 0) if self.has(first) else len(self._heads)
+        while (window := self._window(number)) is not None:
+            passed = max(0, first - self._known[number]) if number else first
+            for made in window.batches(size, passed):
                 yield made.reshape(-1, *self.shape)
+            number += 1
 
     # -- windows ------------------------------------------------------------------------------------------------------
-
-    def _windows(self) -> Iterator[PictureWindow]:
-        number = 0
-        while (window := self._window(number)) is not None:
-            yield window
-            number += 1
 
     def _window(self, number: int) -> PictureWindow | None:
         """A window that was made before, or the next one; None if there is no other."""

@@ -221,6 +221,22 @@ def test_one_profile_in_windows_on_all_workers(cluster, tmp_path, expected):
     assert essence(tmp_path / "c.db") == expected
 
 
+def test_pictures_of_a_path_in_windows_on_all_workers(cluster, tmp_path):
+    """Every 8-bit picture, wherever it was run: the answers of one process."""
+    eight, kernels = '[analysis]\npixels = "8bit"\n', ("motion-blur:size=9,angle=90", "sharpen:size=3")
+    for name, more in (("one", ""), ("cut", "windows = 3\n")):
+        file = written(tmp_path, kernels, images=2, more=eight + more, name=name)
+        if more:
+            with scheduler_of(file, jobs=2) as scheduler:
+                cluster.run(scheduler, no_progress)
+                assert not scheduler.parts
+        else:
+            run_here(file)
+    one, cut = essence(tmp_path / "one.db"), essence(tmp_path / "cut.db")
+    assert len(one) == 4
+    assert cut == one
+
+
 def test_workers_that_cannot_begin_are_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python can start like this
     with pytest.raises(InputError, match="worker processes cannot be started"):

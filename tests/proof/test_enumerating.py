@@ -181,9 +181,9 @@ def test_what_to_expect_is_known_before(network, images):
     settings = sp.Settings(pixels="8bit")
     results = list(answers(network, queries, settings, heard.append, lambda *told: heard.append(told)))
     told = [own for own in heard if isinstance(own, tuple)]
-    assert [query for query, _ in told] == queries
-    assert [expected.pictures for _, expected in told] == [result.pieces for result in results]
-    assert all(expected.seconds > 0 for _, expected in told)
+    assert list(dict.fromkeys(query for query, *_ in told)) == queries
+    assert [expected.pictures for _, expected, certified in told if not certified] == [own.pieces for own in results]
+    assert all(expected.seconds > 0 for _, expected, _ in told)
     assert heard[0] == told[0]
     assert str(Expected(79000, 22.4)) == "79000 pictures, about 22 s"
     assert str(Expected(300, 0.0123)) == "300 pictures, about 0.012 s"

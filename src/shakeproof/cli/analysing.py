@@ -180,10 +180,22 @@ def _run(
                 if recording is not None:
                     recording.add(answer)
                 outputs.write(answer, len(asked.names), profile=not stop_early)
-    except KeyboardInterrupt:
-        return screen.interrupted()
+    except KeyboardInterrupt as stop:
+        return screen.interrupted(_kept(stop, recording))
     finally:
         screen.close()
         if junit is not None:
             junit.write()
     return screen.exit_code()
+
+
+def _kept(stop: KeyboardInterrupt, recording: Recording | None) -> str:
+    """What was certified of the query that was interrupted, kept so that it can go on from there."""
+    from shakeproof.proof import Interrupted
+
+    if not isinstance(stop, Interrupted):
+        return ""
+    if recording is None:
+        return f"; of that one {stop}; with --output FILE, --resume goes on from there"
+    recording.keep(stop.network, stop.result)
+    return f"; of that one {stop}; --resume goes on from there"

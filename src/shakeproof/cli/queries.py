@@ -16,9 +16,10 @@ from shakeproof.errors import InputError, Refusal, strictly
 from shakeproof.process import give_back
 
 if TYPE_CHECKING:
+    from shakeproof.analysis import Begun
     from shakeproof.cli.options import InputOptions
     from shakeproof.model import Deployed, Network
-    from shakeproof.proof import Expected, Result, SweptWindow
+    from shakeproof.proof import Result, Tell
     from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
     from shakeproof.settings import Settings
 
@@ -186,11 +187,11 @@ def answered(
     settings: Settings,
     settle: Callable[[range, Known | Refusal], None],
     advance: Callable[[float], None],
-    expect: Callable[[Query, Expected], None] | None = None,
-    begun: Callable[[Deployed, Query], SweptWindow | None] | None = None,
+    expect: Tell | None = None,
+    begun: Callable[[Deployed, Query], Begun | None] | None = None,
 ) -> Iterator[Answer]:
     """Answers as they come, in order; whoever asks is told what needs no answer, how many queries are answered, and
-    what to expect of one whose pictures are run, and may say what was swept before for one whose time was up.
+    what to expect of one whose pictures are run, and may say what was done before for one whose time was up.
     """
     from shakeproof.analysis import answers
 

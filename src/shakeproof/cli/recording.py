@@ -17,9 +17,10 @@ from shakeproof.errors import InputError, Refusal
 from shakeproof.files import check_regular, write_whole
 
 if TYPE_CHECKING:
+    from shakeproof.analysis import Begun
     from shakeproof.cli.queries import Answer
     from shakeproof.model import Deployed
-    from shakeproof.proof import SweptWindow
+    from shakeproof.proof import Result
     from shakeproof.question import Query
     from shakeproof.settings import Settings
 
@@ -51,32 +52,40 @@ class Recording:
 
     def add(self, answer: Answer) -> None:
         """Write an answer down; a line is there as a whole or not at all."""
-        from shakeproof.proof import begun_by
         from shakeproof.store import csv_lines, flat
 
         _, network, result = answer
-        part, begun = self._part(network, result.query), begun_by(result)
-        if begun is not None:
-            write_whole({part: begun.packed(part.stem)})
         late = result.reason == "timeout"
+        if late:
+            self.keep(network, result)
         said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
         line = next(csv_lines([flat(said, self.columns)])) if self.is_table else f"{json.dumps(said)}\n"
         self._append(line.encode(errors="surrogateescape"))
+        part = self._part(network, result.query)
         if not late and part.exists():
             part.unlink()
             with suppress(OSError):  # there are others
                 part.parent.rmdir()
 
-    def begun(self, network: Deployed, query: Query) -> SweptWindow | None:
-        """What was swept of a query for which the time was too short."""
-        from shakeproof.proof import SweptWindow
+    def keep(self, network: Deployed, result: Result) -> None:
+        """What was swept or run for an answer, if its time was up."""
+        from shakeproof.proof import begun_by
+
+        part, begun = self._part(network, result.query), begun_by(result)
+        if begun is not None:
+            write_whole({part: begun.packed(part.stem)})
+
+    def begun(self, network: Deployed, query: Query) -> Begun | None:
+        """What was swept or run of a query for which the time was too short."""
+        from shakeproof.proof import EnumeratedWindow, SweptWindow
 
         part = self._part(network, query)
         if not part.exists():
             return None
         check_regular(part)
         try:
-            return SweptWindow.unpacked(part.read_bytes(), part.stem, str(part))
+            kind = SweptWindow if self.settings.pixel_rounding is None else EnumeratedWindow
+            return kind.unpacked(part.read_bytes(), part.stem, str(part))
         except OSError as error:
             raise InputError(f"{part}: cannot be read ({error.strerror})") from error
 
@@ -88,7 +97,7 @@ class Recording:
         return next((Known(self.known[digest]) for digest in asked if digest in self.known), own)
 
     def _part(self, network: Deployed, query: Query) -> Path:
-        """Where is kept what was swept of a query, if its time was up."""
+        """Where is kept what was swept or run of a query, if its time was up."""
         return self.path.with_name(f"{self.path.name}.parts") / f"{question(network, query, self.settings)}.sweep"
 
     def _read(self) -> Iterator[tuple[str, str]]:

@@ -193,11 +193,13 @@ class Screen:
         with progress_bar(self.doing, silent, len(self.names), self.console) as self.bar:
             yield lambda done: self.bar.advance(self.settled + done)
 
-    def expect(self, query: Query, expected: Expected) -> None:
-        """What running a query's pictures will take: beside the bar, or where there is none on a line of its own."""
+    def expect(self, query: Query, expected: Expected, certified: float) -> None:
+        """What running a query's pictures will take, and how much is certified: beside the bar, or where there is none
+        on a line of its own, before they are run.
+        """
         if self.bar.is_seen:
-            self.bar.entitle(str(expected))
-        else:
+            self.bar.entitle(f"{expected}, certified up to {certified:.4f}" if certified else str(expected))
+        elif not certified:
             say(f"{query.name}, {query.perturbation}: {expected}", sys.stderr)
 
     def show(self, number: int, answer: Result | Compared, notes: Sequence[str]) -> None:
@@ -236,12 +238,12 @@ class Screen:
         if self.known:
             self.console.print(f"{self.known.total()} more were there already")
 
-    def interrupted(self) -> int:
-        """Say what is missing."""
+    def interrupted(self, more: str = "") -> int:
+        """Say what is missing, and `more`."""
         if self.missing:
             first = " ".join(part for part in self.names[next(iter(self.missing))] if part != "-")
             missing = f"{len(self.missing)} of {len(self.names)} queries"
-            complain(f"interrupted; {missing} are not answered, the first is {first}")
+            complain(f"interrupted; {missing} are not answered, the first is {first}{more}")
         return EXIT_INTERRUPTED
 
     def exit_code(self) -> int:

@@ -155,7 +155,8 @@ class TaskScheduler:
 
     def _is_cut(self, waiting: Waiting) -> bool:
         """Whether a query is swept in windows, which are tasks of their own."""
-        if self.campaign.windows == 1 or waiting.is_answered or not self.registered.models[waiting.model].cuttable:
+        cuttable = self.registered.models[waiting.model].cuttable and waiting.strength > 0
+        if self.campaign.windows == 1 or waiting.is_answered or not cuttable:
             return False
         return self.writer.perturbation(waiting.perturbation).parameters == 1
 

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-import torch
-
-from shakeproof.analysis import answers, readable
+from shakeproof.analysis import Begun, answers, joined_windows, window_of
 from shakeproof.budget import GIB
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
 from shakeproof.model import Deployed
 from shakeproof.process import give_back
-from shakeproof.proof import Result, SweptWindow, answer_by_windows, sweep_window
+from shakeproof.proof import Result
 from shakeproof.question import Perturbation, Query, perturbed
 from shakeproof.settings import Settings
 from shakeproof.store import Certified, Finding, ModelFile, StoredImage, certified, finding
@@ -50,7 +48,7 @@ class Task:
     run: str = ""
     where: str = ""
     window: tuple[int, int] | None = None
-    swept: Sequence[SweptWindow] = ()
+    swept: Sequence[Begun] = ()
 
     @property
     def queries(self) -> list[int]:
@@ -72,7 +70,7 @@ class FoundWindow:
 
     query: int
     number: int
-    swept: SweptWindow
+    swept: Begun
 
 
 Outcome = Finding | Certified | Failure | FoundWindow
@@ -137,13 +135,10 @@ class TaskRunner:
                 number, count = task.window
                 (strength,) = queries[0].strengths
                 start, end = (strength if k == count else strength * k / count for k in (number, number + 1))
-                with torch.inference_mode():
-                    swept = sweep_window(readable(network), queries[0], task.settings, start, end)
-                yield FoundWindow(task.queries[0], number, swept)
+                yield FoundWindow(task.queries[0], number, window_of(network, queries[0], task.settings, start, end))
                 return
             if task.swept:
-                with torch.inference_mode():
-                    results = iter([answer_by_windows(readable(network), queries[0], task.settings, task.swept)])
+                results = iter([joined_windows(network, queries[0], task.settings, task.swept)])
             else:
                 results = answers(network, queries, task.settings, lambda _: _give_back(task.settings))
             for question, result in zip(task.questions, results, strict=True):

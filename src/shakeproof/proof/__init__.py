@@ -11,27 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shakeproof.proof.bounds_method import answer_by_splitting
-    from shakeproof.proof.enumeration_method import Runner, answer_by_enumeration, expected
+    from shakeproof.proof.enumeration_method import (
+        Runner,
+        Tell,
+        answer_by_enumeration,
+        answer_by_picture_windows,
+        enumerate_window,
+        expected,
+    )
     from shakeproof.proof.evidence import (
         BoundedCells,
         Counterexample,
         Enumerated,
+        EnumeratedWindow,
         Interval,
         Swept,
         SweptWindow,
         by_class,
     )
     from shakeproof.proof.exact_method import answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
-    from shakeproof.proof.result import Expected, Record, Result, begun_by, bracketed
+    from shakeproof.proof.result import Expected, Interrupted, Record, Result, begun_by, bracketed
     from shakeproof.proof.verdict import CLAIMED, FORMAT, Claim, Reason, Status, claim_of
 
 # Where each name lives. They are imported on first use: to read what an answer claims takes no torch.
 _HOMES = {
     "verdict": "CLAIMED FORMAT Claim Reason Status claim_of",
-    "evidence": "BoundedCells Counterexample Enumerated Interval Swept SweptWindow by_class",
-    "result": "Expected Record Result begun_by bracketed",
+    "evidence": "BoundedCells Counterexample Enumerated EnumeratedWindow Interval Swept SweptWindow by_class",
+    "result": "Expected Interrupted Record Result begun_by bracketed",
     "bounds_method": "answer_by_splitting",
-    "enumeration_method": "Runner answer_by_enumeration expected",
+    "enumeration_method": "Runner Tell answer_by_enumeration answer_by_picture_windows enumerate_window expected",
     "exact_method": "answer_by_sweep answer_by_windows lines_at_once sweep_window",
 }
 

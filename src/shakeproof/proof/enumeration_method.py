@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 
 from shakeproof.budget import Budget, now
 from shakeproof.enumeration import EightBitPictures, eight_bit_pictures
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed, Deployment, Runtime
-from shakeproof.proof.evidence import Counterexample, Enumerated
-from shakeproof.proof.result import Expected, Result
+from shakeproof.proof.evidence import Counterexample, Enumerated, EnumeratedWindow
+from shakeproof.proof.result import Expected, Interrupted, Result
 from shakeproof.proof.verdict import Evidence
 from shakeproof.question import Image, Perturbation, Query, as_whole, margins
 from shakeproof.settings import Settings
@@ -33,6 +34,14 @@ TELLING = 0.1
 # A pixel's path takes so much memory at most while it is worked out in whole numbers.
 PIXEL_BYTES = 512
 WHITE = np.float32(255)
+# Pictures that are run one by one are handed to a thread so many numbers at a time, to end soon when the time is up.
+HANDED = 2**18
+# So many seconds pass before what is certified is told again.
+TELL_SECONDS = 0.2
+Judged = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""By how much the label leads on each of some pictures, and who wins."""
+Tell = Callable[[Query, Expected, float], None]
+"""Hears what a query takes before its pictures are run, then every now and then how far it is certified."""
 
 
 def answer_by_enumeration(
@@ -40,43 +49,153 @@ def answer_by_enumeration(
     query: Query,
     settings: Settings,
     progress: Callable[[float], None],
-    expect: Callable[[Query, Expected], None] | None = None,
+    expect: Tell | None = None,
+    begun: EnumeratedWindow | None = None,
 ) -> Result:
-    """Answer a query about a path of one strength, of which every picture is rounded to 8 bits."""
+    """Answer a query about a path of one strength, of which every picture is rounded to 8 bits.
+
+    Where it was `begun` before, it goes on. Who interrupts it gets what is known by then, as an `Interrupted`.
+    """
     started, budget = now(), Budget.starting(settings.timeout, settings.memory, progress)
-    pictures = pictures_of(query, settings)
-    runner, label = Runner.of(network, pictures), query.label
-    assert label is not None
-    if expect is not None:
-        expect(query, runner.expected)
-    found, done = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0
-    for scores in runner.scores():
-        found.append(judged(scores, label))
+    runner, label = Runner.of(network, pictures_of(query, settings)), label_of(query)
+    parts, before = ([], 0.0) if begun is None else ([_begun(query, runner, begun)], begun.seconds)
+    told = _tell_nobody if expect is None else partial(expect, query, runner.expected)
+    told(0.0)
+    interrupted = False
+    try:
+        _run_on(runner, label, settings, budget, parts, told)
+    except KeyboardInterrupt:
+        if not parts:
+            raise
+        interrupted = True
+    margins, winners = _put_together(parts)
+    late = (interrupted or budget.is_late()) and runner.pictures.has(len(margins))
+    result = _answer(runner, query, margins, winners, late, before + now() - started)
+    if interrupted:
+        raise Interrupted(network, result)
+    return result
+
+
+def _run_on(
+    runner: Runner,
+    label: int,
+    settings: Settings,
+    budget: Budget,
+    parts: list[Judged],
+    tell: Callable[[float], None],
+) -> None:
+    """Run the pictures behind those that were run, as far as the time lets it come; in `parts`, so that an interrupt
+    loses none. With `stop_early`, up to the first that is lost.
+    """
+    pictures, done, heard = runner.pictures, sum(len(margins) for margins, _ in parts), now()
+    kept = all((margins > 0).all() for margins, _ in parts)
+    if settings.stop_early and not kept:
+        return
+    for scores in runner.scores(done):
+        parts.append(judged(scores, label))
         done += len(scores)
+        kept = kept and bool((parts[-1][0] > 0).all())
         budget.progress(min(done / pictures.about, 1.0))
-        if budget.is_late() or (settings.stop_early and not (found[-1][0] > 0).all()):
+        if kept and now() - heard > TELL_SECONDS:
+            tell(pictures.last_before(done) if pictures.has(done) else pictures.end)
+            heard = now()
+        if budget.is_late() or (settings.stop_early and not kept):
             break
-    leads, winners = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    proof = Enumerated(
-        pictures=pictures,
-        label=label,
-        margins=leads,
-        winners=winners,
-        deployment=runner.deployment,
-        timed_out=budget.is_late() and pictures.has(done),
-    )
+
+
+def _begun(query: Query, runner: Runner, begun: EnumeratedWindow) -> Judged:
+    """What was run before, if it is the beginning of this and was run by the same."""
+    if begun.start or (begun.end,) != query.strengths or not runner.pictures.has(len(begun.margins) - 1):
+        raise ProofError("the pictures that were run before are not the beginning of these")
+    _check_same((begun.deployment, runner.deployment))
+    return begun.margins, begun.winners
+
+
+def _check_same(deployments: Sequence[Deployment]) -> None:
+    first, *others = dict.fromkeys(deployments)
+    if others:
+        raise InputError(
+            f"some pictures were run by {first}, others by {others[0]}; begin anew where all are run by one"
+        )
+
+
+def _put_together(parts: Sequence[Judged]) -> Judged:
+    margins, winners = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return margins, winners
+
+
+def _answer(
+    runner: Runner,
+    query: Query,
+    margins: NDArray[np.float32],
+    winners: NDArray[np.int64],
+    timed_out: bool,
+    seconds: float,
+    lost: int | None = None,
+) -> Result:
+    """The answer, of what was made of the pictures from the first on; one that is `lost` may be behind them."""
+    network, label = runner.network, label_of(query)
+    proof = Enumerated(runner.pictures, label, margins, winners, runner.deployment, timed_out)
+    lost = proof.first_lost if lost is None else lost
     evidence = Evidence(
         needed=1,
         proofs=(proof,),
-        counterexample=runner.counterexample(proof),
+        counterexample=None if lost is None else runner.counterexample(lost, label),
         comparison=None,
-        start=float(leads[0]),
-        finite=not bool(np.isnan(leads).any()),
+        start=float(margins[0]),
+        finite=not bool(np.isnan(margins).any()),
         arithmetic="deployed",
         start_fails=True,
     )
-    predicted = None if np.isnan(leads[0]) else int(winners[0])
-    return Result(network.name, network.identity, query, evidence, predicted, now() - started)
+    predicted = None if np.isnan(margins[0]) else int(winners[0])
+    return Result(network.name, network.identity, query, evidence, predicted, seconds)
+
+
+def enumerate_window(network: Deployed, query: Query, settings: Settings, start: float, end: float) -> EnumeratedWindow:
+    """Run the pictures that begin on a part of a query's path."""
+    started, budget = now(), Budget.starting(settings.timeout, settings.memory)
+    whole = Runner.of(network, pictures_of(query, settings))
+    runner, parts = replace(whole, pictures=whole.pictures.between(start, end)), list[Judged]()
+    _run_on(runner, label_of(query), settings, budget, parts, _tell_nobody)
+    margins, winners = _put_together(parts)
+    late, before = budget.is_late() and runner.pictures.has(len(margins)), 1 if start else 0
+    seconds = now() - started
+    return EnumeratedWindow(start, end, margins[before:], winners[before:], runner.deployment, late, seconds)
+
+
+def answer_by_picture_windows(
+    network: Deployed, query: Query, settings: Settings, windows: Sequence[EnumeratedWindow]
+) -> Result:
+    """Answer a query by windows that follow one another, wherever their pictures were run.
+
+    That none is missing in between is checked here, by the number of the picture at which each begins; that all are
+    there, by the proof itself. Behind a window that was left early only a lost picture counts.
+    """
+    started, runner = now(), Runner.of(network, pictures_of(query, settings))
+    parts, lost, end, count = list[Judged](), list[int](), 0.0, 0
+    for window in sorted(windows, key=lambda window: (window.start, window.end)):
+        first = runner.pictures.before(Fraction(window.start)) if window.start else 0
+        if window.start != end or first < count:
+            raise ProofError("windows of 8-bit pictures do not follow one another")
+        if first == count:
+            parts.append((window.margins, window.winners))
+            count += len(window.margins)
+        lost += (first + np.flatnonzero(~(window.margins > 0))[:1]).tolist()
+        end = window.end
+    _check_same([window.deployment for window in windows] + [runner.deployment])
+    margins, winners = _put_together(parts)
+    seconds = sum(window.seconds for window in windows) + now() - started
+    late = any(window.late for window in windows)
+    return _answer(runner, query, margins, winners, late, seconds, min(lost, default=None))
+
+
+def _tell_nobody(certified: float) -> None:
+    """Hears how much is certified and does nothing."""
+
+
+def label_of(query: Query) -> int:
+    assert query.label is not None
+    return query.label
 
 
 def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
@@ -112,7 +231,7 @@ def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
     return as_whole(image.pixels)
 
 
-def judged(scores: NDArray[np.float32], label: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def judged(scores: NDArray[np.float32], label: int) -> Judged:
     """By how much the label leads in each row of scores (n, classes), NaN if one is no number; and who wins.
 
     One that scores as much as the label beats it.
@@ -157,6 +276,11 @@ class Runner:
         return together if scores[chosen].tobytes() == alone.run(probed[chosen]).tobytes() else alone
 
     @property
+    def handed(self) -> int:
+        """How many pictures a thread is handed at once."""
+        return self.at_once if self.in_batches else min(self.at_once, max(1, HANDED // prod(self.network.input_shape)))
+
+    @property
     def batch(self) -> int:
         """How many pictures the runtime is given at a time."""
         return self.at_once if self.in_batches else 1
@@ -186,9 +310,9 @@ class Runner:
     def deployment(self) -> Deployment:
         return self.runtime.deployment(self.batch)
 
-    def scores(self) -> Iterator[NDArray[np.float32]]:
-        """Of all pictures in order, so many at once."""
-        return self.run_all(self.pictures.batches(self.at_once))
+    def scores(self, first: int = 0) -> Iterator[NDArray[np.float32]]:
+        """Of all pictures in order from the `first` on, so many at once."""
+        return self.run_all(self.pictures.batches(self.handed, first))
 
     def scores_of(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Of some pictures."""
@@ -228,16 +352,13 @@ class Runner:
         """Grey levels as the float32 numbers that are nearest to their 255th parts, as the model lays pictures out."""
         return self.network.picture().to_input(torch.from_numpy(levels / WHITE)).numpy()
 
-    def counterexample(self, proof: Enumerated) -> Counterexample | None:
-        """The first picture that is lost, run once more."""
-        place = proof.first_lost
-        if place is None:
-            return None
-        levels = self.pictures.picture(place)[None]
+    def counterexample(self, number: int, label: int) -> Counterexample:
+        """A picture that is lost, run once more."""
+        levels = self.pictures.picture(number)[None]
         scores = self.run(levels)
-        lead, winner = judged(scores, proof.label)
+        lead, winner = judged(scores, label)
         return Counterexample(
-            strengths=(self.pictures.strength_inside(place),),
+            strengths=(self.pictures.strength_inside(number),),
             input=self.given(levels)[0],
             outputs=scores[0],
             winner=int(winner[0]),

@@ -8,10 +8,11 @@ is said here is worked out from rows, cuts and bounds. A `Counterexample` is the
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from io import BytesIO
@@ -305,20 +306,58 @@ class SweptWindow:
         columns: dict[str, Any] = {"seconds": np.array(self.seconds), "z": curve.z, "scores": curve.scores}
         columns |= {"error": curve.error, "bridged": curve.bridged}
         columns |= {} if curve.lead is None else {"lead": curve.lead}
-        data = BytesIO()
-        np.savez(data, **columns)
-        return _seal(data.getvalue(), question) + data.getvalue()
+        return _sealed(columns, question)
 
     @staticmethod
     def unpacked(data: bytes, question: str, name: str) -> SweptWindow:
         """What `packed` gave for the same question, byte by byte; an error about whatever has this name otherwise."""
-        seal, packed = data[:SEAL_BYTES], data[SEAL_BYTES:]
-        if seal != _seal(packed, question):
-            raise InputError(f"{name}: is not what was kept of this sweep; remove it, and the sweep begins anew")
-        said = dict(np.load(BytesIO(packed), allow_pickle=False))
-        seconds = float(said.pop("seconds"))
-        curve = Curve(**said)  # which checks that rows are finite, increase, and fit what is known between them
+        columns = _opened(data, question, name)
+        seconds = float(columns.pop("seconds"))
+        curve = Curve(**columns)  # which checks that rows are finite, increase, and fit what is known between them
         return SweptWindow(0.0, float(curve.z[-1]), curve, late=True, seconds=seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class EnumeratedWindow:
+    """What a runtime made of the 8-bit pictures that begin from one strength up to another one, from the first of them
+    as far as the time let it come: by how much the label leads, and who wins.
+    """
+
+    start: float
+    end: float
+    margins: NDArray[np.float32]
+    winners: NDArray[np.int64]
+    deployment: Deployment
+    late: bool
+    seconds: float
+
+    def packed(self, question: str) -> bytes:
+        """As bytes, for a question that is known by its digest; one that begins at 0."""
+        ran = json.dumps(asdict(self.deployment))
+        numbers = {"end": self.end, "seconds": self.seconds, "deployment": ran}
+        columns = {name: np.array(value) for name, value in numbers.items()}
+        return _sealed(columns | {"margins": self.margins, "winners": self.winners}, question)
+
+    @staticmethod
+    def unpacked(data: bytes, question: str, name: str) -> EnumeratedWindow:
+        """What `packed` gave for the same question, byte by byte; an error about whatever has this name otherwise."""
+        columns = _opened(data, question, name)
+        end, seconds = (float(columns.pop(key)) for key in ("end", "seconds"))
+        deployment = Deployment(**json.loads(str(columns.pop("deployment"))))
+        return EnumeratedWindow(0.0, end, **columns, deployment=deployment, late=True, seconds=seconds)
+
+
+def _sealed(columns: dict[str, Any], question: str) -> bytes:
+    data = BytesIO()
+    np.savez(data, **columns)
+    return _seal(data.getvalue(), question) + data.getvalue()
+
+
+def _opened(data: bytes, question: str, name: str) -> dict[str, Any]:
+    seal, packed = data[:SEAL_BYTES], data[SEAL_BYTES:]
+    if seal != _seal(packed, question):
+        raise InputError(f"{name}: is not what was kept of this question; remove it, and it begins anew")
+    return dict(np.load(BytesIO(packed), allow_pickle=False))
 
 
 def _seal(packed: bytes, question: str) -> bytes:

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
-from shakeproof.model import Deployment
+from shakeproof.model import Deployed, Deployment
 from shakeproof.proof.evidence import (
     BoundedCells,
     Bracket,
     Counterexample,
     Enumerated,
+    EnumeratedWindow,
     Interval,
     Proof,
     Regions,
@@ -259,9 +260,31 @@ class Result:
         return result_figure(self)
 
 
-def begun_by(result: Result) -> SweptWindow | None:
-    """What was swept for an answer, if its time was up: a sweep may go on from there."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a network's pictures were run. `result` is the answer as if the time had been up then."""
+
+    def __init__(self, network: Deployed, result: Result) -> None:
+        super().__init__(result.summary)
+        self.network, self.result = network, result
+
+    def __str__(self) -> str:
+        pieces, reached = self.result.pieces, floor(self.result.certified_strength * 1e6) / 1e6
+        return f"{pieces} pictures were run, certified up to strength {reached:g}"
+
+
+def begun_by(result: Result) -> SweptWindow | EnumeratedWindow | None:
+    """What was swept or run for an answer, if its time was up: one may go on from there."""
     proof = result.proof
+    if isinstance(proof, Enumerated) and proof.timed_out:
+        return EnumeratedWindow(
+            start=0.0,
+            end=proof.pictures.end,
+            margins=proof.margins,
+            winners=proof.winners,
+            deployment=proof.deployment,
+            late=True,
+            seconds=result.seconds,
+        )
     if result.reason is not Reason.TIMEOUT or not isinstance(proof, Swept) or len(proof.curve.z) < 2:
         return None
     return SweptWindow(0.0, float(proof.curve.z[-1]), proof.curve, late=True, seconds=result.seconds)

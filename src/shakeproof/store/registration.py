@@ -25,7 +25,7 @@ from shakeproof.store.writer import Item, StoreWriter, certified, finding
 class ModelFile:
     """What it takes to load a network again, as it was asked about: `digest` says whether it is the same one.
 
-    So many of its queries should be worked on `at_once`. `cuttable`: a path through it can be swept in windows.
+    So many of its queries should be worked on `at_once`. `cuttable`: a path through it can be worked on in windows.
     """
 
     name: str
@@ -129,11 +129,13 @@ def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile
         std=None if said is None else said.std,
         deployed=campaign.settings.pixel_rounding is not None,
         at_once=queries_at_once(network, campaign.settings),
-        cuttable=isinstance(network, Network)
-        and network.graph.is_piecewise_linear
-        and not network.graph.jumping_operators
-        and campaign.settings.method != "bounds"
-        and campaign.settings.pixel_rounding is None,
+        cuttable=campaign.settings.pixel_rounding is not None
+        or (
+            isinstance(network, Network)
+            and network.graph.is_piecewise_linear
+            and not network.graph.jumping_operators
+            and campaign.settings.method != "bounds"
+        ),
     )
 
 
