@@ -46,7 +46,8 @@ def test_the_output_that_is_asked_for(tmp_path):
     (tmp_path / "m.onnx").write_bytes(pooled("y", "z").SerializeToString())
     np.save(tmp_path / "x.npy", random.random((1, 6, 6)))
     message = complaint("profile", "m.onnx", "x.npy", *BLUR, cwd=tmp_path)
-    assert "has 2 outputs, y [N, 3], z [N, 3]; say which one holds the class scores (--output-name NAME)" in message
+    assert "has 2 outputs, y [3], z [3]; say what must hold" in message
+    assert "or say which one holds the class scores (--output-name NAME)" in message
     predicted = {}
     for name in "yz":
         done = run("profile", "m.onnx", "x.npy", *BLUR, "--json", "--output-name", name, cwd=tmp_path)

@@ -64,7 +64,7 @@ def test_whole_numbers_are_as_onnxruntime_has_them(proto, seed):
     except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument:
         return  # it does not run such paddings of dilated kernels
     ours = reading.graph.run(torch.from_numpy(x)[None].double()).numpy()
-    assert reading.output_shape == theirs.shape
+    assert reading.parts[0].shape == theirs.shape[theirs.ndim > 1 == theirs.shape[0] :]
     assert (ours.ravel() == theirs.ravel()).all()
 
 

@@ -287,11 +287,11 @@ def Conv(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int =
     return affine(x, linear, terms, sigma, offset)
 
 
-def ConvTranspose(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **given: Any) -> Tube:
+def ConvTranspose(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, group: int = 1, **stated: Any) -> Tube:
     """Each pixel adds its kernel to the output: the transpose of the convolution with these weights, so of its norm."""
     (inputs, outputs, *kernel), sides, axes = weight.shape, x.shape[2:], weight.ndim - 2
     ones, zeros, usual = [1] * axes, [0] * axes, {"auto_pad": "NOTSET", "kernel_shape": kernel}
-    options = {"strides": ones, "dilations": ones, "output_padding": zeros, "pads": 2 * zeros} | usual | given
+    options = {"strides": ones, "dilations": ones, "output_padding": zeros, "pads": 2 * zeros} | usual | stated
     strides, dilations, more, pads, *others = options.values()
     fits = others == [*usual.values()] and (x.shape[1], len(sides)) == (inputs, axes) and inputs % group == 0
     small = min(*strides, *dilations) > 0 and min(*more, *pads) >= 0 and max(*kernel, *strides) <= 1000
@@ -305,12 +305,12 @@ def ConvTranspose(x: Tube, weight: Array, bias: Any = 0.0, /, *, norms: Any, gro
     def linear(array: Array, absolute: bool) -> Array:
         parts, matrices = array.reshape(-1, group, inputs // group, *sides), np.abs(weights) if absolute else weights
         spend(array.size * weight[0].size, len(parts) * group * outputs * math.prod(whole))
-        made = np.zeros((len(parts), group, outputs, *whole))
+        total = np.zeros((len(parts), group, outputs, *whole))
         for tap in np.ndindex(*kernel):
             places = (slice(d * t, d * t + r, s) for d, t, r, s in zip(dilations, tap, reach, strides, strict=True))
             at: Any = (..., *places)
-            made[at] += np.einsum("gio,ngi...->ngo...", matrices[(..., *tap)], parts)
-        cropped: Array = made[cut]
+            total[at] += np.einsum("gio,ngi...->ngo...", matrices[(..., *tap)], parts)
+        cropped: Array = total[cut]
         return cropped.reshape(*array.shape[: -axes - 1], group * outputs, *cropped.shape[3:])
 
     sigma, offset = norms(weights, strides, dilations, whole), np.reshape(bias, (-1, *(1,) * axes))

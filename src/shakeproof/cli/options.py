@@ -93,7 +93,8 @@ PRINTED = (
 SHAPE = (
     click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
                  help="How a flat input, or one that leaves its size open, is a picture."),
-    click.option("--output-name", metavar="NAME", help="The output that holds the class scores, of several."),
+    click.option("--output-name", metavar="NAME[,NAME...]",
+                 help="The outputs that are meant, * for all [the one that can hold class scores, else all]."),
 )  # fmt: skip
 LABEL = click.option("--label", callback=_label, metavar="N|NAME",
                      help="The class that should win [the image's own, else the prediction].")  # fmt: skip

@@ -49,9 +49,10 @@ class Builder:
         """What is being read has constants that every runtime computes in its own way, and rounds."""
         self.computed.append(self.origin or "a computed constant")
 
-    def graph(self, output: Value) -> Graph:
-        """The network with `output`, flattened, as class scores."""
-        scores = output.reshape((prod(output.shape),), keep=True)
+    def graph(self, outputs: Sequence[Value]) -> Graph:
+        """The network with `outputs`, each flattened, one after another."""
+        flat = [output.reshape((prod(output.shape),), keep=True) for output in outputs]
+        scores = flat[0] if len(flat) == 1 else concat(flat, 0)
         if scores.index in self.no_numbers:
             raise Unsupported(NO_NUMBERS_READ)
         return Graph(self.input_shape, tuple(self.nodes), computed=tuple(self.computed))

@@ -27,7 +27,7 @@ from shakeproof.files import write_whole
 from shakeproof.model.comparison import SHARE
 from shakeproof.model.model_file import OpenedModel, explained, open_model, stored
 from shakeproof.model.network import Deployed, Network
-from shakeproof.model.onnx_model import RUNNABLE, image_input
+from shakeproof.model.onnx_model import CHOOSE, RUNNABLE, image_input
 from shakeproof.model.onnx_reader import Reading
 from shakeproof.model.onnx_reader import read as read_graph
 from shakeproof.model.runtimes import NoKernelError, Reference, onnx_runtime, reference_runtime
@@ -78,7 +78,8 @@ def load(
     `source` is an ONNX file (.onnx, .onnx.gz), or a torch module with an example input. A module is exported to ONNX
     by PyTorch, in evaluation mode; `save` keeps that file, which certificates are about.
     `image_shape` (channels, height, width) says how a flat input, or one that leaves its size open, is a picture;
-    `picture` is what it is where neither that nor the network says so. `output_name` names the output with the scores.
+    `picture` is what it is where neither that nor the network says so. `output_name` names the output with the scores,
+    or several outputs ("boxes,scores", or "*" for all): without, the one that can be meant, or else all of them.
     `preprocess` is what is done to files of pictures, or a preprocessor_config.json; `mean` and `std` are a part of it.
     `classes` are what classes are called, or a file of that.
     """
@@ -161,9 +162,9 @@ def _network(path: Path, on_disk: bytes, output_name: str | None, picture: Shape
         reading = read_graph(model.proto, str(path), picture)
     graph, notes = reading.graph, (*model.notes, *reading.notes)
     if graph is None:
-        raise UnsupportedNetworkError(
-            f"{path}: {reading.refusal}; on 8-bit pictures, any model that its runtime loads is run", option="pixels"
-        )
+        several = len(model.proto.graph.output) > 1
+        way_out = f"{CHOOSE} (output_name)" if several else "on 8-bit pictures, any model that its runtime loads is run"
+        raise UnsupportedNetworkError(f"{path}: {reading.refusal}; {way_out}", option="pixels")
     runtime: Reference
     try:
         runtime, mixes = onnx_runtime(model.data, str(path), _inputs(graph.input_shape))
@@ -176,7 +177,7 @@ def _network(path: Path, on_disk: bytes, output_name: str | None, picture: Shape
         runtime=runtime,
         data=model.data,
         input_shape=tuple(graph.input_shape),
-        output_shape=reading.output_shape,
+        parts=reading.parts,
         layout=image_layout(graph.input_shape),
         identity=model.identity,
         mixes_batches=mixes,
@@ -196,19 +197,19 @@ def _runnable(path: Path, output_name: str | None, image_shape: Shape | None, pi
     image = image_input(model.proto, str(path), image_shape or picture, RUNNABLE)
     inputs = torch.rand(4, *image.shape, generator=torch.Generator().manual_seed(0)).numpy()
     runtime, mixes = onnx_runtime(model.data, str(path), inputs)
-    scores = runtime.one_by_one(inputs[:1])
+    parts = runtime.parts(inputs)
     return Deployed(
         name=str(path),
         runtime=runtime,
         data=model.data,
         input_shape=tuple(image.shape),
-        output_shape=scores.shape[1:],
+        parts=parts,
         layout=image_layout(image.shape, image_shape),
         identity=model.identity,
         mixes_batches=mixes,
         remarks=(*model.notes, *filter(None, [image.note])),
         output_name=output_name,
-        class_names=_class_names(model, scores.shape[1]),
+        class_names=_class_names(model, sum(part.size for part in parts)),
     )
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto
 
 from shakeproof.errors import InputError
-from shakeproof.model.onnx_model import check_complete, first_line, scores, with_output
+from shakeproof.model.onnx_model import check_complete, chosen, first_line, with_outputs
 
 # What a packed file may unpack to. (A protobuf message ends at 2 GiB; a few bytes can be made to unpack to any number.)
 MOST_UNPACKED = 2**30
@@ -74,10 +74,10 @@ SPECIAL = {
 
 @dataclass(frozen=True, eq=False)
 class OpenedModel:
-    """A complete model with its class scores as the only output, and its bytes as onnxruntime takes them.
+    """A complete model with the outputs that are meant, and its bytes as onnxruntime takes them.
 
-    `identity` is a digest of what lies on disk, and of which output is meant if not the first. `notes` say which output
-    was chosen. `ranks_only`: the output that is meant has other values than the scores, in the same order.
+    `identity` is a digest of what lies on disk, and of which outputs are meant if not the first. `notes` say which were
+    chosen. `ranks_only`: the output that is meant has other values than the scores, in the same order.
     """
 
     proto: onnx.ModelProto
@@ -96,16 +96,16 @@ def open_model(path: Path, on_disk: bytes, output_name: str | None) -> OpenedMod
             raise ValueError("it holds no operators")
         external = with_external_data(model, path.parent)
         check_complete(model, str(path))
-        chosen = scores(model, str(path), output_name)
+        meant = chosen(model, str(path), output_name)
         parts = [on_disk, *external.values()]
-        if chosen.value != model.graph.output[0].name:
-            parts.append(chosen.value.encode())
+        if meant.values != (model.graph.output[0].name,):
+            parts += [value.encode() for value in meant.values]
         is_changed = bool(external)
-        if [chosen.value] != [output.name for output in model.graph.output]:
-            model, is_changed = with_output(model, chosen.value), True
+        if meant.values != tuple(output.name for output in model.graph.output):
+            model, is_changed = with_outputs(model, meant.values), True
         if is_changed:
             data = model.SerializeToString()
-    return OpenedModel(model, data, _digest(parts), (chosen.note,) if chosen.note else (), chosen.ranks_only)
+    return OpenedModel(model, data, _digest(parts), (meant.note,) if meant.note else (), meant.ranks_only)
 
 
 def model_files(path: Path) -> list[Path]:

@@ -19,8 +19,10 @@ from shakeproof.graph import Graph
 from shakeproof.model.comparison import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
 from shakeproof.model.runtimes import Reference
 from shakeproof.operators import Scale
-from shakeproof.question import ClassNames, ImageLayout, Preprocessing, image_layout
+from shakeproof.question import ClassNames, ImageLayout, OutputPart, Preprocessing, image_layout, listed
 
+# What to do with outputs that are not class scores.
+ASK_OTHERWISE = "say what must hold of the outputs by a VNN-LIB query"
 # What a softmax gives is told from 0 down to here.
 LEAST = 2.0**-120
 
@@ -54,8 +56,9 @@ class Deployed:
     """A model as it is deployed: the runtime that computes it, and how its input is a picture.
 
     `runtime` takes exactly what the model does: pictures (n, *input_shape) after their normalisation. `data` is the
-    ONNX model that it was given: with all its weights, and the class scores as its only output. `identity` is a digest
-    of the model as it was given, and of which output is meant if not the first; `output_name` is what was asked for.
+    ONNX model that it was given: with all its weights, and the outputs that are meant. These are read as one vector,
+    each flattened, one after another: `parts` are their names and shapes. `identity` is a digest of the model as it was
+    given, and of which outputs are meant if not the first; `output_name` is what was asked for.
     `mixes_batches`: images must be run one at a time, and are. `remarks` are what its reader wants said.
     `preprocessing` is what is done to files of pictures that it is asked about, `class_names` what classes are called.
     """
@@ -64,7 +67,7 @@ class Deployed:
     runtime: Reference
     data: bytes
     input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
+    parts: tuple[OutputPart, ...]
     layout: ImageLayout | None
     identity: str
     normalisation: Normalisation | None = None
@@ -91,15 +94,17 @@ class Deployed:
     def facts(self) -> dict[str, str]:
         """What there is to say of it in a line or a small table."""
         taken = self.input_shape if self.layout is None else self.layout.image_shape
-        scores = self.output_shape if max(self.output_shape, default=1) != self.classes else [self.classes]
-        facts = {"input": by(taken), "outputs": by(scores)}
+        facts = {"input": by(taken), "outputs": ", ".join(f"{by(part.shape)} ({part.name})" for part in self.parts)}
+        if self.classifies or self.classes == 1:
+            facts["outputs"] = str(self.classes)
         if self.normalisation is not None:
             facts["normalised by"] = f"mean {list(self.normalisation.mean)} and std {list(self.normalisation.std)}"
         return facts
 
     @property
     def classes(self) -> int:
-        return math.prod(self.output_shape)
+        """How many outputs there are in all."""
+        return sum(part.size for part in self.parts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -121,12 +126,20 @@ class Deployed:
     @property
     def classifies(self) -> bool:
         """Whether the outputs are one score for each of several classes."""
-        return max(self.output_shape, default=1) == self.classes > 1
+        return len(self.parts) == 1 and max(self.parts[0].shape, default=1) == self.classes > 1
 
     def check_classifies(self) -> None:
+        if len(self.parts) > 1:
+            raise InputError(
+                f"{self.name}: has {len(self.parts)} outputs, {listed(self.parts)}; {ASK_OTHERWISE}, or say which one"
+                " holds the class scores",
+                option="output_name",
+            )
         if not self.classifies:
-            shape = list(self.output_shape)
-            raise InputError(f"{self.name}: the output has shape {shape}; a classifier gives one score per class")
+            shape = list(self.parts[0].shape)
+            raise InputError(
+                f"{self.name}: the output has shape {shape}; a classifier gives one score per class: {ASK_OTHERWISE}"
+            )
 
     def with_image_shape(self, shape: tuple[int, int, int]) -> Self:
         """The same network, its input read as a picture of (channels, height, width)."""

@@ -53,8 +53,8 @@ def conv_transpose(call: Call) -> Value:
         strides, dilations, cropped = [1, *strides], [1, *dilations], [range(1), *cropped]
     steps, spread = (strides[0], strides[1]), (dilations[0], dilations[1])
     bias, groups = call.tensor(2) if call.has(2) else None, call.attributes.get("group", 1)
-    made = x.conv_transpose(weight, bias, groups, steps, spread, cropped)
-    return made if axes == 2 else made.reshape((*made.shape[:2], made.shape[3]))
+    picture = x.conv_transpose(weight, bias, groups, steps, spread, cropped)
+    return picture if axes == 2 else picture.reshape((*picture.shape[:2], picture.shape[3]))
 
 
 def _transposed_sides(call: Call, kernel: list[int], strides: list[int], dilations: list[int]) -> list[range]:

@@ -1,4 +1,4 @@
-"""An ONNX model as its reader wants it: one input of a fixed size, one output of class scores, no functions."""
+"""An ONNX model as its reader wants it: one input of a fixed size, the outputs that are meant, no functions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ LABEL_MOVES = {"Cast": 0, "Reshape": 0, "Squeeze": 0, "Identity": 0, "ArrayFeatu
 MOST_NODES, DEEPEST_CALLS = 200_000, 50
 # What outputs with class scores are called; the first of these that is there is meant.
 USUAL_NAMES = ("logits", "scores", "probabilities", "output_probability", "output")
+# What stands for all outputs, and what to do where not all of them can be meant.
+EVERY = "*"
+CHOOSE = "choose the outputs that are meant"
 # Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
 LARGEST_VALUE = 10**8
 Array = NDArray[Any]
@@ -36,13 +39,13 @@ class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The value of a model that holds the class scores, and what should be said about it.
+class ChosenOutputs:
+    """The values of a model that are analysed: one with the class scores, or several outputs; and what should be said.
 
     `ranks_only`: the output that is meant has other values than these, in the same order.
     """
 
-    value: str
+    values: tuple[str, ...]
     note: str | None
     ranks_only: bool = False
 
@@ -87,11 +90,11 @@ def check_complete(model: onnx.ModelProto, name: str) -> None:
         known.update(node.output)
 
 
-# -- the output that holds the scores -------------------------------------------------------------------------------
+# -- the outputs that are meant -------------------------------------------------------------------------------------
 
 
-def scores(model: onnx.ModelProto, name: str, output_name: str | None) -> Scores:
-    """The output that was asked for, or else the only one that can be meant; an error lists them where several can."""
+def chosen(model: onnx.ModelProto, name: str, output_name: str | None) -> ChosenOutputs:
+    """The outputs that were asked for, or else the only one that can hold class scores, or else all of them."""
     shapes = {output.name: _shape(output) for output in model.graph.output}
     makers = {value: node for node in model.graph.node for value in node.output}
     held = {output.name: _held_by(output, makers) for output in model.graph.output}
@@ -100,37 +103,50 @@ def scores(model: onnx.ModelProto, name: str, output_name: str | None) -> Scores
         if value is not None and shown.get(value) != value:
             shown[value] = output
     candidates = {output: shapes[output] for output in shown.values()} or shapes
-    chosen = chosen_output(candidates if output_name is None else shapes, output_name, name)
-    value = held[chosen] or chosen  # or what makes it will be named as unsupported
-    which = f"of the outputs {', '.join(shapes)}, {chosen}" if len(shapes) > 1 else f"the output {chosen}"
-    by = "" if value == chosen else f" by the scores that it is made from ({value})"
+    meant = chosen_outputs(candidates if output_name is None else shapes, output_name, name)
+    if len(meant) > 1:
+        for output in model.graph.output:
+            if output.name in meant and not _is_float(output):
+                raise InputError(f"{name}: the output {output.name} holds no floats; {CHOOSE}", option="output_name")
+        return ChosenOutputs(meant, f"the outputs {', '.join(meant)} are analysed together")
+    (output,) = meant
+    value = held[output] or output  # or what makes it will be named as unsupported
+    which = f"of the outputs {', '.join(shapes)}, {output}" if len(shapes) > 1 else f"the output {output}"
+    by = "" if value == output else f" by the scores that it is made from ({value})"
     note = f"{which} is analysed{by}" if by or len(shapes) > 1 else None
-    return Scores(value, note, ranks_only=value != _unchanged(chosen, makers, _is_copy))
+    return ChosenOutputs((value,), note, ranks_only=value != _unchanged(output, makers, _is_copy))
 
 
-def chosen_output(shapes: Mapping[str, Sequence[int | str]], wanted: str | None, name: str) -> str:
-    """The output that was asked for, or that alone can hold class scores, by its name or by its shape."""
-    listed = ", ".join(f"{output} [{', '.join(map(str, s))}]" if s else output for output, s in shapes.items())
+def chosen_outputs(shapes: Mapping[str, Sequence[int | str]], wanted: str | None, name: str) -> tuple[str, ...]:
+    """The outputs that were asked for; or the one that alone can hold class scores, by its name or shape; or all."""
     if wanted is not None:
-        if wanted not in shapes:
-            raise InputError(f"{name}: has no output {wanted!r}; its outputs are {listed}", option="output_name")
-        return wanted
+        words = [wanted] if wanted in shapes else list(shapes) if wanted == EVERY else wanted.split(",")
+        unknown = [word for word in words if word not in shapes]
+        if unknown or len({*words}) < len(words):
+            listed = ", ".join(f"{output} [{', '.join(map(str, s))}]" if s else output for output, s in shapes.items())
+            raise InputError(
+                f"{name}: has no output {(unknown or words)[0]!r}; its outputs are {listed}", option="output_name"
+            )
+        return tuple(words)
     rows = [output for output, shape in shapes.items() if len(shape) == 2 and shape[1] not in (1, "1")]
     for choice in (list(shapes), [output for output in USUAL_NAMES if output in shapes][:1], rows):
         if len(choice) == 1:
-            return choice[0]
-    raise InputError(
-        f"{name}: has {len(shapes)} outputs, {listed}; say which one holds the class scores", option="output_name"
-    )
+            return tuple(choice)
+    return tuple(shapes)
 
 
 def _held_by(output: onnx.ValueInfoProto, makers: Mapping[str, onnx.NodeProto]) -> str | None:
     """The value with the class scores that an output shows, or shows the largest of; None if it shows neither."""
     kind = output.type.WhichOneof("value")
-    if kind == "tensor_type" and output.type.tensor_type.elem_type not in (*FLOATS, TensorProto.UNDEFINED):
+    if kind == "tensor_type" and not _is_float(output):
         return _behind_label(output.name, makers)
     value = _unchanged(output.name, makers)
     return value if kind in ("tensor_type", None) or value != output.name else None
+
+
+def _is_float(output: onnx.ValueInfoProto) -> bool:
+    is_tensor = output.type.WhichOneof("value") in ("tensor_type", None)
+    return is_tensor and output.type.tensor_type.elem_type in (*FLOATS, TensorProto.UNDEFINED)
 
 
 def _behind_label(value: str, makers: Mapping[str, onnx.NodeProto]) -> str | None:
@@ -173,13 +189,12 @@ def _shape(value: onnx.ValueInfoProto) -> list[str]:
     return [_size(dim) for dim in value.type.tensor_type.shape.dim]
 
 
-def with_output(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
-    """The model with one value as its only output."""
-    changed = onnx.ModelProto()
+def with_outputs(model: onnx.ModelProto, values: Sequence[str]) -> onnx.ModelProto:
+    """The model with some values as its only outputs."""
+    changed, stated = onnx.ModelProto(), {output.name: output for output in model.graph.output}
     changed.CopyFrom(model)
-    kept = [o for o in model.graph.output if o.name == value] or [onnx.ValueInfoProto(name=value)]
     del changed.graph.output[:]
-    changed.graph.output.extend(kept)
+    changed.graph.output.extend(stated.get(value, onnx.ValueInfoProto(name=value)) for value in values)
     return changed
 
 
@@ -289,8 +304,8 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 
 def needed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The nodes that the first output depends on, in their order."""
-    wanted, nodes = {graph.output[0].name}, []
+    """The nodes that the outputs depend on, in their order."""
+    wanted, nodes = {output.name for output in graph.output}, list[onnx.NodeProto]()
     for node in reversed(graph.node):
         if wanted.intersection(node.output):
             wanted.update(_reads(node))

@@ -32,6 +32,7 @@ from shakeproof.model.onnx_model import (
     word_of,
 )
 from shakeproof.model.rewriting import simplify
+from shakeproof.question import OutputPart, output_part
 
 # How the names of domains begin whose operators are ONNX's or onnxruntime's.
 RUNTIME_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.")
@@ -170,7 +171,7 @@ class Reading:
     """What came of a model: its graph, or the problems that stand in the way.
 
     `operators` counts the nodes that see the image, by operator. `dropped` names a final Softmax or LogSoftmax that
-    the graph leaves out: it does not change which class wins. `output_shape` is the output's before it was flattened.
+    the graph leaves out: it does not change which class wins. `parts` are the outputs, before they were flattened.
     `notes` are what the user should know. `is_double`: the input is in float64.
     """
 
@@ -178,7 +179,7 @@ class Reading:
     operators: Mapping[str, int]
     problems: tuple[UnsupportedNode, ...]
     dropped: str | None
-    output_shape: tuple[int, ...] = ()
+    parts: tuple[OutputPart, ...] = ()
     notes: tuple[str, ...] = ()
     is_double: bool = False
 
@@ -198,7 +199,7 @@ class Reading:
 
 
 def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Reading:
-    """The graph of a complete model with one output, or every reason why there is none.
+    """The graph of a complete model with all its outputs, or every reason why there is none.
 
     `picture` (channels, height, width) decides where the input leaves its size open.
     """
@@ -206,8 +207,8 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
     if prod(image.shape) > LARGEST_VALUE:
         raise InputError(f"{name}: an input of {prod(image.shape)} numbers is too large to analyse")
     proto = plain(inlined(model, name)).graph
-    nodes, output, builder = needed(proto), proto.output[0].name, Builder(image.shape)
-    used = {i for node in nodes for i in node.input} - {""} | {output}
+    nodes, outputs, builder = needed(proto), [output.name for output in proto.output], Builder(image.shape)
+    used = {i for node in nodes for i in node.input} - {""} | {*outputs}
     known: dict[str, Value | Constant | None] = {tensor.name: stated(tensor) for tensor in proto.initializer}
     known |= {image.name: builder.value(0), "": None}
     operators, problems = Counter[str](), _redefinitions(model)
@@ -223,7 +224,7 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
         try:
             if any(isinstance(i, Value) for i in inputs):
                 operators[word] += 1
-                results = _computed(node, inputs, builder, opset, used, output)
+                results = _computed(node, inputs, builder, opset, used, outputs)
                 dropped = word if word in SOFTMAXES and results[0] is inputs[0] else dropped
             else:
                 results = _folded(node, inputs, builder, opset)
@@ -235,17 +236,20 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
         except MALFORMED as error:
             problems.append(UnsupportedNode(word, place, f"malformed ({' '.join(str(error).split())})"))
     graph: Graph | None = None
-    output_shape: tuple[int, ...] = ()
+    parts: tuple[OutputPart, ...] = ()
     if not problems:
-        scores = known.get(output)
-        if not isinstance(scores, Value):
-            raise UnsupportedNetworkError(f"{name}: the output {output!r} does not depend on the input")
+        values = {output: known.get(output) for output in outputs}
+        computed = {output: value for output, value in values.items() if isinstance(value, Value)}
+        for output in outputs:
+            if output not in computed:
+                raise UnsupportedNetworkError(f"{name}: the output {output!r} does not depend on the input")
         try:
-            graph, output_shape = _simplified(builder.graph(scores)), scores.shape
+            graph = _simplified(builder.graph([*computed.values()]))
+            parts = tuple(output_part(output, value.shape) for output, value in computed.items())
         except Unsupported as problem:
-            problems.append(UnsupportedNode("output", output, str(problem)))
+            problems.append(UnsupportedNode("output", ", ".join(outputs), str(problem)))
     notes = () if image.note is None else (image.note,)
-    return Reading(graph, operators, tuple(problems), dropped, output_shape, notes, image.is_double)
+    return Reading(graph, operators, tuple(problems), dropped, parts, notes, image.is_double)
 
 
 def _folded(
@@ -267,11 +271,11 @@ def _computed(
     builder: Builder,
     opset: int,
     used: Set[str],
-    output: str,
+    outputs: Sequence[str],
 ) -> Sequence[Value | Constant]:
     """What a node gives that the image flows into: what it reads if it is a softmax at the end that ranks all scores.
 
-    `used` are the values that some node reads, or the output.
+    `used` are the values that some node reads, or outputs.
     """
     word = word_of(node)
     rule = OPERATORS.get(word)
@@ -283,7 +287,7 @@ def _computed(
         raise Unsupported(f"reads a constant that was rounded: {ROUNDED}")
     operands = tuple(i.array if isinstance(i, Constant) else i for i in inputs)
     call = Call(builder, opset, operands, attributes, len(node.output), roundings)
-    is_left_out = word in SOFTMAXES and node.output[0] == output and _ranks_all(call)
+    is_left_out = word in SOFTMAXES and [node.output[0]] == outputs and _ranks_all(call)
     result = call.value() if is_left_out else rule(call)
     results = result if isinstance(result, tuple) else (result,)
     ignored = attributes.unread - IRRELEVANT.get(word, frozenset())

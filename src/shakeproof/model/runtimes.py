@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
 from shakeproof.model.onnx_model import first_line, inlined, needed, plain
+from shakeproof.question import OutputPart, output_part
 
-# Scores of float32 inputs (n, *input_shape) as the deployed runtime computes them: (n, classes), float32.
+# Outputs of float32 inputs (n, *input_shape) as the deployed runtime computes them, each flattened, one after another:
+# (n, outputs), float32.
 Reference = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 # What networks may take in place of float32.
 INPUT_TYPES: Mapping[str, type[np.generic]] = {
@@ -92,9 +94,10 @@ class OnnxRuntime:
         return self.one_by_one(x) if scores is None else scores
 
     def one_by_one(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        rows, run, name, wanted = self._converted(x), self.session.run, self._input.name, self._outputs
+        rows, run, name = self._converted(x), self.session.run, self._input.name
         try:
-            return np.asarray([run(wanted, {name: row})[0] for row in rows], dtype=np.float32).reshape(len(x), -1)
+            scores = [_joined(run(None, {name: row}), 1) for row in rows]
+            return np.concatenate(scores) if scores else np.zeros((0, 0), np.float32)
         except _failures() as error:
             raise InputError(f"{self.name}: onnxruntime cannot run the network ({first_line(error)})") from error
 
@@ -102,8 +105,7 @@ class OnnxRuntime:
         """All images at once; None if a batch size is fixed within the network, whatever its input says."""
         try:
             rows = self._converted(x.reshape(len(x), *x.shape[2:]))
-            scores = self.session.run(self._outputs, {self._input.name: rows})[0]
-            return np.asarray(scores, dtype=np.float32).reshape(len(x), -1)
+            return _joined(self.session.run(None, {self._input.name: rows}), len(x))
         except _failures():
             return None
 
@@ -138,10 +140,16 @@ class OnnxRuntime:
     def _input(self) -> Any:
         return self.session.get_inputs()[0]
 
-    @cached_property
-    def _outputs(self) -> list[str]:
-        """The first, which has the scores; others need not be computed."""
-        return [self.session.get_outputs()[0].name]
+    def parts(self, x: NDArray[np.float32]) -> tuple[OutputPart, ...]:
+        """The outputs, as they are for the first of some inputs."""
+        values = self.session.run(None, {self._input.name: self._converted(x)[0]})
+        outputs = zip(self.session.get_outputs(), values, strict=True)
+        return tuple(output_part(output.name, np.shape(value)) for output, value in outputs)
+
+
+def _joined(outputs: Sequence[Any], count: int) -> NDArray[np.float32]:
+    """Outputs for so many inputs, each flattened, one after another: (count, outputs)."""
+    return np.concatenate([np.asarray(one, dtype=np.float32).reshape(count, -1) for one in outputs], axis=1)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -221,7 +229,7 @@ def reference_runtime(data: bytes) -> Callable[[NDArray[np.float32]], NDArray[np
 
 
 def evaluator(model: onnx.ModelProto) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
-    """ONNX's reference implementation of a model with one input and one output.
+    """ONNX's reference implementation of a model with one input; its outputs flattened, one after another.
 
     It gives scores (n, classes) of inputs (n, *input_shape), whatever their type.
     """
@@ -253,6 +261,6 @@ def evaluator(model: onnx.ModelProto) -> Callable[[NDArray[Any]], NDArray[np.flo
     def scores(x: NDArray[Any]) -> NDArray[np.float64]:
         with np.errstate(all="ignore"):
             outputs: list[Any] = [reference.run(None, {name: row}) for row in x]
-        return np.asarray([np.ravel(output) for (output,) in outputs], dtype=np.float64)
+        return np.asarray([np.concatenate([*map(np.ravel, values)]) for values in outputs], dtype=np.float64)
 
     return scores

@@ -8,7 +8,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shakeproof.errors import InputError
-from shakeproof.model.onnx_model import chosen_output, first_line
+from shakeproof.model.onnx_model import chosen_outputs, first_line
 
 if TYPE_CHECKING:
     import onnx
@@ -36,7 +36,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 
 @dataclass(frozen=True, eq=False)
 class Export:
-    """A module's ONNX file, and the module of which it has the only output. `note` says which output, of several."""
+    """A module's ONNX file, and the module of which it has all outputs. `note` says which outputs, of several."""
 
     data: bytes
     module: torch.nn.Module
@@ -46,20 +46,23 @@ class Export:
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the module itself gives for inputs (n, *input_shape): (n, classes)."""
         with _evaluating(self.module), torch.no_grad():
-            rows = [self.module(row).reshape(-1) for row in torch.from_numpy(x).to(self.dtype)]
+            rows = [_flat(self.module(row)) for row in torch.from_numpy(x).to(self.dtype)]
         return torch.stack(rows).float().numpy()
 
 
 def exported(module: torch.nn.Module, example: Tensor | None, output_name: str | None = None) -> Export:
-    """The ONNX file of a module in evaluation mode, with one output, and a free batch size where the module has one."""
+    """The ONNX file of a module in evaluation mode, with the outputs that are meant, and a free batch size where the
+    module has one.
+    """
     name = type(module).__name__
     image = _first(example, name)
     with _evaluating(module):
         outputs = _outputs(module, image, name)
-        chosen = chosen_output({key: list(value.shape) for key, value in outputs.items()}, output_name, name)
-        taken = module if list(outputs) == [""] else _Output(module, chosen)
-        model = _model(taken, image, name)
-    note = f"of the outputs {', '.join(outputs)}, {chosen} is analysed" if len(outputs) > 1 else None
+        chosen = chosen_outputs({key: list(value.shape) for key, value in outputs.items()}, output_name, name)
+        taken = module if list(outputs) == [""] else _Outputs(module, chosen)
+        model = _model(taken, image, name, chosen if len(chosen) > 1 else None)
+    note = f"of the outputs {', '.join(outputs)}, {chosen[0]} is analysed" if len(outputs) > 1 else None
+    note = f"the outputs {', '.join(chosen)} are analysed together" if len(chosen) > 1 else note
     return Export(_tidied(model).SerializeToString(), taken, image.dtype, note)
 
 
@@ -74,15 +77,22 @@ def _first(example: Tensor | None, name: str) -> Tensor:
     return example[:1].detach()
 
 
-class _Output(torch.nn.Module):
-    """One output of a module that has several, or that holds it in a dictionary, a tuple or the like."""
+class _Outputs(torch.nn.Module):
+    """Some outputs of a module that has several, or that holds one in a dictionary, a tuple or the like."""
 
-    def __init__(self, module: torch.nn.Module, key: str) -> None:
+    def __init__(self, module: torch.nn.Module, keys: tuple[str, ...]) -> None:
         super().__init__()
-        self.module, self.key = module, key
+        self.module, self.keys = module, keys
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _floats(self.module(x))[self.key]
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        outputs = _floats(self.module(x))
+        several = tuple(outputs[key] for key in self.keys)
+        return several[0] if len(several) == 1 else several
+
+
+def _flat(outputs: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Outputs for one input, each flattened, one after another."""
+    return torch.cat([one.reshape(-1) for one in ([outputs] if isinstance(outputs, Tensor) else outputs)])
 
 
 def _floats(output: Any) -> dict[str, Tensor]:
@@ -114,7 +124,7 @@ def _outputs(module: torch.nn.Module, example: Tensor, name: str) -> dict[str, T
 # -- PyTorch's exporter -----------------------------------------------------------------------------------------------
 
 
-def _model(module: torch.nn.Module, example: Tensor, name: str) -> onnx.ModelProto:
+def _model(module: torch.nn.Module, example: Tensor, name: str, outputs: Sequence[str] | None) -> onnx.ModelProto:
     """The exporter's model: with a free batch size, or for one image where the module has none or export fails so."""
     try:
         with _silence():
@@ -127,6 +137,7 @@ def _model(module: torch.nn.Module, example: Tensor, name: str) -> onnx.ModelPro
                         dynamo=True,
                         verbose=False,
                         dynamic_shapes=shapes,
+                        output_names=outputs,
                         custom_translation_table={torch.ops.aten.softplus.default: _softplus},
                     )
                     break

@@ -54,10 +54,10 @@ def places(parts: Sequence[OutputPart], address: str) -> Indices:
         if int(name) >= ends[-1]:
             raise InputError(f"{address}: the network's {ends[-1]} outputs are numbered from 0 to {ends[-1] - 1}")
         return np.array(int(name))
-    found = [number for number, part in enumerate(parts) if part.name == name or not (name or parts[1:])]
-    if not found:
+    matches = [number for number, part in enumerate(parts) if part.name == name or not (name or parts[1:])]
+    if not matches:
         raise InputError(f"{address!r} is none of the network's outputs: {listed(parts)}")
-    part, start = parts[found[0]], int(ends[found[0]])
+    part, start = parts[matches[0]], int(ends[matches[0]])
     numbers: Indices = start + np.arange(part.size).reshape(part.shape)
     if index is None:
         return numbers
@@ -82,10 +82,12 @@ def _index(word: str) -> int | slice:
 
 def one_place(parts: Sequence[OutputPart], address: str) -> int:
     """The place of the only output that an address means."""
-    found = places(parts, address)
-    if found.size != 1:
-        raise InputError(f"{address}: means {found.size} outputs ({by(found.shape)}); name one of them by its indices")
-    return int(found.reshape(()))
+    indices = places(parts, address)
+    if indices.size != 1:
+        raise InputError(
+            f"{address}: means {indices.size} outputs ({by(indices.shape)}); name one of them by its indices"
+        )
+    return int(indices.reshape(()))
 
 
 def address_of(parts: Sequence[OutputPart], place: int) -> str:
