@@ -14,7 +14,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.question import read_image
 from shakeproof.settings import Settings
-from shakeproof.store import Requirement, keep
+from shakeproof.store import NamedRequirement, keep
 
 STRENGTH = 0.05
 
@@ -35,7 +35,7 @@ def folder(demo_network, tmp_path_factory):
     ]
     results = [sp.profile(network, picture, text, max_strength=end, **more) for text, end, more in asked]
     assert [result.status for result in results] == ["safe", "unsafe", "misclassified", "undecided"]
-    wanted = Requirement("REQ-7", "Signs keep their class.")
+    wanted = NamedRequirement("REQ-7", "Signs keep their class.")
     keep(place / "store.sqlite", "Signs", network, results, Settings(), certificates=True, requirement=wanted)
     return place
 

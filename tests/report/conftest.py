@@ -12,7 +12,7 @@ from shakeproof.budget import no_progress
 from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
 from shakeproof.settings import Settings
-from shakeproof.store import Requirement, Store, StoreWriter, keep
+from shakeproof.store import NamedRequirement, Store, StoreWriter, keep
 
 HOSTILE = "</script><img src=x onerror=document.title='broken'>"
 PERTURBATIONS = {
@@ -50,7 +50,7 @@ def results(hostile_network):
 @pytest.fixture(scope="session")
 def store(hostile_network, results, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "signs.sqlite"
-    requirement = Requirement("REQ-7", f"Signs keep their class {HOSTILE}")
+    requirement = NamedRequirement("REQ-7", f"Signs keep their class {HOSTILE}")
     keep(path, "Signs under shake", hostile_network, results, Settings(), requirement=requirement)
     with StoreWriter.open(path) as writer:  # one ends in an error
         writer.fail(1, "memory", f"a worker had too little memory {HOSTILE}")
