@@ -4,21 +4,3 @@ from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.lines import cores_for, pieces_left, swept_curves, threads_for
 from shakeproof.exact.rational import Least, RationalNetwork
 from shakeproof.exact.sweep import Lines, longest_window, sweep, usual_breaks
-
-__all__ = [
-    "CertifiedCell",
-    "Curve",
-    "Least",
-    "Lines",
-    "Piece",
-    "RationalNetwork",
-    "assemble",
-    "cores_for",
-    "join",
-    "longest_window",
-    "pieces_left",
-    "sweep",
-    "swept_curves",
-    "threads_for",
-    "usual_breaks",
-]

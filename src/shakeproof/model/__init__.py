@@ -8,27 +8,3 @@ from shakeproof.model.onnx_reader import OPERATORS, Reading
 from shakeproof.model.required import Stated, stated, with_cases
 from shakeproof.model.rewriting import with_claims, without_max_pools
 from shakeproof.model.runtimes import Deployment, Runtime
-
-__all__ = [
-    "OPERATORS",
-    "SHARE",
-    "Comparison",
-    "Deployed",
-    "Deployment",
-    "Floats",
-    "Network",
-    "Reading",
-    "Runtime",
-    "Stated",
-    "load",
-    "load_deployed",
-    "model_files",
-    "pictures_for",
-    "read",
-    "read_images",
-    "stated",
-    "telling",
-    "with_cases",
-    "with_claims",
-    "without_max_pools",
-]

@@ -23,24 +23,6 @@ _HOMES = {
     "tables": "ComparedRows DemoRows ResultRows",
 }
 
-__all__ = [
-    "ComparedRows",
-    "DemoRows",
-    "ResultRows",
-    "check_new",
-    "compared_figure",
-    "counterexample_figure",
-    "gathered",
-    "html_page",
-    "kernel_figure",
-    "result_figure",
-    "result_html",
-    "safety_case",
-    "save",
-    "write_bundle",
-    "written",
-]
-
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():

@@ -12,19 +12,3 @@ from shakeproof.search.input_splitting import (
     split_inputs,
 )
 from shakeproof.search.tree import Tree
-
-__all__ = [
-    "AnyFailure",
-    "BoxProblem",
-    "FirstFailure",
-    "Goal",
-    "Map",
-    "PathProblem",
-    "SplitBox",
-    "SplitCells",
-    "Tree",
-    "descend",
-    "split_activations",
-    "split_inputs",
-    "starts",
-]
