@@ -1,5 +1,7 @@
 """Makes the pictures of docs/perturbations.md: each family's kernel, and what it does to a bundled picture.
 
+Where pixels have kernels of their own, what points become stands for the kernel.
+
     python tools/make_pictures.py [--output docs/pictures/families]
 
 The measured shake and the custom kernel are made up here: a hand that trembles, and a double image.
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from shakeproof import demo
 from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image
-from shakeproof.report.plots import save, show_image, show_kernel
+from shakeproof.report.plots import families_figure, save, show_image, show_kernel
 
 SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")
 STRENGTHS = (0.0, 0.5, 1.0)
@@ -53,7 +55,7 @@ def picture_of(perturbation: Perturbation | AnyKernel) -> Figure:
             show_image(axes, shown, title if shown is pixels else f"{title} at z = 1")
         return figure
     show_kernel(kernel, perturbation, perturbation.strengths(1.0))
-    for number in kernel.texts if max(perturbation.kernel.shape) > 5 else ():
+    for number in kernel.texts if perturbation.degradations or max(perturbation.kernel.shape) > 5 else ():
         number.set_visible(False)  # they would overlap
     path = perturbation.apply(pixels)
     for axes, strength in zip(others, STRENGTHS, strict=True):
@@ -70,6 +72,7 @@ def main(output: Path) -> None:
         os.chdir(folder)  # the examples name files
         np.savez("shakes.npz", *[shake(seed) for seed in range(14, 18)])
         np.save("kernel.npy", np.pad([[1.0, 0, 0, 0, 1.0]], ((2, 2), (0, 0))))
+        save(families_figure(as_picture(read_image(str(SIGN)).array, (3, 32, 32))), output / "all.png")
         for name, family in FAMILIES.items():
             if name != "identity":
                 save(picture_of(parse(family.example)), output / f"{name}.png")

@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed
 from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
-from shakeproof.question import Part, Perturbation, Tone
+from shakeproof.question import Degradation, ParameterisedKernel, Perturbation, Tone
 from shakeproof.search import Tree
 
 Floats = NDArray[np.float64]
@@ -84,6 +84,9 @@ def check_certifiable(network: Deployed, result: Result) -> None:
         raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
+    if query.perturbation.degradations:
+        families = " and ".join(part.family for part in query.perturbation.degradations)
+        raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")
     if Path(network.name).suffix not in (".onnx", ".gz"):
         raise NoCertificateError(f"{network.name}: {ONNX_FILES}")
 
@@ -156,14 +159,14 @@ def _of_enumeration(
 
 def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
     """Its parts' kernels as certificates have them."""
-    return [_written(part) for part in perturbation.parts]
+    return [_written(part.effect) for part in perturbation.parts if not isinstance(part.effect, Degradation)]
 
 
-def _written(part: Part) -> list[list[str]]:
+def _written(effect: ParameterisedKernel | Tone) -> list[list[str]]:
     """The kernel at full strength; a tone's has one entry, and its offset is in the text."""
-    if isinstance(part.effect, Tone):
-        return [[str(1 + part.effect.gain)]]
-    start, (change,) = part.effect.bias, part.effect.coefficients
+    if isinstance(effect, Tone):
+        return [[str(1 + effect.gain)]]
+    start, (change,) = effect.bias, effect.coefficients
     return [[str(a + b) for a, b in zip(*rows, strict=True)] for rows in zip(start, change, strict=True)]
 
 

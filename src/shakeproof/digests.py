@@ -36,7 +36,7 @@ def question_digest(
     """All that an answer depends on but how far the strengths go: network and image by their digests, the kernel by its
     entries, the settings, our version. Without a label, the class that is predicted is meant.
     """
-    kernel = (str(perturbation), getattr(perturbation, "kernel", None))
+    kernel = (str(perturbation), getattr(perturbation, "content", None))
     return digest((__version__, network, image, label, kernel, decisive(settings)))
 
 

@@ -22,6 +22,7 @@ PERTURBATIONS = {
     "sharpen:size=5,clip=0.2..0.7": 1.0,
     "haze:colour=0.8": 1.0,
     "box-blur:size=5,padding=circular+brightness:max=0.1": (0.2, 0.1),
+    "zoom-blur:by=1.3+haze:colour=0.8": (0.1, 0.1),
 }
 
 

@@ -109,6 +109,7 @@ def picture(page) -> np.ndarray:
             "box blur, size 5, circular padding + brightness, max 0.1",
             [(0.15, 0.05), (0.0, 0.1)],
         ),
+        ("zoom-blur:by=1.3+haze:colour=0.8", "zoom blur, by 1.3 + haze, colour 0.8", [(0.1, 0.0), (0.05, 0.1)]),
     ],
 )
 def test_the_picture_is_the_tools_own(opened, reported, text, words, strengths):

@@ -17,7 +17,10 @@ from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError,
 from shakeproof.files import check_regular
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shakeproof.model import Deployed
+    from shakeproof.question import Matrix, Perturbation
 
 Shape = tuple[int, int, int]
 
@@ -26,50 +29,76 @@ Shape = tuple[int, int, int]
 @click.argument("perturbation", required=False)
 @click.option("--strength", callback=numbers(), default="1", show_default=True,
               help="One for all parts, or one each, e.g. 0.2,0.3.")  # fmt: skip
-@click.option("--png", type=FILE, help="Write the kernel and its effect on an image.")
+@click.option("--png", type=FILE, help="Write the kernel and its effect on an image, or all families'.")
 @click.option("--image", help="The image to show the effect on [a bundled one].")
 def kernels(perturbation: str | None, strength: Sequence[float], png: Path | None, image: str | None) -> int:
     """List the families of perturbations, or show the kernel of one, or of several joined by +."""
-    from shakeproof.question import FAMILIES, MOST_PARTS, PADDINGS, parse_path
+    from shakeproof.question import parse_path
 
-    if perturbation is None:
-        table = plain_table("family", "what it does at strength 1", "for example")
-        for name, family in FAMILIES.items():
-            table.add_row(name, family.summary, family.example)
-        console = terminal()
-        console.print(table)
-        console.print(f"Kernels take padding={'|'.join(PADDINGS)} (default reflect); all take clip=LOW..HIGH (off).")
-        console.print(f"Up to {MOST_PARTS} add up, a strength each: motion-blur:size=5,angle=0+brightness:max=0.2")
-        return 0
     if png is not None:
         check_writable(png)
-    shown = parse_path(perturbation)
-    strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
-    matrix, offset = shown.kernel.at(*strengths), shown.offset(*strengths)
-    say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
-    if len(matrix) == len(matrix[0]) == 1:
-        say(f"every pixel times {_entry(matrix[0][0])}")
+    shown = None if perturbation is None else parse_path(perturbation)
+    if shown is None:
+        _list_families()
     else:
-        entries = [[_entry(value) for value in row] for row in matrix]
-        width = max(len(entry) for row in entries for entry in row)
-        for row in entries:
-            say("  ".join(entry.rjust(width) for entry in row))
-        say(f"{len(matrix)} x {len(matrix[0])}, sum {_entry(sum(map(sum, matrix)))}")
-    if offset:
+        _show_kernel(shown, strength)
+    if png is not None:
+        from shakeproof.report import families_figure, kernel_figure, save
+
+        pixels = _pixels(image)
+        save(families_figure(pixels) if shown is None else kernel_figure(shown, strength, pixels), png)
+    return 0
+
+
+def _list_families() -> None:
+    from shakeproof.question import FAMILIES, MOST_PARTS, PADDINGS
+
+    table = plain_table("family", "what it does at strength 1", "for example")
+    for group in dict.fromkeys(family.group for family in FAMILIES.values()):
+        table.add_row(f"[bold]{group}[/bold]")
+        for name, family in FAMILIES.items():
+            if family.group == group:
+                table.add_row(f"  {name}", family.summary, family.example)
+    console = terminal()
+    console.print(table)
+    console.print(f"Kernels take padding={'|'.join(PADDINGS)} (default reflect); all take clip=LOW..HIGH (off).")
+    console.print(f"Up to {MOST_PARTS} add up, a strength each: motion-blur:size=5,angle=0+brightness:max=0.2")
+
+
+def _show_kernel(shown: Perturbation, strength: Sequence[float]) -> None:
+    strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
+    say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
+    if shown.degradations:
+        say("pixels have kernels of their own; --png FILE shows what points become")
+    else:
+        _say_matrix(shown.kernel.at(*strengths))
+    if offset := shown.offset(*strengths):
         say(f"then {_entry(offset)} is added to every pixel")
     if len(shown.paddings) > 1:
         say(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
-    if png is not None:
-        from shakeproof import demo
-        from shakeproof.question import Specification, as_picture, read_image
-        from shakeproof.report import kernel_figure, save
 
-        raw = read_image(image or str(demo.images()[0][0]))
-        shape = raw.own_shape()
-        if shape is None or isinstance(raw.array, Specification):
-            raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
-        save(kernel_figure(shown, strength, as_picture(raw.array, shape, raw.name)), png)
-    return 0
+
+def _say_matrix(matrix: Matrix) -> None:
+    if len(matrix) == len(matrix[0]) == 1:
+        say(f"every pixel times {_entry(matrix[0][0])}")
+        return
+    entries = [[_entry(value) for value in row] for row in matrix]
+    width = max(len(entry) for row in entries for entry in row)
+    for row in entries:
+        say("  ".join(entry.rjust(width) for entry in row))
+    say(f"{len(matrix)} x {len(matrix[0])}, sum {_entry(sum(map(sum, matrix)))}")
+
+
+def _pixels(image: str | None) -> Tensor:
+    """The image to show an effect on."""
+    from shakeproof import demo
+    from shakeproof.question import Specification, as_picture, read_image
+
+    raw = read_image(image or str(demo.images()[0][0]))
+    shape = raw.own_shape()
+    if shape is None or isinstance(raw.array, Specification):
+        raise InputError(f"{raw.name}: not a picture to show a kernel's effect on")
+    return as_picture(raw.array, shape, raw.name)
 
 
 def _entry(value: Any) -> str:

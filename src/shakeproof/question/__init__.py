@@ -12,9 +12,11 @@ if TYPE_CHECKING:
         any_kernel,
         box_blur,
         brightness,
+        chromatic_blur,
         contrast,
         custom,
         defocus,
+        downsample,
         gaussian_blur,
         haze,
         identity,
@@ -22,8 +24,12 @@ if TYPE_CHECKING:
         parse,
         parse_path,
         psf,
+        rolling_shutter,
+        rotation_blur,
         sharpen,
         unsharp,
+        vignetting,
+        zoom_blur,
     )
     from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
         PADDINGS,
         AnyKernel,
         ClipRange,
+        Degradation,
         ExactPath,
         Matrix,
         ParameterisedKernel,
@@ -72,11 +79,12 @@ _HOMES = {
     "inputs": "InputBox InputPath InputSet Path",
     "outputs": "OutputPart address_of listed one_place output_part places",
     "perturbation": (
-        "MOST_PARTS PADDINGS AnyKernel ClipRange ExactPath Matrix ParameterisedKernel Part Perturbation Tone as_whole"
+        "MOST_PARTS PADDINGS AnyKernel ClipRange Degradation ExactPath Matrix ParameterisedKernel Part Perturbation "
+        "Tone as_whole"
     ),
     "families": (
-        "FAMILIES any_kernel box_blur brightness contrast custom defocus gaussian_blur haze identity "
-        "motion_blur parse parse_path psf sharpen unsharp"
+        "FAMILIES any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample gaussian_blur haze "
+        "identity motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen unsharp vignetting zoom_blur"
     ),
     "preprocessing": "PRESETS Preprocessing read_preprocessing",
     "properties": "Case Property Specification by_boxes margins robustness wins",

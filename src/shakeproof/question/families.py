@@ -13,20 +13,28 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, reduce
-from itertools import pairwise, product
 from operator import add
 from pathlib import Path
 
 from shakeproof.errors import InputError, kind_of
+from shakeproof.question.kernel_matrices import (
+    check_size,
+    disk,
+    gaussian,
+    motion_line,
+    normalised,
+    spread_matrix,
+)
 from shakeproof.question.perturbation import (
     LARGEST_ENTRY,
     LARGEST_SIZE,
     AnyKernel,
     ClipRange,
+    Degradation,
     Matrix,
     ParameterisedKernel,
     Part,
@@ -36,6 +44,9 @@ from shakeproof.question.perturbation import (
     plain,
 )
 
+# How downsample resizes.
+FILTERS = ("box", "bilinear", "bicubic", "lanczos")
+
 
 def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """No change at all: the control experiment."""
@@ -44,7 +55,7 @@ def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturb
 
 def box_blur(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Blur: the mean over a size x size square."""
-    _check_size(size)
+    check_size(size)
     end = tuple((Fraction(1, size * size),) * size for _ in range(size))
     return _to_kernel("box-blur", end, padding, clip, size=size)
 
@@ -54,7 +65,7 @@ def sharpen(size: int, padding: str = "reflect", clip: ClipRange | None = None) 
 
     At an even size the diamond surrounds the four centre entries (the drawing in the paper's appendix).
     """
-    _check_size(size)
+    check_size(size)
     centre = identity_matrix(size, size)
     reach = (size - 1) // 2
 
@@ -75,69 +86,34 @@ def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRan
     proportional to the line's length inside that pixel.
     """
     angle = _number("motion-blur", "angle", angle)
-    _check_size(size)
+    check_size(size)
     if not math.isfinite(angle):
         raise InputError(f"motion-blur: angle must be a finite number of degrees, not {angle}")
     reduced = angle % 180 % 180  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
-    entries = [[Fraction(0)] * size for _ in range(size)]
-    eighth, rest = divmod(reduced, 45)
-    if rest == 0:  # exact
-        right, down = map(Fraction, ((0, -1), (1, -1), (1, 0), (1, 1))[int(eighth)])
-    else:
-        right, down = Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
-    for row, column, share in _pixels_on_ray(size, right, down):
-        entries[row][column] += share / 2
-        entries[size - 1 - row][size - 1 - column] += share / 2
-    return _to_kernel("motion-blur", tuple(map(tuple, entries)), padding, clip, size=size, angle=reduced)
-
-
-def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple[int, int, Fraction]]:
-    """(row, column, share of the ray's length) of each pixel met from the centre to the square's border.
-
-    A ray that runs along the border between two pixels is shared equally by both.
-    """
-    half = Fraction(size, 2)
-    end = half / max(abs(right), abs(down))
-    cuts = {Fraction(0), end}
-    for component in (right, down):
-        if component:
-            lines = (half - k for k in range(size + 1))
-            cuts.update(t for t in (line / component for line in lines) if 0 < t < end)
-    for before, after in pairwise(sorted(cuts)):
-        middle = (before + after) / 2
-        places = (half + middle * component for component in (down, right))
-        # the rows and the columns that hold the middle: two of them where it lies on a grid line
-        rows, columns = ({math.ceil(place) - 1, math.floor(place)} for place in places)
-        for row, column in product(rows, columns):
-            yield row, column, (after - before) / end / (len(rows) * len(columns))
+    return _to_kernel("motion-blur", motion_line(size, angle), padding, clip, size=size, angle=reduced)
 
 
 def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square."""
-    sigma = _number("gaussian-blur", "sigma", sigma)
-    return _to_kernel("gaussian-blur", _gaussian("gaussian-blur", size, sigma), padding, clip, size=size, sigma=sigma)
+    sigma = _sigma("gaussian-blur", size, sigma)
+    return _to_kernel("gaussian-blur", gaussian(size, sigma), padding, clip, size=size, sigma=sigma)
 
 
 def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
     """Unsharp masking: the image plus its difference from its Gaussian blur."""
-    sigma = _number("unsharp", "sigma", sigma)
-    blurred = _gaussian("unsharp", size, sigma)
-    rows = zip(identity_matrix(size, size), blurred, strict=True)
+    sigma = _sigma("unsharp", size, sigma)
+    rows = zip(identity_matrix(size, size), gaussian(size, sigma), strict=True)
     end = tuple(tuple(2 * same - blur for same, blur in zip(*pair, strict=True)) for pair in rows)
     return _to_kernel("unsharp", end, padding, clip, size=size, sigma=sigma)
 
 
-def _gaussian(family: str, size: int, sigma: float) -> Matrix:
-    """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum."""
-    _check_size(size)
+def _sigma(family: str, size: int, value: float) -> float:
+    """The width of a Gaussian, checked like its size."""
+    sigma = _number(family, "sigma", value)
+    check_size(size)
     if not 0 < sigma < math.inf:
         raise InputError(f"{family}: sigma must be a number of pixels above 0, not {sigma:g}")
-    # distances from the centre in halves of a pixel; the nearest is taken off all, so that not all weights vanish
-    squares = [(2 * i - size + 1) ** 2 - (size - 1) % 2 for i in range(size)]
-    weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squares]
-    total = sum(weights)
-    shares = [weight / total for weight in weights]
-    return tuple(tuple(down * right for right in shares) for down in shares)
+    return sigma
 
 
 def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -151,35 +127,7 @@ def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = No
             f"defocus: radius must be above 0.5, or the disk is inside one pixel, and at most {LARGEST_SIZE / 2},"
             f" not {radius:g}"
         )
-    reach = math.ceil(radius - 0.5)
-    areas = [[Fraction(_area_in_pixel(radius, i, j)) for j in range(i + 1)] for i in range(reach + 1)]
-    away = [abs(place - reach) for place in range(2 * reach + 1)]
-    end = _normalised(tuple(tuple(areas[max(i, j)][min(i, j)] for j in away) for i in away))
-    return _to_kernel("defocus", end, padding, clip, radius=radius)
-
-
-def _area_in_pixel(radius: float, down: int, right: int) -> float:
-    """The area that a disk around the origin has in common with the pixel around (right, down), both at least 0."""
-    left, bottom = max(right - 0.5, 0.0), max(down - 0.5, 0.0)
-    # of a pixel on an axis, this is half, or of the one on both a quarter
-    halves = (1 + (right == 0)) * (1 + (down == 0))
-    return halves * _area_in_rectangle(radius, left, right + 0.5, bottom, down + 0.5)
-
-
-def _area_in_rectangle(radius: float, left: float, right: float, bottom: float, top: float) -> float:
-    """The same for a rectangle in the quadrant: of its full height as far as the disk reaches at its top, then under
-    the arc as far as the disk reaches at its bottom.
-    """
-
-    def height(x: float) -> float:
-        return math.sqrt(max(radius * radius - x * x, 0.0))
-
-    def under_arc(x: float) -> float:
-        return (x * height(x) + radius * radius * math.asin(min(x / radius, 1.0))) / 2
-
-    full, end = (min(max(height(y), left), right) for y in (top, bottom))
-    arc = under_arc(end) - under_arc(full) - bottom * (end - full)
-    return (full - left) * (top - bottom) + max(arc, 0.0)
+    return _to_kernel("defocus", disk(radius), padding, clip, radius=radius)
 
 
 def psf(
@@ -192,23 +140,7 @@ def psf(
     function is what a point becomes; to be cross-correlated with, it is turned by 180 degrees.
     """
     options, spread = _from_file(file, index)
-    if any(entry < 0 for row in spread for entry in row):
-        raise InputError(f"{file}: what a point of light becomes has no negative entries; use the family custom")
-    spread = _normalised(spread, file)
-    rows, columns = (_around_mass([sum(line) for line in lines]) for lines in (spread, zip(*spread, strict=True)))
-    if max(len(rows), len(columns)) > LARGEST_SIZE:
-        raise InputError(f"{file}: centred, the kernel is larger than {LARGEST_SIZE} x {LARGEST_SIZE}; crop it")
-    entries = {(i, j): entry for i, row in enumerate(spread) for j, entry in enumerate(row)}
-    end = tuple(tuple(entries.get((i, j), Fraction(0)) for j in reversed(columns)) for i in reversed(rows))
-    return _to_kernel("psf", end, padding, clip, **options)
-
-
-def _around_mass(weights: Sequence[Fraction | int]) -> range:
-    """An odd number of places around the centre of mass that take in everything but zeros."""
-    centre = math.floor(sum(place * weight for place, weight in enumerate(weights)) + Fraction(1, 2))
-    taken = [place for place, weight in enumerate(weights) if weight]
-    reach = max(centre - taken[0], taken[-1] - centre)
-    return range(centre - reach, centre + reach + 1)
+    return _to_kernel("psf", spread_matrix(spread, file), padding, clip, **options)
 
 
 def custom(
@@ -221,7 +153,7 @@ def custom(
     """From the identity to your own kernel, as it is; `normalise` divides it by its sum."""
     options, end = _from_file(file, index)
     if normalise:
-        options, end = options | {"normalise": "yes"}, _normalised(end, file)
+        options, end = options | {"normalise": "yes"}, normalised(end, file)
     return _to_kernel("custom", end, padding, clip, **options)
 
 
@@ -247,6 +179,59 @@ def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
     return _tone("contrast", Tone(gain=Fraction(plain(most))), clip, max=most)
 
 
+def zoom_blur(by: float, clip: ClipRange | None = None) -> Perturbation:
+    """Moving closer while exposing: the mean over magnifications from 1 to `by`, around the middle."""
+    by = _between("zoom-blur", "by", by, 1, 4)
+    return _degrade("zoom-blur", Degradation("zooming", (by,)), "reflect", clip, by=by)
+
+
+def rotation_blur(angle: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+    """Rolling while exposing: the mean over turns by up to half of `angle` degrees either way, around the middle."""
+    angle = _between("rotation-blur", "angle", angle, 0, 180)
+    return _degrade("rotation-blur", Degradation("turning", (angle,)), padding, clip, angle=angle)
+
+
+def rolling_shutter(
+    size: int, top: float, bottom: float, padding: str = "reflect", clip: ClipRange | None = None
+) -> Perturbation:
+    """Vibration under a rolling shutter: motion blur whose angle goes from `top` in the first row to `bottom`.
+
+    Rows are exposed one after another, so each has a motion of its own.
+    """
+    _check_odd("rolling-shutter", size)
+    top, bottom = (
+        _between("rolling-shutter", key, angle, -3600, 3600) for key, angle in (("top", top), ("bottom", bottom))
+    )
+    degradation = Degradation("by_rows", (size, top, bottom))
+    return _degrade("rolling-shutter", degradation, padding, clip, size=size, top=top, bottom=bottom)
+
+
+def chromatic_blur(
+    size: int, red: float, green: float, blue: float, padding: str = "reflect", clip: ClipRange | None = None
+) -> Perturbation:
+    """A lens that focuses colours apart: a Gaussian for each, with a standard deviation in pixels; 0 is sharp."""
+    _check_odd("chromatic-blur", size)
+    sigmas = {"red": red, "green": green, "blue": blue}
+    sigmas = {colour: _between("chromatic-blur", colour, sigma, 0, 1e6) for colour, sigma in sigmas.items()}
+    degradation = Degradation("by_channels", (size, *sigmas.values()))
+    return _degrade("chromatic-blur", degradation, padding, clip, size=size, **sigmas)
+
+
+def vignetting(corner: float, clip: ClipRange | None = None) -> Perturbation:
+    """Darker towards the corners, where the share `corner` of the light is left: cos^4 of the angle to the axis."""
+    corner = _between("vignetting", "corner", corner, 0.01, 1)
+    return _degrade("vignetting", Degradation("vignette", (corner,)), "reflect", clip, corner=corner)
+
+
+def downsample(factor: float, resample: str = "bilinear", clip: ClipRange | None = None) -> Perturbation:
+    """Too few pixels: made smaller by a factor and as large again, with a filter of Pillow's."""
+    factor = _between("downsample", "factor", factor, 1, 64)
+    if resample not in FILTERS:
+        raise InputError(f"downsample: resample must be one of {', '.join(FILTERS)}, not {resample!r}")
+    options = {"factor": factor} | ({} if resample == "bilinear" else {"resample": resample})
+    return _degrade("downsample", Degradation("resampled", (factor, resample)), "reflect", clip, **options)
+
+
 def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
     """Each pixel anywhere between the least and the greatest of its neighbourhood: only for `verify`."""
     return AnyKernel(size, clip)
@@ -264,25 +249,14 @@ def _tone(family: str, tone: Tone, clip: ClipRange | None, **options: float) -> 
     return Perturbation((Part(family, _texts(options), tone),), clip)
 
 
+def _degrade(
+    family: str, degradation: Degradation, padding: str, clip: ClipRange | None, **options: str | float
+) -> Perturbation:
+    return Perturbation((Part(family, _texts(options), degradation, padding),), clip)
+
+
 def _texts(options: Mapping[str, str | float]) -> tuple[tuple[str, str], ...]:
     return tuple((key, value if isinstance(value, str) else plain(value)) for key, value in options.items())
-
-
-def _normalised(matrix: Matrix, file: str | Path = "") -> Matrix:
-    """The matrix divided by its sum."""
-    total = sum(map(sum, matrix), Fraction(0))
-    if total == 0:
-        raise InputError(f"{file}: the kernel sums to 0, so it cannot be normalised")
-    return tuple(tuple(entry / total for entry in row) for row in matrix)
-
-
-def _check_size(size: int) -> None:
-    if not isinstance(size, int):
-        raise InputError(f"kernel size {size!r} is not possible: use a whole number of Python's own, an int")
-    if not 3 <= size <= LARGEST_SIZE:
-        raise InputError(
-            f"kernel size {size} is not possible: use an odd size from 3 or an even size from 4, up to {LARGEST_SIZE}"
-        )
 
 
 def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str], Matrix]:
@@ -306,6 +280,19 @@ def _number(family: str, key: str, value: float) -> float:
         raise InputError(f"{family}: {key} must be a number, not {value!r}") from None
 
 
+def _between(family: str, key: str, value: float, least: float, most: float) -> float:
+    number = _number(family, key, value)
+    if not least <= number <= most:
+        raise InputError(f"{family}: {key} must be a number from {least:g} to {most:g}, not {number:g}")
+    return number
+
+
+def _check_odd(family: str, size: int) -> None:
+    check_size(size)
+    if size % 2 == 0:
+        raise InputError(f"{family}: size must be odd, so that a pixel is in the middle, not {size}")
+
+
 def _limit(family: str, value: float) -> float:
     """What a change of light adds, or multiplies by, at most."""
     largest = _number(family, "max", value)
@@ -325,6 +312,7 @@ class Family:
 
     make: Callable[..., Perturbation | AnyKernel]
     example: str
+    group: str
 
     @cached_property
     def keys(self) -> Mapping[str, inspect.Parameter]:
@@ -335,23 +323,40 @@ class Family:
         return (self.make.__doc__ or "").splitlines()[0]
 
 
-FAMILIES: Mapping[str, Family] = {
-    example.partition(":")[0]: Family(make, example)
-    for make, example in (
-        (identity, "identity"),
-        (box_blur, "box-blur:size=5"),
-        (sharpen, "sharpen:size=5"),
-        (motion_blur, "motion-blur:size=9,angle=45"),
+# What a family is an effect of.
+GROUPS: Mapping[str, tuple[tuple[Callable[..., Perturbation | AnyKernel], str], ...]] = {
+    "optical": (
         (gaussian_blur, "gaussian-blur:size=7,sigma=1.5"),
+        (box_blur, "box-blur:size=5"),
         (defocus, "defocus:radius=3"),
-        (unsharp, "unsharp:size=5,sigma=1"),
+        (chromatic_blur, "chromatic-blur:size=9,red=0,green=1,blue=2"),
+        (vignetting, "vignetting:corner=0.2"),
+    ),
+    "motion": (
+        (motion_blur, "motion-blur:size=9,angle=45"),
         (psf, "psf:file=shakes.npz,index=3"),
-        (haze, "haze:colour=0.8"),
+        (zoom_blur, "zoom-blur:by=1.25"),
+        (rotation_blur, "rotation-blur:angle=15"),
+        (rolling_shutter, "rolling-shutter:size=9,top=0,bottom=90"),
+    ),
+    "sensor": (
+        (sharpen, "sharpen:size=5"),
+        (unsharp, "unsharp:size=5,sigma=1"),
+        (downsample, "downsample:factor=3"),
         (brightness, "brightness:max=0.2"),
         (contrast, "contrast:max=0.2"),
-        (any_kernel, "any-kernel:size=3"),
+    ),
+    "atmosphere": ((haze, "haze:colour=0.8"),),
+    "yours": (
         (custom, "custom:file=kernel.npy,normalise=yes"),
-    )
+        (any_kernel, "any-kernel:size=3"),
+        (identity, "identity"),
+    ),
+}
+FAMILIES: Mapping[str, Family] = {
+    example.partition(":")[0]: Family(make, example, group)
+    for group, families in GROUPS.items()
+    for make, example in families
 }
 _OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if "file" in family.keys)
 _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")

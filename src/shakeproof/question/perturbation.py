@@ -1,7 +1,8 @@
-"""Perturbations: kernels and tone changes with a strength each, or any kernel of a size; clipped afterwards or not.
+"""Perturbations: kernels, degradations and tone changes with a strength each; clipped afterwards or not.
 
-Applied to an image, kernels K(z) = sum_i A_i z_i + B and tone changes give the affine path x(z) = sum_i R_A_i z_i + R_B
-(Theorem 1 of the paper: m + 1 ordinary convolutions). Any kernel of a size gives a box of images.
+Applied to an image, kernels K(z) = sum_i A_i z_i + B give the affine path x(z) = sum_i R_A_i z_i + R_B (Theorem 1 of
+the paper: m + 1 ordinary convolutions), and so does whatever is linear in the image. Any kernel of a size gives a box
+of images.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache, partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
     from shakeproof.question.inputs import Path
+    from shakeproof.question.linear_maps import LinearMap
 
     Whole = NDArray[Any]
     """Python's whole numbers, of any size, in an array."""
@@ -82,12 +86,23 @@ class Tone:
 
 
 @dataclass(frozen=True)
+class Degradation:
+    """Any linear change: x becomes (1 - z) x + z L x. `matrix` names what makes L, in `linear_maps.MATRICES`.
+
+    It takes a picture's sizes, the padding around it, and the `options`.
+    """
+
+    matrix: str
+    options: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
 class Part:
     """What one strength does. Two parts are equal if their texts are; the effect follows from the text."""
 
     family: str
     options: tuple[tuple[str, str], ...]
-    effect: ParameterisedKernel | Tone = field(compare=False, repr=False)
+    effect: ParameterisedKernel | Tone | Degradation = field(compare=False, repr=False)
     padding: str = "reflect"
 
     def __post_init__(self) -> None:
@@ -107,26 +122,38 @@ class Part:
         """What the full strength adds to `base`, the images at strength 0."""
         if isinstance(self.effect, Tone):
             return float(self.effect.gain) * base + float(self.effect.offset)
+        if isinstance(self.effect, Degradation):
+            return self.linear_map(base.shape).applied(base) - base
         return self.convolved(images, self.effect.coefficients[0])
 
     def magnitude(self, images: Tensor, base: Tensor) -> Tensor:
         """The slope by the absolute values of the kernel's entries, or of gain and offset; images and base >= 0."""
         if isinstance(self.effect, Tone):
             return float(abs(self.effect.gain)) * base + float(abs(self.effect.offset))
+        if isinstance(self.effect, Degradation):
+            return self.linear_map(base.shape).magnitude.applied(base) + base
         return self.convolved(images, tuple(tuple(map(abs, row)) for row in self.effect.coefficients[0]))
 
-    @property
-    def taps(self) -> int:
-        """How many pixels, at most, one is made of."""
+    def linear_map(self, shape: Sequence[int]) -> LinearMap:
+        """The matrix L of a degradation, for images (..., channels, height, width)."""
+        assert isinstance(self.effect, Degradation)
+        channels, height, width = (1, *shape)[-3:]
+        return _linear_map(self, self.effect, (channels, height, width))
+
+    def taps(self, shape: Sequence[int]) -> int:
+        """How many pixels of such an image, at most, one is made of."""
         if isinstance(self.effect, Tone):
             return 1
+        if isinstance(self.effect, Degradation):
+            return self.linear_map(shape).taps + 1
         return max(sum(map(bool, chain(*matrix))) for matrix in (*self.effect.coefficients, self.effect.bias))
 
-    @property
-    def numbers(self) -> list[Fraction]:
-        """The entries of its kernels, or its gain and offset."""
+    def numbers(self, shape: Sequence[int]) -> list[Fraction]:
+        """The entries of its kernels, or its gain and offset; of a matrix, the smallest entry and the common unit."""
         if isinstance(self.effect, Tone):
             return [self.effect.gain, self.effect.offset]
+        if isinstance(self.effect, Degradation):
+            return self.linear_map(shape).extremes
         return [entry for matrix in (*self.effect.coefficients, self.effect.bias) for entry in chain(*matrix)]
 
     def convolved(self, images: Tensor, matrix: Matrix) -> Tensor:
@@ -151,17 +178,23 @@ class Part:
     def summed(self, pixels: Whole, entries: Sequence[Sequence[int]]) -> Whole:
         """The same of one image (channels, height, width) and a kernel of whole numbers, without rounding."""
         import numpy as np
-        import torch
 
         height, width = pixels.shape[-2:]
-        numbers = torch.arange(1, pixels.size + 1, dtype=torch.float64).view(pixels.shape)
-        padded = self._padded(numbers, (len(entries), len(entries[0])))[:, 0].long().numpy()
+        padded = self.numbered(pixels.shape, (len(entries), len(entries[0])))
         known = np.append(np.zeros(1, object), pixels)  # padding with zeros is number 0
         total = np.zeros(pixels.shape, object)
         for row, column in product(range(len(entries)), range(len(entries[0]))):
             if entry := entries[row][column]:
                 total += entry * known[padded[:, row : row + height, column : column + width]]
         return total
+
+    def numbered(self, shape: Sequence[int], kernel: tuple[int, int]) -> NDArray[np.int64]:
+        """Which pixel, from 1, each place of a padded image (channels, height, width) shows; 0 is none."""
+        import torch
+
+        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).view(*shape)
+        places: NDArray[np.int64] = self._padded(numbers, kernel)[:, 0].long().numpy()
+        return places
 
     def _padded(self, images: Tensor, kernel: tuple[int, int]) -> Tensor:
         """Images (..., height, width) with the border that a kernel (height, width) reaches into, as (n, 1, ...).
@@ -181,6 +214,17 @@ class Part:
             )
         widths = ((kernel[1] - 1) // 2, right, (kernel[0] - 1) // 2, down)
         return functional.pad(images.reshape(-1, 1, height, width), widths, mode=PADDINGS[self.padding])
+
+
+@lru_cache(maxsize=4)
+def _linear_map(part: Part, effect: Degradation, shape: tuple[int, int, int]) -> LinearMap:
+    """Kept for the next picture. Parts are equal if their texts are, so the effect is asked for too."""
+    from shakeproof.question.linear_maps import MATRICES
+
+    try:
+        return MATRICES[effect.matrix](shape, partial(part.numbered, (1, *shape[1:])), *effect.options)
+    except InputError as error:
+        raise InputError(f"{part}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,36 +313,41 @@ class Perturbation:
         base, size = self._base(images), self._base(images.abs())
         slopes = torch.stack([part.slope(images, base) for part in self.parts])
         # Each entry of a kernel, each product and each sum is rounded: those of the start, of the change, of x(z).
-        roundings = 2 * max(part.taps for part in self.parts) + len(self.parts) + 8
+        roundings = 2 * max(part.taps(images.shape) for part in self.parts) + len(self.parts) + 8
         sizes = torch.stack([size, *(part.magnitude(images.abs(), size) for part in self.parts)]).sum(0)
         # Products of smaller numbers may be lost altogether; then nothing is known to be 0.
         faintest = torch.where(images == 0, 1.0, images.abs()).amin().item()
-        smallest = min((abs(number) for part in self.parts for number in part.numbers if number), default=1)
+        numbers = chain(*(part.numbers(images.shape) for part in self.parts))
+        smallest = min((abs(number) for number in numbers if number), default=1)
         lost = SMALL if min(faintest, float(smallest)) < SMALL else 0.0
         return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost))
 
     def _base(self, images: Tensor) -> Tensor:
         """The images at strength 0. Any of the kernels would do: they all start from the same image."""
-        return next((part.convolved(images, self._start()) for part, _ in self._kernels()), images)
+        return next((part.convolved(images, self.start) for part, _ in self._kernels()), images)
 
     def exactly(self, pixels: Whole, unit: int = 1) -> ExactPath:
         """The path of the image pixels / unit (channels, height, width), before any rounding."""
         import numpy as np
 
-        start = self._start()
-        numbers = [*chain(*start), *(number for part in self.parts for number in part.numbers)]
+        start = self.start
+        numbers = [*chain(*start), *(number for part in self.parts for number in part.numbers(pixels.shape))]
         common = math.lcm(*(number.denominator for number in numbers))
 
         def whole(matrix: Matrix) -> list[list[int]]:
             return [[int(entry * common) for entry in row] for row in matrix]
 
         base = next((part.summed(pixels, whole(start)) for part, _ in self._kernels()), common * pixels)
-        slopes = [
-            int(part.effect.gain * common) * base + int(part.effect.offset * common) * common * unit
-            if isinstance(part.effect, Tone)
-            else common * part.summed(pixels, whole(part.effect.coefficients[0]))
-            for part in self.parts
-        ]
+
+        def slope(part: Part) -> Whole:
+            if isinstance(part.effect, Tone):
+                return int(part.effect.gain * common) * base + int(part.effect.offset * common) * common * unit
+            if isinstance(part.effect, Degradation):
+                moved: Whole = part.linear_map(pixels.shape).summed(base, common) - common * base
+                return moved
+            return common * part.summed(pixels, whole(part.effect.coefficients[0]))
+
+        slopes = [slope(part) for part in self.parts]
         base, unit = common * base, common * common * unit
         shared = math.gcd(unit, np.gcd.reduce(base, axis=None), np.gcd.reduce(slopes, axis=None))
         return ExactPath(np.stack(slopes) // shared, base // shared, unit // shared)
@@ -307,22 +356,34 @@ class Perturbation:
     def kernel(self) -> ParameterisedKernel:
         """The kernels and gains as one kernel, which with `offset` says all; at the edges, paddings matter too.
 
-        Smaller ones are centred in the largest: their sizes are all odd or all even.
+        Smaller ones are centred in the largest: their sizes are all odd or all even. Refused if there is a degradation.
         """
-        start, shapes = self._start(), [kernel.shape for _, kernel in self._kernels()]
+        if self.degradations:
+            raise InputError(f"{self}: has no kernel that is the same everywhere in the image")
+        start, shapes = self.start, [kernel.shape for _, kernel in self._kernels()]
         height, width = map(max, zip((len(start), len(start[0])), *shapes, strict=True))
         zero = ((Fraction(0),) * width,) * height
         changes = []
         for part in self.parts:
-            if isinstance(part.effect, Tone):
-                change = tuple(tuple(entry * part.effect.gain for entry in row) for row in start)
-            else:
+            if isinstance(part.effect, ParameterisedKernel):
                 change = part.effect.coefficients[0]
+            elif isinstance(part.effect, Tone):
+                change = tuple(tuple(entry * part.effect.gain for entry in row) for row in start)
             above, left = (height - len(change)) // 2, (width - len(change[0])) // 2
             beside = (Fraction(0),) * left
             rows = ((*beside, *row, *beside) for row in change)
             changes.append((*zero[:above], *rows, *zero[:above]))
         return ParameterisedKernel(tuple(changes), identity_matrix(height, width))
+
+    @property
+    def degradations(self) -> list[Part]:
+        """The parts without a kernel that is the same everywhere."""
+        return [part for part in self.parts if isinstance(part.effect, Degradation)]
+
+    @property
+    def content(self) -> object:
+        """What its text stands for, as plain values."""
+        return [part.effect for part in self.parts] if self.degradations else self.kernel
 
     def offset(self, *strengths: Fraction | float) -> Fraction:
         """What is added to every pixel, at given strengths."""
@@ -338,7 +399,8 @@ class Perturbation:
     def _kernels(self) -> list[tuple[Part, ParameterisedKernel]]:
         return [(part, part.effect) for part in self.parts if isinstance(part.effect, ParameterisedKernel)]
 
-    def _start(self) -> Matrix:
+    @property
+    def start(self) -> Matrix:
         """The smallest kernel that makes the image at strength 0."""
         height, width = next((kernel.shape for _, kernel in self._kernels()), (1, 1))
         return identity_matrix(2 - height % 2, 2 - width % 2)

@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from shakeproof.report.gathering import gathered
     from shakeproof.report.notebook import result_html
     from shakeproof.report.page import html_page
-    from shakeproof.report.plots import compared_figure, counterexample_figure, kernel_figure, result_figure, save
+    from shakeproof.report.plots import (
+        compared_figure,
+        counterexample_figure,
+        families_figure,
+        kernel_figure,
+        result_figure,
+        save,
+    )
     from shakeproof.report.safety import check_new, safety_case, write_bundle, written
     from shakeproof.report.tables import ComparedRows, DemoRows, ResultRows
 
@@ -18,7 +25,7 @@ _HOMES = {
     "gathering": "gathered",
     "notebook": "result_html",
     "page": "html_page",
-    "plots": "compared_figure counterexample_figure kernel_figure result_figure save",
+    "plots": "compared_figure counterexample_figure families_figure kernel_figure result_figure save",
     "safety": "check_new safety_case write_bundle written",
     "tables": "ComparedRows DemoRows ResultRows",
 }

@@ -14,7 +14,7 @@ from typing import Any
 from shakeproof.certificate import written_kernels
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
-from shakeproof.question import Matrix, Part, Perturbation, Tone
+from shakeproof.question import Degradation, Matrix, Part, Perturbation, Tone
 from shakeproof.report import recheck
 from shakeproof.settings import Settings
 from shakeproof.store import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
@@ -184,14 +184,16 @@ def perturbation_words(perturbation: Perturbation) -> str:
 
 def described(perturbation: Perturbation) -> dict[str, Any]:
     """A perturbation as the page applies it, and what it is called."""
-    kernel = perturbation.kernel
+    start, changes = perturbation.start, None
+    if not perturbation.degradations:
+        start, changes = perturbation.kernel.bias, [*map(_floats, perturbation.kernel.coefficients)]
     return {
         "text": readable_name(str(perturbation)),
         "words": perturbation_words(perturbation),
         **_family(perturbation),
         "parts": [_part(part) for part in perturbation.parts],
         "clip": perturbation.clip,
-        "kernel": {"start": _floats(kernel.bias), "changes": [_floats(change) for change in kernel.coefficients]},
+        "kernel": {"start": _floats(start), "changes": changes},
     }
 
 
@@ -242,6 +244,8 @@ def _number(text: str) -> float | None:
 def _part(part: Part) -> dict[str, Any]:
     if isinstance(part.effect, Tone):
         return {"words": _words(part), "gain": float(part.effect.gain), "offset": float(part.effect.offset)}
+    if isinstance(part.effect, Degradation):
+        return {"words": _words(part), "linear": True}
     (change,) = part.effect.coefficients
     return {"words": _words(part), "padding": part.padding, "change": _floats(change)}
 

@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from math import ceil, floor, inf
+from math import ceil, floor, inf, prod
 from string import Template
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shakeproof import __version__
@@ -238,15 +239,19 @@ def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str,
     curve_sizes = {number: len(kept) for number in weakest if (kept := reported.profiles[number].packed_curve)}
     order = dict.fromkeys([*(images[number] for number in weakest), *range(len(reported.images))])
     picture_sizes = {number: len(reported.images[number].packed) for number in order}
-    drawn, pictured = _fitting(curve_sizes, room / 2), _fitting(picture_sizes, room / 2)
+    slope_sizes = {number: size for number in weakest if (size := _bytes_of_slopes(reported.profiles[number]))}
+    share = room / (3 if slope_sizes else 2)
+    drawn, pictured, moved = (_fitting(sizes, share) for sizes in (curve_sizes, picture_sizes, slope_sizes))
     contents = {
         "margins": {number: _margins(reported.profiles[number].curve, curves) for number in drawn},
         "pixels": {number: _pixels(reported.images[number], pictures) for number in pictured},
+        "slopes": {number: _slopes(reported.profiles[number], pictures) for number in moved},
         "notices": [
             f"Left out, to keep the page small: {recheck.counted(count, what)}. The store has them."
             for what, count in (
                 ("curve", len(curve_sizes) - len(drawn)),
                 ("picture", len(picture_sizes) - len(pictured)),
+                ("perturbed picture", len(slope_sizes) - len(moved)),
             )
             if count
         ],
@@ -281,6 +286,21 @@ def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
     is_grey = bool((levels == pixels * 255).all()) and levels.min() >= 0 and levels.max() <= 255
     low, high = (0.0, 1.0) if is_grey else (float(pixels.min()), float(pixels.max()))
     return pictures.add(pixels, 8 if is_grey else 16, low, high)
+
+
+def _bytes_of_slopes(one: StoredProfile) -> int:
+    """What `_slopes` takes, about; 0 where the page finds all slopes itself."""
+    return 2 * len(one.perturbation.degradations) * prod(one.image.shape)
+
+
+def _slopes(one: StoredProfile, pictures: Blocks) -> list[dict[str, Any] | None]:
+    """What the full strength of each part adds to the picture, where pixels have kernels of their own; else None."""
+    perturbation = one.perturbation
+    slopes = perturbation.apply(torch.from_numpy(one.image.pixels.astype(np.float64))).slopes.numpy()
+    return [
+        pictures.add(slope, 16, float(slope.min()), float(slope.max())) if part in perturbation.degradations else None
+        for part, slope in zip(perturbation.parts, slopes, strict=True)
+    ]
 
 
 def _margins(curve: DrawnCurve | None, curves: Blocks) -> dict[str, Any] | None:

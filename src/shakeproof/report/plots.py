@@ -24,7 +24,7 @@ from shakeproof.comparing import Compared
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name, write_whole
 from shakeproof.proof import Enumerated, Interval, Result, Swept, by_class
-from shakeproof.question import Perturbation
+from shakeproof.question import FAMILIES, Perturbation, parse
 from shakeproof.report.tables import class_name, critical_text, margin_text, short_names
 
 # Rivals that never come close would only clutter the plot.
@@ -192,7 +192,7 @@ def counterexample_figure(result: Result) -> Figure:
     if isinstance(query.perturbation, Perturbation) and counterexample.strengths is not None:
         place = _at_strengths("", counterexample.strengths)
         show_image(perturbed, picture, f"{place}: {spoken_class(result, counterexample.winner)}")
-        show_kernel(third, query.perturbation, counterexample.strengths)
+        show_kernel(third, query.perturbation, counterexample.strengths, query.image.pixels.shape)
     else:
         show_image(perturbed, picture, f"counterexample: {spoken_class(result, counterexample.winner)}")
         limit = _show_matrix(third, (picture - query.image.pixels).mean(0).numpy())
@@ -213,7 +213,7 @@ def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float],
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     kernel, before, after = figure.subplots(1, 3)
     strengths = perturbation.strengths(strength)
-    show_kernel(kernel, perturbation, strengths)
+    show_kernel(kernel, perturbation, strengths, image.shape)
     show_image(before, image, "z = 0")
     show_image(after, perturbation.apply(image).image(*strengths), _at_strengths("", strengths))
     return _without_formulas(figure)
@@ -235,8 +235,39 @@ def show_image(axes: Axes, pixels: Tensor, title: str) -> None:
     axes.set_axis_off()
 
 
-def show_kernel(axes: Axes, perturbation: Perturbation, strengths: Sequence[float]) -> None:
-    """The kernel at a strength for each part, and what is added to every pixel."""
+def families_figure(image: Tensor) -> Figure:
+    """An image (channels, height, width), and what each family makes of it at strength 1; a row for each group."""
+    groups: dict[str, list[tuple[str, Perturbation]]] = {}
+    for name, family in FAMILIES.items():
+        if name == "identity" or "file" in family.keys:
+            continue
+        if isinstance(perturbation := parse(family.example), Perturbation):
+            groups.setdefault(family.group, []).append((name, perturbation))
+    columns = max(map(len, groups.values()))
+    figure = Figure(figsize=(1.6 * columns, 1.9 * len(groups)), layout="constrained")
+    rows = figure.subplots(len(groups), columns, squeeze=False)
+    for row, (group, shown) in zip(rows, groups.items(), strict=True):
+        for axes, (name, perturbation) in zip(row, shown, strict=False):
+            show_image(axes, perturbation.apply(image).image(1.0), name)
+        for axes in row[len(shown) :]:
+            axes.set_axis_off()
+        row[0].text(0, 1.22, group, transform=row[0].transAxes, fontsize=10, fontweight="bold", color=INK)
+    return _without_formulas(figure)
+
+
+def show_kernel(
+    axes: Axes, perturbation: Perturbation, strengths: Sequence[float], shape: Sequence[int] = (3, 33, 33)
+) -> None:
+    """The kernel at a strength for each part, and what is added to every pixel.
+
+    Where pixels have kernels of their own: what points become in a picture of this shape.
+    """
+    if perturbation.degradations:
+        points = torch.zeros(*shape, dtype=torch.float64)
+        points[..., shape[1] // 8 :: shape[1] // 4, shape[2] // 8 :: shape[2] // 4] = 1
+        spread = perturbation.apply(points).image(*strengths)
+        show_image(axes, spread / spread.max().clamp(min=1e-12), _at_strengths("points at ", strengths))
+        return
     matrix = np.array([[float(entry) for entry in row] for row in perturbation.kernel.at(*strengths)])
     offset = float(perturbation.offset(*strengths))
     centred: dict[str, Any] = {"ha": "center", "va": "center"}

@@ -27,6 +27,7 @@ from shakeproof import checker
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
 from shakeproof.proof import Status
+from shakeproof.question import Perturbation
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, evidence_rows, model_files, perturbation_words
 from shakeproof.store import Store
@@ -145,7 +146,7 @@ def _domain(reported: Reported, items: Rows) -> dict[str, Any]:
         {
             "perturbation": text,
             "in words": perturbation_words(perturbation),
-            "kernel": " x ".join(map(str, perturbation.kernel.shape)),
+            "kernel": _size(perturbation),
             "strengths from 0 to": sorted(largest.get(text, {"-"}), key=str),
             "padding": ", ".join(perturbation.paddings) or "-",
             "clipping": "-" if perturbation.clip is None else "{:g} to {:g}".format(*perturbation.clip),
@@ -155,6 +156,12 @@ def _domain(reported: Reported, items: Rows) -> dict[str, Any]:
     ]
     images = f"{len(reported.images):,} images, listed below by the digests of their pixels."
     return _section("Domain", "The set of inputs that the statement is about.", (DOMAIN, images), rows)
+
+
+def _size(perturbation: Perturbation) -> str:
+    if perturbation.degradations:
+        return "another for each pixel"
+    return " x ".join(map(str, perturbation.kernel.shape))
 
 
 def _arithmetic(reported: Reported) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shakeproof.model import Deployed
     from shakeproof.proof import Record
-    from shakeproof.question import Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
+    from shakeproof.question import Degradation, Image, Matrix, ParameterisedKernel, Part, Perturbation, Tone
     from shakeproof.store.curves import DrawnCurve
 
 # How pixels are kept, without loss: as grey levels where they are some, else in the shortest type that has them.
@@ -223,9 +223,11 @@ def write_perturbation(perturbation: Perturbation) -> str:
     return json.dumps({"text": str(perturbation), "clip": perturbation.clip, "parts": parts})
 
 
-def _effect(effect: ParameterisedKernel | Tone) -> dict[str, Any]:
-    from shakeproof.question import Tone
+def _effect(effect: ParameterisedKernel | Tone | Degradation) -> dict[str, Any]:
+    from shakeproof.question import Degradation, Tone
 
+    if isinstance(effect, Degradation):
+        return {"matrix": effect.matrix, "options_of_matrix": effect.options}
     if isinstance(effect, Tone):
         return {"gain": str(effect.gain), "offset": str(effect.offset)}
     (change,) = effect.coefficients
@@ -245,10 +247,12 @@ def read_perturbation(definition: str) -> Perturbation:
 
 
 def _part(said: Mapping[str, Any]) -> Part:
-    from shakeproof.question import ParameterisedKernel, Part, Tone
+    from shakeproof.question import Degradation, ParameterisedKernel, Part, Tone
 
-    effect: ParameterisedKernel | Tone
-    if "gain" in said:
+    effect: ParameterisedKernel | Tone | Degradation
+    if "matrix" in said:
+        effect = Degradation(said["matrix"], tuple(said["options_of_matrix"]))
+    elif "gain" in said:
         effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))
     else:
         start, change = (tuple(tuple(map(Fraction, row)) for row in said[key]) for key in ("start", "change"))

@@ -24,6 +24,7 @@ async function contents() {
   report.answers = rows.map((row, number) => ({
     ...Object.fromEntries(row.map((value, i) => [keys[i], value])),
     margins: drawings.margins[number] ?? null,
+    slopes: drawings.slopes[number] ?? null,
   }));
   report.images.forEach((image, number) => (image.pixels = drawings.pixels[number] ?? null));
   report.notices.push(...drawings.notices);

@@ -11,12 +11,14 @@ class Detail {
       image = this.report.images[answer.image],
       kind = this.report.perturbations[answer.perturbation];
     Object.assign(this, { answer, image, kind });
-    const [pixels, curve] = await Promise.all([
-      image.pixels ? levels(image.pixels) : null,
+    const drawable = image.pixels && (answer.slopes || !kind.parts.some((part) => part.linear));
+    const [pixels, slopes, curve] = await Promise.all([
+      drawable ? levels(image.pixels) : null,
+      answer.slopes ? Promise.all(answer.slopes.map((slope) => slope && levels(slope))) : null,
       answer.margins ? margins(answer) : null,
     ]);
     if (turn !== this.turn) return; // another one was chosen meanwhile
-    this.path = pixels && pathOf(pixels, image.shape, kind);
+    this.path = pixels && pathOf(pixels, image.shape, kind, slopes);
     const found = answer.counterexample?.strength ?? null,
       at = found === null ? null : [found].flat();
     this.strengths =
@@ -147,7 +149,8 @@ class Detail {
         ", ",
         here.winner === null ? "not settled" : name(here.winner),
       );
-      const { picture, caption } = kernelPicture(kernelAt(this.kind, strengths));
+      const kernel = kernelAt(this.kind, strengths),
+        { picture, caption } = kernel ? kernelPicture(kernel) : { picture: "", caption: ["another kernel for each pixel"] };
       this.kernel.replaceChildren(picture);
       this.kernelCaption.replaceChildren(...caption);
     }

@@ -35,8 +35,9 @@ function convolved(pixels, [channels, height, width], matrix, padding) {
   return out;
 }
 
-/* The path of one image: what it takes to have the picture at any strengths. */
-function pathOf(pixels, shape, perturbation) {
+/* The path of one image: what it takes to have the picture at any strengths. `known` has the slopes of parts whose
+   kernel differs from pixel to pixel. */
+function pathOf(pixels, shape, perturbation, known) {
   const {
     kernel: { start },
     parts,
@@ -44,11 +45,12 @@ function pathOf(pixels, shape, perturbation) {
   } = perturbation;
   const kernel = parts.find((part) => part.change);
   const base = kernel ? convolved(pixels, shape, start, kernel.padding) : pixels;
-  const slopes = parts.map((part) =>
-    part.change
+  const slopes = parts.map((part, p) => {
+    if (part.linear) return known[p];
+    return part.change
       ? convolved(pixels, shape, part.change, part.padding)
-      : base.map((value) => part.gain * value + part.offset),
-  );
+      : base.map((value) => part.gain * value + part.offset);
+  });
   return (strengths) => {
     const moved = base.slice();
     slopes.forEach((slope, p) => {
@@ -58,8 +60,10 @@ function pathOf(pixels, shape, perturbation) {
   };
 }
 
-/* The kernel at some strengths, all parts in one, and what is added to every pixel. */
+/* The kernel at some strengths, all parts in one, and what is added to every pixel; null if pixels have kernels of
+   their own. */
 function kernelAt(perturbation, strengths) {
+  if (!perturbation.kernel.changes) return null;
   const matrix = perturbation.kernel.start.map((row, i) =>
     row.map((entry, j) =>
       perturbation.kernel.changes.reduce((sum, change, p) => sum + change[i][j] * strengths[p], entry),

@@ -1,0 +1,126 @@
+"""The matrices of end kernels, in exact fractions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise, product
+from pathlib import Path
+
+from shakeproof.errors import InputError
+from shakeproof.question.perturbation import LARGEST_SIZE, Matrix
+
+
+def check_size(size: int) -> None:
+    if not isinstance(size, int):
+        raise InputError(f"kernel size {size!r} is not possible: use a whole number of Python's own, an int")
+    if not 3 <= size <= LARGEST_SIZE:
+        raise InputError(
+            f"kernel size {size} is not possible: use an odd size from 3 or an even size from 4, up to {LARGEST_SIZE}"
+        )
+
+
+def motion_line(size: int, angle: float) -> Matrix:
+    """The share of a line through the centre in each pixel; `angle` is a bearing in degrees (0 is up, clockwise)."""
+    entries = [[Fraction(0)] * size for _ in range(size)]
+    eighth, rest = divmod(angle % 180 % 180, 45)  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
+    if rest == 0:  # exact
+        right, down = map(Fraction, ((0, -1), (1, -1), (1, 0), (1, 1))[int(eighth)])
+    else:
+        right, down = Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
+    for row, column, share in _pixels_on_ray(size, right, down):
+        entries[row][column] += share / 2
+        entries[size - 1 - row][size - 1 - column] += share / 2
+    return tuple(map(tuple, entries))
+
+
+def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple[int, int, Fraction]]:
+    """(row, column, share of the ray's length) of each pixel met from the centre to the square's border.
+
+    A ray that runs along the border between two pixels is shared equally by both.
+    """
+    half = Fraction(size, 2)
+    end = half / max(abs(right), abs(down))
+    cuts = {Fraction(0), end}
+    for component in (right, down):
+        if component:
+            lines = (half - k for k in range(size + 1))
+            cuts.update(t for t in (line / component for line in lines) if 0 < t < end)
+    for before, after in pairwise(sorted(cuts)):
+        middle = (before + after) / 2
+        places = (half + middle * component for component in (down, right))
+        # the rows and the columns that hold the middle: two of them where it lies on a grid line
+        rows, columns = ({math.ceil(place) - 1, math.floor(place)} for place in places)
+        for row, column in product(rows, columns):
+            yield row, column, (after - before) / end / (len(rows) * len(columns))
+
+
+def gaussian(size: int, sigma: float) -> Matrix:
+    """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum."""
+    # distances from the centre in halves of a pixel; the nearest is taken off all, so that not all weights vanish
+    squares = [(2 * i - size + 1) ** 2 - (size - 1) % 2 for i in range(size)]
+    weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squares]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    return tuple(tuple(down * right for right in shares) for down in shares)
+
+
+def disk(radius: float) -> Matrix:
+    """The share of a disk around the centre in each pixel; as large as it has to be."""
+    reach = math.ceil(radius - 0.5)
+    areas = [[Fraction(_area_in_pixel(radius, i, j)) for j in range(i + 1)] for i in range(reach + 1)]
+    away = [abs(place - reach) for place in range(2 * reach + 1)]
+    return normalised(tuple(tuple(areas[max(i, j)][min(i, j)] for j in away) for i in away))
+
+
+def _area_in_pixel(radius: float, down: int, right: int) -> float:
+    """The area that a disk around the origin has in common with the pixel around (right, down), both at least 0."""
+    left, bottom = max(right - 0.5, 0.0), max(down - 0.5, 0.0)
+    # of a pixel on an axis, this is half, or of the one on both a quarter
+    halves = (1 + (right == 0)) * (1 + (down == 0))
+    return halves * _area_in_rectangle(radius, left, right + 0.5, bottom, down + 0.5)
+
+
+def _area_in_rectangle(radius: float, left: float, right: float, bottom: float, top: float) -> float:
+    """The same for a rectangle in the quadrant: of its full height as far as the disk reaches at its top, then under
+    the arc as far as the disk reaches at its bottom.
+    """
+
+    def height(x: float) -> float:
+        return math.sqrt(max(radius * radius - x * x, 0.0))
+
+    def under_arc(x: float) -> float:
+        return (x * height(x) + radius * radius * math.asin(min(x / radius, 1.0))) / 2
+
+    full, end = (min(max(height(y), left), right) for y in (top, bottom))
+    arc = under_arc(end) - under_arc(full) - bottom * (end - full)
+    return (full - left) * (top - bottom) + max(arc, 0.0)
+
+
+def spread_matrix(spread: Matrix, file: str | Path = "") -> Matrix:
+    """A point spread function as a kernel: divided by its sum, centred, and turned by 180 degrees."""
+    if any(entry < 0 for row in spread for entry in row):
+        raise InputError(f"{file}: what a point of light becomes has no negative entries; use the family custom")
+    spread = normalised(spread, file)
+    rows, columns = (_around_mass([sum(line) for line in lines]) for lines in (spread, zip(*spread, strict=True)))
+    if max(len(rows), len(columns)) > LARGEST_SIZE:
+        raise InputError(f"{file}: centred, the kernel is larger than {LARGEST_SIZE} x {LARGEST_SIZE}; crop it")
+    entries = {(i, j): entry for i, row in enumerate(spread) for j, entry in enumerate(row)}
+    return tuple(tuple(entries.get((i, j), Fraction(0)) for j in reversed(columns)) for i in reversed(rows))
+
+
+def _around_mass(weights: Sequence[Fraction | int]) -> range:
+    """An odd number of places around the centre of mass that take in everything but zeros."""
+    centre = math.floor(sum(place * weight for place, weight in enumerate(weights)) + Fraction(1, 2))
+    taken = [place for place, weight in enumerate(weights) if weight]
+    reach = max(centre - taken[0], taken[-1] - centre)
+    return range(centre - reach, centre + reach + 1)
+
+
+def normalised(matrix: Matrix, file: str | Path = "") -> Matrix:
+    """The matrix divided by its sum."""
+    total = sum(map(sum, matrix), Fraction(0))
+    if total == 0:
+        raise InputError(f"{file}: the kernel sums to 0, so it cannot be normalised")
+    return tuple(tuple(entry / total for entry in row) for row in matrix)
