@@ -360,8 +360,9 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
         if query.parameters != 1:
             raise InputError(f"{query.perturbation}: the exact method takes one strength", option="method")
         if not network.graph.is_piecewise_linear:
-            kinds = ", ".join(network.graph.smooth_operators)
-            raise InputError(f"{network.name}: has smooth operators ({kinds}), so use bounds", option="method")
+            kinds, cut = ", ".join(network.graph.smooth_operators), network.cut
+            way_out = f"; cut the model before them: {cut}; or use bounds" if cut else ", so use bounds"
+            raise InputError(f"{network.name}: has smooth operators ({kinds}){way_out}", option="method")
     if wanted != "auto":
         return wanted
     return "exact" if query.parameters == 1 and network.graph.is_piecewise_linear else "bounds"

@@ -207,7 +207,8 @@ def test_smooth_networks_are_for_bounds(tmp_path):
     assert json.loads(run("supports", tmp_path / "m.onnx", "--json").stdout)["method"] == "bounds"
     assert json.loads(run("supports", MODEL, "--json").stdout)["method"] == "exact"
     message = complaint("profile", tmp_path / "m.onnx", IMAGES["stop.1"], "-p", "box-blur:size=3", "--method", "exact")
-    assert "has smooth operators (Power, Sigmoid), so use bounds (--method bounds)" in message
+    assert "has smooth operators (Power, Sigmoid); cut the model before them: onnx.utils.extract_model(" in message
+    assert "'cut.onnx', ['x'], ['g']); or use bounds (--method bounds)" in message
 
 
 def test_bounds_and_several_strengths(tmp_path):
