@@ -24,6 +24,7 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.question import read_image
 from shakeproof.store import StoreWriter, keep
+from shakeproof.store.schema import fill_answers
 
 PERTURBATIONS = (
     *(f"{family}:size={size}" for family in ("box-blur", "sharpen") for size in (3, 5, 7, 9)),
@@ -92,11 +93,12 @@ def enlarge(path: Path, answers: int) -> int:
                 values,
             )
             run(
-                "INSERT INTO results (query, status, reason, timeout, label_predicted, record, curve, unproved,"
-                " finished) SELECT query + :copy * :queries, status, reason, timeout, label_predicted,"
-                " varied(record), curve, unproved, finished FROM results WHERE query <= :queries",
+                "INSERT INTO results (query, timeout, label_predicted, record, curve, unproved, finished)"
+                " SELECT query + :copy * :queries, timeout, label_predicted, varied(record), curve, unproved, finished"
+                " FROM results WHERE query <= :queries",
                 values,
             )
+        fill_answers(writer.connection)
         run("DELETE FROM items WHERE number >= ?", (answers,))
         run(
             "INSERT INTO certificates (query, sha256, certificate) SELECT query, made_digest(query), X'00' FROM results"

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,23 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
-from shakeproof.store import LEASE, DrawnCurve, Item, NamedRequirement, Store, StoreWriter, certified, drawn, finding
+from shakeproof.store import (
+    LEASE,
+    STORED_COLUMNS,
+    DrawnCurve,
+    Item,
+    NamedRequirement,
+    Store,
+    StoreWriter,
+    certified,
+    drawn,
+    finding,
+    flat,
+    paper_table,
+)
+from shakeproof.store.flat import with_claim
 from shakeproof.store.schema import APPLICATION, TABLES, VERSION
+from shakeproof.store.tables import KINDS
 
 PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
 SETTINGS = sp.Settings(method="exact")
@@ -269,7 +285,7 @@ def test_errors_are_no_answers_and_can_be_asked_again(tmp_path, demo_network, re
 
 def said_of(path: Path, opener=Store) -> str:
     with pytest.raises(InputError) as caught:
-        opener.open(path).campaigns()
+        list(opener.open(path).profiles())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -295,19 +311,76 @@ def test_an_older_store_is_brought_up_to_date(tmp_path):
         assert opened.campaigns() == []
 
 
-def test_a_store_without_checksums_is_read_and_gets_them(store):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_made_before_is_read_and_brought_up_to_date(store, version):
+    """The first version had no checksums, the first two no flat rows."""
     with Store.open(store) as opened:
-        before = [one.record for one in opened.profiles()]
+        before = [[one.record for one in opened.profiles()], [*opened.rows()], [*opened.lines()], paper_table(opened)]
     with sqlite3.connect(store) as connection:
-        for table in TABLES:
+        connection.execute("DROP TABLE answers")
+        connection.execute("ALTER TABLE results ADD COLUMN status TEXT NOT NULL DEFAULT ''")
+        connection.execute("ALTER TABLE results ADD COLUMN reason TEXT")
+        for table in TABLES.keys() - {"answers"} if version == 1 else ():
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        connection.execute("PRAGMA user_version = 1")
+        connection.execute(f"PRAGMA user_version = {version}")
+    kept = store.read_bytes()
     for opener in (Store, StoreWriter, Store):
         with opener.open(store) as opened:
-            assert opener is StoreWriter or [one.record for one in opened.profiles()] == before
+            profiles = [one.record for one in opened.profiles()]
+            assert [profiles, [*opened.rows()], [*opened.lines()], paper_table(opened)] == before
+        assert opener is StoreWriter or kept == store.read_bytes()
+        kept = store.read_bytes()
     with sqlite3.connect(store) as connection:
         connection.execute("UPDATE results SET record = replace(record, 'a', 'b')")
     assert "is damaged" in said_of(store)
+
+
+def test_flat_rows_and_lines_say_what_records_do(store):
+    """Written from typed columns, they are what they would be if each record were read."""
+    with Store.open(store) as opened:
+        profiles = [*opened.profiles()]
+        for profile, row, line in zip(profiles, opened.rows(), opened.lines(), strict=True):
+            answer = with_claim(profile.said)
+            assert json.loads(line) == answer
+            about = (profile.model.identity, profile.image.digest, profile.certificate, profile.finished)
+            assert [*row] == [*flat(answer, STORED_COLUMNS[:-4]), *about]
+            assert (answer["proved_up_to"], answer["lost_from"]) == (profile.claim.proved, profile.claim.lost)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "answers SET lost_from = 0.0 WHERE lost_from IS NULL",
+        "answers SET proved_up_to = proved_up_to * (1 - 2e-16)",
+        "answers SET verdict = 'safe'",
+        "queries SET image = 1",
+        "items SET query = 1",
+        "results SET curve = x'00'",
+    ],
+)
+def test_a_changed_value_is_noticed_before_it_is_read(store, change):
+    with sqlite3.connect(store) as connection:
+        connection.execute(f"UPDATE {change}")
+    with Store.open(store) as opened, pytest.raises(InputError, match="is damaged"):
+        paper_table(opened) if "results" not in change else [*opened.lines()]
+
+
+@pytest.mark.parametrize("strengths", [(), (1.0,), (0.0, 0.05, 0.3, 0.5, 1.0)])
+def test_a_table_counts_each_answer_by_its_claim(tmp_path, demo_network, results, strengths):
+    with StoreWriter.open(tmp_path / "s.db") as writer:
+        asked(writer, demo_network, results, strengths=strengths or (1.0,))
+        writer.connection.execute("UPDATE campaigns SET strengths = ?", (json.dumps(strengths),))
+        waiting = writer.waiting(1, None, None)
+        pairs = zip(waiting[1:], results[1:], strict=True)  # the first ends in an error
+        writer.add([finding(own.query, demo_network, result, "m", False) for own, result in pairs], None)
+        writer.fail(waiting[0].query, "crash", "it fell")
+        for text, row in paper_table(writer).rows.items():
+            claims = [one.claim for one in writer.profiles() if str(one.perturbation) == text[1]]
+            for strength, cell in row.items():
+                expected = Counter(KINDS[claim.at(strength)] for claim in claims)
+                expected["undecided"] += text[1] == PERTURBATIONS[0]
+                assert +cell.counts == +expected
+        assert {text for _, text in paper_table(writer).rows} == {*PERTURBATIONS}
 
 
 def test_other_files_are_left_alone(tmp_path):

@@ -57,6 +57,7 @@ def store(hostile_network, results, tmp_path_factory):
         writer.fail(1, "memory", f"a worker had too little memory {HOSTILE}")
         with writer.writing() as connection:
             connection.execute("DELETE FROM results WHERE query = 1")
+            connection.execute("DELETE FROM answers WHERE query = 1")
     return path
 
 

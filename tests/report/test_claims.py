@@ -171,5 +171,4 @@ def test_a_record_that_is_none_is_said_in_a_line(store, tmp_path):
         copy = shutil.copy(store, tmp_path / f"{number}.db")
         with StoreWriter.open(copy) as writer:
             writer.connection.execute("UPDATE results SET record = ?", (text,))
-        for command in ("table", "results"):
-            assert "result" in complaint(command, copy)
+        assert "result" in complaint("results", copy)

@@ -44,8 +44,8 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
         counts = paper_table(opened, chosen.id, by_model)
     if kind == "csv":
         cells = list(counts.cells())
-        rows = [cell.values() for cell in cells]
-        say("".join(csv_lines([cells[0], *rows] if cells else [])).rstrip("\n"))
+        rows = [[*cells[0]], *([*cell.values()] for cell in cells)] if cells else []
+        say("".join(csv_lines(rows)).rstrip("\n"))
     elif kind == "json":
         say(json.dumps({"campaign": chosen.name, "strengths": counts.strengths, "cells": [*counts.cells()]}))
     else:
@@ -76,19 +76,19 @@ def results(
     campaign: int | None,
 ) -> int:
     """All answers of a campaign, one a row."""
-    from shakeproof.store import STORED_COLUMNS, Store, csv_lines, results_line, stored_row
+    from shakeproof.store import STORED_COLUMNS, Store, csv_lines
 
     if output is not None:
         check_writable(output, ())
     elif kind == "parquet":
         raise InputError("Parquet is no text; say where to write it, with -o FILE")
+    only = {"model": model, "perturbation": perturbation, "status": status}
     with Store.open(store) as opened, many_values():
-        answers = opened.profiles(campaign, model, perturbation, status)
         if kind == "parquet" and output is not None:
-            write_whole({output: _parquet(STORED_COLUMNS, map(stored_row, answers))})
+            write_whole({output: _parquet(STORED_COLUMNS, opened.rows(campaign, **only))})
             return 0
-        lines = (f"{json.dumps(results_line(profile))}\n" for profile in answers)
-        texts = lines if kind == "jsonl" else csv_lines(chain([STORED_COLUMNS], map(stored_row, answers)))
+        rows = chain([STORED_COLUMNS], opened.rows(campaign, **only))
+        texts = opened.lines(campaign, **only) if kind == "jsonl" else csv_lines(rows)
         if output is not None:
             write_whole({output: "".join(texts).encode(errors="surrogateescape")})
         else:
@@ -103,10 +103,11 @@ def _parquet(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
         from pyarrow import parquet
     except ImportError:
         raise InputError("Parquet needs pyarrow; pip install 'shakeproof[parquet]'") from None
-    plain = [[json.dumps(value) if isinstance(value, (list, dict)) else value for value in row] for row in rows]
-    values = zip(*plain, strict=True) if plain else [[] for _ in columns]
+    table = dict(zip(columns, [*map(list, zip(*rows, strict=True))] or [[] for _ in columns], strict=True))
+    truths = {"true": True, "false": False}
+    table["counterexample_replayed"] = [*map(truths.get, table["counterexample_replayed"])]
     data = io.BytesIO()
-    parquet.write_table(pyarrow.table(dict(zip(columns, map(list, values), strict=True))), data)
+    parquet.write_table(pyarrow.table(table), data)
     return data.getvalue()
 
 

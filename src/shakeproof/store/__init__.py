@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shakeproof.store.flat import COLUMNS, STORED_COLUMNS, csv_lines, flat
 from shakeproof.store.reader import Store
 from shakeproof.store.rows import (
     NamedRequirement,
@@ -14,16 +15,7 @@ from shakeproof.store.rows import (
     StoredModel,
     StoredProfile,
 )
-from shakeproof.store.tables import (
-    COLUMNS,
-    STORED_COLUMNS,
-    PaperTable,
-    csv_lines,
-    flat,
-    paper_table,
-    results_line,
-    stored_row,
-)
+from shakeproof.store.tables import PaperTable, paper_table
 
 if TYPE_CHECKING:
     from shakeproof.store.campaign_file import Campaign, read_campaign

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shakeproof.errors import InputError
 from shakeproof.files import check_regular
 from shakeproof.store.schema import (
+    ANSWERS,
     APPLICATION,
     DAMAGED,
     STEPS,
+    TABLES,
     VERSION,
-    WITH_CHECKSUMS,
+    WITH_ANSWERS,
     add_checksum_function,
     add_checksums,
+    fill_answers,
     is_intact,
     keep_checksums,
     lost_frames,
@@ -50,8 +53,8 @@ def explained(path: Path) -> Iterator[None]:
         raise InputError((sentence or "{}: cannot be used as a store ({})").format(path, error)) from error
 
 
-def opened(path: Path) -> sqlite3.Connection:
-    """A connection to a store of this version, to be read."""
+def opened(path: Path) -> tuple[sqlite3.Connection, Iterable[str]]:
+    """A connection to a store, to be read; and the tables whose rows are to be checked before that."""
     check_regular(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such store; shakeproof campaign makes one")
@@ -61,9 +64,11 @@ def opened(path: Path) -> sqlite3.Connection:
         if not version:
             raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
         add_checksum_function(connection)
-        if version >= WITH_CHECKSUMS:
-            _check_intact(connection, path)
-        return connection
+        if version >= WITH_ANSWERS:
+            return connection, TABLES
+        connection.execute(ANSWERS.replace("TABLE", "TEMP TABLE", 1))
+        fill_answers(connection)
+        return connection, ()
 
 
 def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
@@ -81,18 +86,20 @@ def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
                 for step in STEPS[_version(connection, path) :]:  # another program may have been quicker
                     for statement in step.split(";\n"):
                         connection.execute(statement)
+                fill_answers(connection)
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 add_checksums(connection)
         if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise InputError(f"{path}: {DAMAGED}")
-        _check_intact(connection, path)
+        check_intact(connection, path, TABLES)
         keep_checksums(connection)
         return connection, lost
 
 
-def _check_intact(connection: sqlite3.Connection, path: Path) -> None:
-    if not is_intact(connection):
+def check_intact(connection: sqlite3.Connection, path: Path, tables: Iterable[str]) -> None:
+    """An error if some rows of these tables are not as they were written."""
+    if not is_intact(connection, tables):
         raise InputError(f"{path}: {DAMAGED}")
 
 

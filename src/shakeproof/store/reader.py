@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shakeproof.errors import InputError
-from shakeproof.store.connection import explained, opened
+from shakeproof.proof import CLAIMED, Claim, Status
+from shakeproof.store.connection import check_intact, explained, opened
+from shakeproof.store.flat import STORED_COLUMNS, TYPES, read_record
 from shakeproof.store.rows import (
     NamedRequirement,
     StoredCampaign,
@@ -37,43 +39,76 @@ if TYPE_CHECKING:
 
 CAMPAIGNS = """
     SELECT id, name, file, toml, requirement_id, requirement_text, strengths, tool, started, last_run,
-        (SELECT count(*) FROM items WHERE campaign = campaigns.id),
-        (SELECT count(*) FROM items JOIN results USING (query) WHERE campaign = campaigns.id),
-        (SELECT count(*) FROM items JOIN errors USING (query) LEFT JOIN results USING (query)
-            WHERE campaign = campaigns.id AND results.query IS NULL)
-    FROM campaigns ORDER BY last_run, id"""
-# What answers and errors have in common: where they stand in a campaign, and what they are about.
+        count(items.number), count(answers.query), count(errors.query) FILTER (WHERE answers.query IS NULL)
+    FROM campaigns LEFT JOIN items ON items.campaign = id LEFT JOIN answers USING (query) LEFT JOIN errors USING (query)
+    WHERE :campaign IS NULL OR id = :campaign GROUP BY id ORDER BY last_run, id"""
+# What answers and errors have in common: where they stand in a campaign, and what they are about. SQLite keeps the
+# order of cross joins, which is that of the items.
 ABOUT = """
-    SELECT queries.id, items.number, queries.model, items.image, queries.perturbation, {columns}
-    FROM items JOIN queries ON queries.id = items.query JOIN perturbations ON perturbations.id = queries.perturbation
-        JOIN models ON models.id = queries.model {joined}
-    WHERE items.campaign = :campaign AND (:model IS NULL OR models.name GLOB :model)
-        AND (:perturbation IS NULL OR perturbations.definition ->> 'text' GLOB :perturbation) {only}
-    ORDER BY items.number"""
+    SELECT {columns}
+    FROM items CROSS JOIN queries ON queries.id = items.query {joined}
+    WHERE items.campaign = :campaign
+        AND (:model IS NULL OR queries.model IN (SELECT id FROM models WHERE name GLOB :model))
+        AND (:perturbation IS NULL OR queries.perturbation IN
+            (SELECT id FROM perturbations WHERE definition ->> 'text' GLOB :perturbation)) {only}"""
+ANSWERED = "CROSS JOIN answers ON answers.query = items.query"
+KEPT = f"{ANSWERED} CROSS JOIN results ON results.query = items.query"
+CERTIFIED = "LEFT JOIN certificates ON certificates.query = items.query"
+NAMED = "CROSS JOIN models ON models.id = queries.model CROSS JOIN images ON images.id = items.image"
+IN_ORDER = "AND (:status IS NULL OR verdict = :status) ORDER BY items.number"
 PROFILES = ABOUT.format(
-    columns="record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished",
-    joined="JOIN results ON results.query = queries.id LEFT JOIN certificates ON certificates.query = queries.id",
-    only="",
+    columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
+    " record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished",
+    joined=f"{KEPT} {CERTIFIED}",
+    only=IN_ORDER,
 )
-RECORDS = ABOUT.format(columns="record", joined="JOIN results ON results.query = queries.id", only="")
+PLACES = {column: f"answers.{column}" for column in TYPES} | {
+    "model": "models.name",
+    "image": "images.name",
+    "perturbation": "kinds.text",
+    "model_sha256": "models.identity",
+    "image_sha256": "images.digest",
+    "certificate_sha256": "certificates.sha256",
+    "finished": "results.finished",
+}
+FLAT = "WITH kinds AS MATERIALIZED (SELECT id, definition ->> 'text' AS text FROM perturbations)" + ABOUT.format(
+    columns=", ".join(map(PLACES.__getitem__, STORED_COLUMNS)),
+    joined=f"{KEPT} {CERTIFIED} {NAMED} CROSS JOIN kinds ON kinds.id = queries.perturbation",
+    only=IN_ORDER,
+)
+LINES = ABOUT.format(
+    columns=f"record, models.name, images.name, {', '.join(CLAIMED)}", joined=f"{KEPT} {NAMED}", only=IN_ORDER
+)
+# Answers about a model and a perturbation that count the same at some strengths: the comparisons that tell them apart.
+TALLY = ABOUT.format(
+    columns="min(items.number), queries.model, queries.perturbation, verdict, min(proved_up_to), min(lost_from),"
+    " count(*), sum(seconds)",
+    joined=ANSWERED,
+    only="GROUP BY queries.model, queries.perturbation, verdict, {proved}, {lost}",
+)
 ERRORS = ABOUT.format(
-    columns="errors.kind, errors.message, errors.finished",
-    joined="JOIN errors ON errors.query = queries.id LEFT JOIN results ON results.query = queries.id",
-    only="AND results.query IS NULL",
+    columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
+    " errors.kind, errors.message, errors.finished",
+    joined="CROSS JOIN errors ON errors.query = items.query LEFT JOIN answers ON answers.query = items.query",
+    only="AND answers.query IS NULL ORDER BY items.number",
 )
+# Where what is about the model and the image of an answer stands in its JSON; inside a text, a quote is never bare.
+BEFORE_NAMES, BEHIND_NAMES = ', "model": ', ', "label": '
+# No pattern, and any verdict.
+UNFILTERED: dict[str, str | None] = {"model": None, "perturbation": None, "status": None}
 
 
 class Store:
     """A file of answers, to be read. Open it with `Store.open`, and close it, or use it in a `with` statement."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self.connection = path, connection
+    def __init__(self, path: Path, connection: sqlite3.Connection, unchecked: Iterable[str] = ()) -> None:
+        self.path, self.connection, self.unchecked = path, connection, {*unchecked}
         self._model, self._image = cache(self._read_model), cache(self.image)
         self._definition = cache(self._read_definition)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        return cls(Path(path), opened(Path(path)))
+        return cls(Path(path), *opened(Path(path)))
 
     def __enter__(self) -> Self:
         return self
@@ -94,21 +129,26 @@ class Store:
 
     def campaigns(self) -> list[StoredCampaign]:
         """All that were run here, the last one at the end."""
-        found = []
-        for row in self._rows(CAMPAIGNS):
-            (number, name, file, toml, requirement, text, strengths, tool, started, last_run, *counts) = row
-            about = (number, name, file, toml, NamedRequirement(requirement, text), tuple(json.loads(strengths)))
-            found.append(StoredCampaign(*about, tool, started, last_run, *counts))
-        return found
+        return [*self._campaigns(None)]
 
     def campaign(self, number: int | None = None) -> StoredCampaign:
         """One by its id, or the last one that was run."""
-        found = {campaign.id: campaign for campaign in self.campaigns()}
-        if not found:
+        return next(self._campaigns(self._known(number)))
+
+    def _campaigns(self, campaign: int | None) -> Iterator[StoredCampaign]:
+        for row in self._rows(CAMPAIGNS, {"campaign": campaign}):
+            (number, name, file, toml, requirement, text, strengths, tool, started, last_run, *counts) = row
+            about = (number, name, file, toml, NamedRequirement(requirement, text), tuple(json.loads(strengths)))
+            yield StoredCampaign(*about, tool, started, last_run, *counts)
+
+    def _known(self, number: int | None) -> int:
+        """The id of a campaign, or of the last one that was run."""
+        known = [row[0] for row in self._rows("SELECT id FROM campaigns ORDER BY last_run, id")]
+        if not known:
             raise InputError(f"{self.path}: no campaign was run here yet")
-        if number is not None and number not in found:
-            raise InputError(f"{self.path}: has no campaign {number}, but {', '.join(map(str, found))}")
-        return found[next(reversed(found)) if number is None else number]
+        if number is not None and number not in known:
+            raise InputError(f"{self.path}: has no campaign {number}, but {', '.join(map(str, known))}")
+        return known[-1] if number is None else number
 
     def profiles(
         self,
@@ -121,17 +161,16 @@ class Store:
         with that verdict: an answer that ignores rounding is undecided, whatever it found.
         """
         settings = cache(json.loads)
-        for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation):
+        for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation, status=status):
             (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row
-            network, image, said = self._model(own), self._image(picture), _read_record(record)
-            said["model"], said["image"] = network.name, image.name
-            found = StoredProfile(
+            network, image = self._model(own), self._image(picture)
+            yield StoredProfile(
                 query=query,
                 number=number,
                 model=network,
                 image=image,
                 definition=self._definition(kernel),
-                said=said,
+                said=read_record(record) | {"model": network.name, "image": image.name},
                 packed_curve=curve,
                 label_predicted=bool(predicted),
                 settings=settings(how),
@@ -139,14 +178,39 @@ class Store:
                 unproved=unproved,
                 finished=finished,
             )
-            if status is None or found.claim.verdict == status:
-                yield found
 
-    def records(self, campaign: int | None = None) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
-        """Of each answer of a campaign, all that a table needs: its number, model, perturbation, and its JSON."""
+    def rows(self, campaign: int | None = None, **only: str | None) -> Iterator[tuple[Any, ...]]:
+        """The same as flat rows, in the `STORED_COLUMNS`."""
+        return self._asked(FLAT, campaign, **{**UNFILTERED, **only})
+
+    def lines(self, campaign: int | None = None, **only: str | None) -> Iterator[str]:
+        """The same as lines of JSON, with what is claimed."""
+        quoted = cache(json.dumps)
+        verdict_key, proved_key, lost_key = (f', "{key}": ' for key in CLAIMED)
+        for record, model, image, verdict, *numbers in self._asked(LINES, campaign, **{**UNFILTERED, **only}):
+            names, behind = record.find(BEFORE_NAMES), record.find(BEHIND_NAMES)
+            if names < 0 or behind < 0:
+                raise InputError("not a result as shakeproof writes it")
+            proved, lost = ("null" if number is None else repr(number) for number in numbers)
+            yield (
+                f'{record[:names]}{BEFORE_NAMES}{quoted(model)}, "image": {quoted(image)}{record[behind:-1]}'
+                f'{verdict_key}"{verdict}"{proved_key}{proved}{lost_key}{lost}}}\n'
+            )
+
+    def tally(self, campaign: StoredCampaign) -> Iterator[tuple[int, str, str, Claim, int, float]]:
+        """How many answers about a model and a perturbation claim the same at the campaign's strengths as one of them,
+        and the seconds they took; the number of the first comes first.
+        """
         texts = cache(lambda number: str(json.loads(self._definition(number))["text"]))
-        for _, number, own, _, kernel, record in self._asked(RECORDS, campaign, model=None, perturbation=None):
-            yield number, self._model(own).name, texts(kernel), _read_record(record)
+        places = {f"z{number}": strength for number, strength in enumerate(campaign.strengths)}
+        proved_sides, lost_sides = (
+            " + ".join([f"({side} :{z})" for z in places]) or "NULL" for side in ("proved_up_to >=", "lost_from <=")
+        )
+        statement = TALLY.format(proved=proved_sides, lost=lost_sides)
+        for row in self._asked(statement, campaign.id, **{**UNFILTERED, **places}):
+            number, model, perturbation, verdict, proved, lost, count, seconds = row
+            claim = Claim(Status(verdict), (), proved, lost)
+            yield number, self._model(model).name, texts(perturbation), claim, count, seconds
 
     def errors(
         self, campaign: int | None = None, model: str | None = None, perturbation: str | None = None
@@ -172,11 +236,15 @@ class Store:
         """A perturbation by the number of its row."""
         return read_perturbation(self._definition(number))
 
-    def _asked(self, statement: str, campaign: int | None, **only: str | None) -> Iterator[tuple[Any, ...]]:
-        return self._rows(statement, {"campaign": self.campaign(campaign).id, **only})
+    def _asked(self, statement: str, campaign: int | None, **only: float | str | None) -> Iterator[tuple[Any, ...]]:
+        return self._rows(statement, {"campaign": self._known(campaign), **only})
 
     def _rows(self, statement: str, values: dict[str, Any] | tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with explained(self.path):
+            tables = {table for table in self.unchecked if table in statement}
+            if tables:
+                self.unchecked -= tables
+                check_intact(self.connection, self.path, tables)
             # through `map`, since `yield from` closes a cursor, perhaps after its connection
             yield from map(tuple, self.connection.execute(statement, values))
 
@@ -187,10 +255,3 @@ class Store:
     def _read_definition(self, number: int) -> str:
         ((definition,),) = self._rows("SELECT definition FROM perturbations WHERE id = ?", (number,))
         return str(definition)
-
-
-def _read_record(text: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(text))
-    except (RecursionError, TypeError, ValueError) as error:
-        raise InputError(f"not a result as shakeproof writes it ({type(error).__name__}: {error})") from error

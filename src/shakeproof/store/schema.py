@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from struct import Struct
+from typing import Any
+
+from shakeproof.store.flat import TYPES, flat, read_record, with_claim
 
 DAMAGED = "is damaged; `sqlite3 FILE .recover` may save what is left, or choose another name"
 # The tables, and their columns that are no part of the checksum.
@@ -23,9 +26,14 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "queries": ("owner", "lease", "deaths"),
     "items": (),
     "results": (),
+    "answers": (),
     "certificates": ("certificate",),
     "errors": (),
 }
+# Answers as flat rows, worked out from their JSON when that is written. What they claim is `claim_of` it: a change of
+# that rule takes a step that fills this table anew.
+ANSWERS = f"""CREATE TABLE answers (query INTEGER PRIMARY KEY REFERENCES results,
+    {", ".join(f"{name} {kind}" for name, kind in TYPES.items())}, checksum INTEGER) STRICT"""
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
 APPLICATION = 0x7368616B
 # Every step leads from a version to the next one; a new store takes all of them.
@@ -70,23 +78,32 @@ STEPS = (
         finished TEXT NOT NULL) STRICT;
     """,
     # Checksums of rows.
-    ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES),
+    ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES if table != "answers"),
+    # Answers as flat rows, which hold their status and reason.
+    f"ALTER TABLE results DROP COLUMN status;\nALTER TABLE results DROP COLUMN reason;\n{ANSWERS}",
 )
-VERSION, WITH_CHECKSUMS = len(STEPS), 2
+# Checksums of the second version were made in another way: its rows count as rows without.
+VERSION, WITH_ANSWERS = len(STEPS), 3
 # A write-ahead log has a header, and a header before each page: SQLite's file format, section 4.
 LOG_HEADER, FRAME_HEADER = Struct(">8I"), Struct(">6I")
 
 
-def checksum(*values: object) -> int:
-    """Of plain values, in their order."""
-    crc = 0
-    for value in values:
-        crc = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(errors="surrogateescape"), crc)
-    return crc
+def add_answers(connection: sqlite3.Connection, answers: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    """Keep answers, by the numbers of their queries, as flat rows."""
+    connection.executemany(
+        f"INSERT OR REPLACE INTO answers ({', '.join(('query', *TYPES))}) VALUES (?{', ?' * len(TYPES)})",
+        ((query, *flat(with_claim(answer), TYPES)) for query, answer in answers),
+    )
+
+
+def fill_answers(connection: sqlite3.Connection) -> None:
+    """Give every answer that has none its flat row."""
+    missing = "SELECT query, record FROM results WHERE query NOT IN (SELECT query FROM answers)"
+    add_answers(connection, ((query, read_record(record)) for query, record in connection.execute(missing).fetchall()))
 
 
 def add_checksum_function(connection: sqlite3.Connection) -> None:
-    connection.create_function("checksum", -1, checksum, deterministic=True)
+    connection.create_function("crc32", -1, zlib.crc32, deterministic=True)
 
 
 def keep_checksums(connection: sqlite3.Connection) -> None:
@@ -107,16 +124,22 @@ def add_checksums(connection: sqlite3.Connection) -> None:
         connection.execute(f"UPDATE {table} SET checksum = {_checksum_of_row(connection, table)}")
 
 
-def is_intact(connection: sqlite3.Connection) -> bool:
+def is_intact(connection: sqlite3.Connection, tables: Iterable[str]) -> bool:
     """Whether all rows are as they were written."""
-    changed = (f"SELECT 1 FROM {table} WHERE checksum IS NOT {_checksum_of_row(connection, table)}" for table in TABLES)
+    changed = (f"SELECT 1 FROM {table} WHERE checksum IS NOT {_checksum_of_row(connection, table)}" for table in tables)
     return not any(connection.execute(f"{statement} LIMIT 1").fetchone() for statement in changed)
 
 
 def _checksum_of_row(connection: sqlite3.Connection, table: str) -> str:
-    """The SQL expression for it."""
-    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
-    return f"checksum({', '.join(name for name in columns if name not in {'checksum', *TABLES[table]})})"
+    """The SQL expression for it: of all columns as text, then of those that are bytes."""
+    facts = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    kinds = {name: kind for _, name, kind, *_ in facts if name not in {"checksum", *TABLES[table]}}
+    exact = {"REAL", "ANY"}  # `quote` prints all digits of a number
+    texts = [f"quote({name})" if kind in exact else name for name, kind in kinds.items() if kind != "BLOB"]
+    expression = f"crc32(CAST(printf('{'%s,' * len(texts)}', {', '.join(texts)}) AS BLOB))"
+    for name in (name for name, kind in kinds.items() if kind == "BLOB"):
+        expression = f"crc32(ifnull({name}, x''), {expression})"
+    return expression
 
 
 def lost_frames(connection: sqlite3.Connection, path: Path) -> int:

@@ -25,6 +25,7 @@ from shakeproof.store.connection import closed, explained, opened_to_write, tran
 from shakeproof.store.curves import drawn
 from shakeproof.store.reader import Store
 from shakeproof.store.rows import NamedRequirement, model_facts, pack_pixels, write_perturbation
+from shakeproof.store.schema import add_answers
 
 # Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many
 # seconds, by a clock that is never set, may take them. The time of day does not matter on either side.
@@ -314,14 +315,11 @@ class StoreWriter(Store):
     def _keep(self, connection: sqlite3.Connection, found: Finding, late: float | None) -> None:
         record = found.record
         connection.execute(
-            "INSERT OR REPLACE INTO results"
-            " (query, status, reason, timeout, label_predicted, record, curve, unproved, finished)"
-            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {NOW})",
-            (
-                *(found.query, record["status"], record["reason"], late, found.label_predicted),
-                *(json.dumps(record), found.curve, found.unproved),
-            ),
+            "INSERT OR REPLACE INTO results (query, timeout, label_predicted, record, curve, unproved, finished)"
+            f" VALUES (?, ?, ?, ?, ?, ?, {NOW})",
+            (found.query, late, found.label_predicted, json.dumps(record), found.curve, found.unproved),
         )
+        add_answers(connection, [(found.query, record)])
         connection.execute("DELETE FROM certificates WHERE query = ?", (found.query,))  # of another answer
         connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
 
