@@ -670,3 +670,24 @@ def test_no_rows_make_no_rows():
     assert Linear(torch.zeros(3, 4).double(), torch.zeros(3).double()).apply(torch.empty(0, 4).double()).shape == (0, 3)
     with pytest.raises(Unsupported, match="400000000 entries"):
         _check_size(Linear(torch.zeros(4, 1).double(), torch.zeros(4).double()), [torch.Size((10**8, 1))])
+
+
+@pytest.mark.parametrize("rows", [1, 32, 33, 200])
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.74, 0.76, 1.0])
+def test_inputs_that_are_0_in_all_rows_are_left_out_and_nothing_else(rows, share):
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randint(-9, 9, (80, 500), generator=random).double()
+    x = torch.randint(-9, 9, (rows, 500), generator=random).double()
+    x[:, int(500 * share) :] = 0
+    x[-1, 499] = 3.0  # in the last row alone
+    linear = Linear(weight, torch.arange(80).double())
+    assert torch.equal(linear.apply(x), x @ weight.t() + linear.bias)
+    x[0, 0] = torch.nan
+    assert bool(linear.apply(x)[0].isnan().all())
+
+
+def test_a_weight_that_makes_something_of_0_is_not_left_out():
+    weight = torch.zeros(80, 500).double()
+    weight[3, 7] = torch.inf
+    product = Linear(weight, torch.zeros(80).double()).apply(torch.zeros(2, 500).double())
+    assert bool(product[:, 3].isnan().all())

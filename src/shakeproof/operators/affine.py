@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import torch
@@ -11,6 +12,12 @@ from torch import Tensor
 
 from shakeproof.linalg import Check, always, multiply, norm_of_matrix, norm_of_positive, with_bias
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
+
+
+# Inputs that are 0 in all rows, as those of neurons that are off, are not multiplied, unless more than such a share are
+# not. Of a smaller matrix, or for fewer outputs, they are multiplied as fast as they are found; of a larger one, no
+# copy in another memory order is kept.
+MOST_ACTIVE, SMALL_MATRIX, LARGE_MATRIX, FEW_OUTPUTS, FIRST_ROWS = 0.75, 2**15, 2**20, 64, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +49,26 @@ class Linear(Matrix):
 
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        product = with_bias(x.reshape(-1, x.shape[-1]), self.weight.t(), self.bias)
+        rows = x.reshape(-1, x.shape[-1])
+        active = _active(rows) if self._is_worth_a_look else None
+        if active is None:
+            product = with_bias(rows, self.weight.t(), self.bias)
+        else:
+            product = with_bias(rows.index_select(1, active), self._by_input.index_select(0, active), self.bias)
         return product.view(*x.shape[:-1], len(self.weight))
+
+    @cached_property
+    def _is_worth_a_look(self) -> bool:
+        """Whether leaving out inputs that are 0 pays, and no weight makes something of them."""
+        is_medium = SMALL_MATRIX <= self.weight.numel() <= LARGE_MATRIX and len(self.weight) >= FEW_OUTPUTS
+        return is_medium and bool(self.weight.isfinite().all())
+
+    @cached_property
+    def _by_input(self) -> Tensor:
+        return self.weight.t().contiguous()
+
+    def workspace(self, *inputs: torch.Size) -> int:
+        return int(8 * MOST_ACTIVE * inputs[0].numel()) if self._is_worth_a_look else 0
 
     def magnitude(self) -> Operator:
         return Linear(self.weight.abs(), torch.zeros_like(self.bias))
@@ -54,6 +79,15 @@ class Linear(Matrix):
 
     def of_entries(self, entries: Entries, place: int, shapes: Sequence[torch.Size]) -> Entries | None:
         return self.columns(entries) if shapes[0].numel() == self.weight.shape[1] else None
+
+
+def _active(x: Tensor) -> Tensor | None:
+    """The numbers of the columns of `x` in which some entry is not 0; None if most of them have one."""
+    for some in (x[:FIRST_ROWS], x) if len(x) > FIRST_ROWS else (x,):  # a few rows may tell
+        active = some.any(0).nonzero().squeeze(1)
+        if len(active) > MOST_ACTIVE * x.shape[1]:
+            return None
+    return active
 
 
 @dataclass(frozen=True, eq=False)
