@@ -29,7 +29,7 @@ from speed import PERTURBATIONS, first
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, Planes, enclose, planes_below
-from shakeproof.process import prepare
+from shakeproof.memory import keep_freed_memory
 from shakeproof.proof.evidence import by_class
 from shakeproof.question import Image, read_image
 
@@ -222,7 +222,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared"
 @click.option("--samples", default=0, help="Compare each verdict with so many evaluations in the reference runtime.")
 def main(data: Path, only: str, samples: int) -> None:
     """What bounds and input splitting cost, and what they decide."""
-    prepare()
+    keep_freed_memory()
     console = Console(width=160)
     console.print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     for part in only.split(","):

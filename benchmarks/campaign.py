@@ -27,9 +27,9 @@ import torch
 
 import shakeproof as sp
 from shakeproof.errors import strictly
+from shakeproof.memory import keep_freed_memory
 from shakeproof.model import pictures_for
 from shakeproof.parallel import Cluster, TaskRunner, TaskScheduler
-from shakeproof.process import prepare
 from shakeproof.proof import answer_by_windows, sweep_window
 from shakeproof.proof.evidence import by_class
 from shakeproof.store import StoreWriter, paper_table, read_campaign, register
@@ -100,7 +100,7 @@ def answered(store: Path) -> int:
 def overhead(folder: Path, data: Path) -> bool:
     """Seconds of a processor for the same queries: analysed in a loop, and by a campaign, on one thread each."""
     torch.set_num_threads(1)
-    prepare()
+    keep_freed_memory()
     file = mnist_fc(folder, data, "overhead")
     campaign = read_campaign(file)
 

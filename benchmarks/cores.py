@@ -23,7 +23,8 @@ from rich.table import Table
 from speed import NETWORKS
 
 import shakeproof as sp
-from shakeproof.process import environment, keep_freed_memory
+from shakeproof.cli import PATIENCE
+from shakeproof.memory import keep_freed_memory
 from shakeproof.question import Image, read_image
 
 PERTURBATIONS = (
@@ -81,6 +82,6 @@ def main(data: Path, only: str, images: int, strength: float) -> None:
 
 if __name__ == "__main__":
     # threads wait as the command's do, and torch is told when it is loaded
-    if not environment().keys() <= os.environ.keys():
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | environment())
+    if not PATIENCE.keys() <= os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | PATIENCE)
     main()

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.process import prepare
+from shakeproof.memory import keep_freed_memory
 from shakeproof.proof.enumeration_method import Runner
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
@@ -226,7 +226,7 @@ def replay(row: Row, answers: Path, count: int, seed: int) -> None:
 @click.option("--replays", default=1_000_000, show_default=True, help="Random strengths in total.")
 def main(folder: Path, data: Path, only: str, share: float, timed: int, replays: int) -> None:
     """Profile, time, replay, and print the table."""
-    prepare()
+    keep_freed_memory()
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(width=150)
     chosen = [name for name in CASES if name in only.split(",")]

@@ -36,15 +36,12 @@ PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size
 # Answers one query after another, as it is told, with what that took and what it found.
 WORKER = """
 import json, sys, time
-try:
-    from shakeproof.process import prepare
-except ImportError:  # an older version
-    from shakeproof.memory import keep_freed_memory as prepare
-prepare()
 import torch
 import shakeproof as sp
+from shakeproof.memory import keep_freed_memory
 
 torch.set_num_threads(1)
+keep_freed_memory()
 model, images, perturbations = json.loads(sys.stdin.readline())
 network = None
 queries = []

@@ -39,7 +39,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.process import prepare
+from shakeproof.memory import keep_freed_memory
 from shakeproof.question import RawImage, as_picture, read_image
 from shakeproof.settings import Method
 
@@ -311,7 +311,7 @@ def main(
     timeout: float,
 ) -> None:
     """Run the paper's evaluation on BENCHMARKS, folders below --data (mnist_fc and oval21 if none is named)."""
-    prepare()
+    keep_freed_memory()
     console = Console(width=200)
     printed = read_paper(paper)
     equal = compared = 0

@@ -52,12 +52,9 @@ def measure(model: Path, memory: float, seconds: float) -> dict[str, float]:
     import torch
 
     import shakeproof as sp
+    from shakeproof.memory import keep_freed_memory
 
-    try:
-        from shakeproof.process import prepare
-    except ImportError:  # an older version
-        from shakeproof.memory import keep_freed_memory as prepare
-    prepare()
+    keep_freed_memory()
     network = sp.load(model)
     with torch.inference_mode():
         swept = sweeping(network, memory, seconds) if network.graph.is_piecewise_linear else {}

@@ -31,8 +31,8 @@ import shakeproof as sp
 from shakeproof.budget import GIB, Budget
 from shakeproof.exact import Lines, sweep
 from shakeproof.graph import Graph
+from shakeproof.memory import keep_freed_memory
 from shakeproof.operators import Conv, MaxPool
-from shakeproof.process import prepare
 from shakeproof.question import Image, read_image
 from shakeproof.question import Path as InputPath
 from shakeproof.rounding import RunningError
@@ -92,7 +92,7 @@ class Row:
 
 def measure(name: str, data: Path, memory: float, threads: int) -> list[Row]:
     """All perturbations of one network."""
-    prepare()
+    keep_freed_memory()
     torch.set_num_threads(threads)
     model, images = NETWORKS[name]
     network = sp.load(data / model)

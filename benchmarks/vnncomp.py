@@ -24,8 +24,8 @@ from rich.console import Console
 
 import shakeproof as sp
 from shakeproof.budget import Budget
+from shakeproof.memory import keep_freed_memory
 from shakeproof.model import with_claims
-from shakeproof.process import prepare
 from shakeproof.question import InputBox
 from shakeproof.search import descend, starts
 
@@ -83,7 +83,7 @@ def rivals(label: int, others: Sequence[int], classes: int) -> tuple[torch.Tenso
 @click.option("--samples", default=100_000, help="Random inputs that attack each `unsat`.")
 def main(benchmark: str, data: Path, timeout: float, only: str, samples: int) -> None:
     """Decide every instance of BENCHMARK, a folder below --data."""
-    prepare()
+    keep_freed_memory()
     console = Console(width=160, highlight=False)
     with (data / benchmark / "instances.csv").open(newline="") as file:
         instances = [row for row in csv.reader(file) if len(row) >= 2 and only in ",".join(row)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -11,9 +10,6 @@ import pytest
 import torch
 
 from shakeproof import demo, linalg
-from shakeproof.process import environment
-
-os.environ.update(environment())  # of OpenBLAS, the kernels that the command uses
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

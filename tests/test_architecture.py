@@ -20,7 +20,7 @@ LAYERS = {
     "values": {
         "errors",
         "files",
-        "process",
+        "memory",
         "budget",
         "linalg",
         "convolution",

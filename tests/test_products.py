@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shakeproof import process
+from shakeproof import linalg
 from shakeproof.linalg import add_product, empty_products, multiply, with_bias
 
 SIZES = st.integers(1, 40)
@@ -181,13 +180,5 @@ def test_it_is_not_used_where_memory_is_limited(openblas):
     ],
 )
 def test_processors(monkeypatch, text, wanted):
-    monkeypatch.setattr(process, "open", lambda path: io.StringIO(text), raising=False)
-    assert process.is_amd_with_avx512() is wanted
-    assert ("OPENBLAS_CORETYPE" in process.environment()) is wanted
-
-
-def test_the_command_sets_openblas_to_its_fastest_kernels(openblas):
-    """Unless the user has chosen others."""
-    code = "from shakeproof.process import prepare; prepare(); from shakeproof import linalg; print(linalg._openblas())"
-    assert "None" not in printed(f"import os; os.environ.pop('OPENBLAS_CORETYPE', None); {code}")
-    assert printed(code, OPENBLAS_CORETYPE="Haswell") == "None"
+    monkeypatch.setattr(linalg.Path, "read_text", lambda self: text)
+    assert linalg._is_amd_with_avx512() is wanted

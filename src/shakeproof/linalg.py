@@ -28,6 +28,8 @@ ABOVE = 1 + 2.0**-20
 
 # -- products ----------------------------------------------------------------------------------------------------------
 
+# OpenBLAS's name for its AVX-512 kernels, and the processor features that they need.
+KERNELS, NEEDED = "SkylakeX", {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "fma"}
 # Constants of C's interface to BLAS: the order of the result in memory, and whether a factor has the same order.
 BY_ROWS, BY_COLUMNS, SAME_ORDER, TRANSPOSED = 101, 102, 111, 112
 # Up to this many multiplications OpenBLAS does not copy matrices that lie by rows, which is faster. Larger products are
@@ -117,14 +119,9 @@ def _layout(matrix: Tensor) -> tuple[int, int] | None:
 
 @cache
 def _openblas() -> Callable[..., None] | None:
-    """OpenBLAS's matrix product on one thread; None if torch's is as good on this processor, or it is missing.
-
-    It chooses its kernels when it is loaded, as the environment says (`process.prepare`), or by the processor.
-    """
-    from shakeproof.process import KERNELS, is_amd_with_avx512
-
+    """OpenBLAS's matrix product on one thread; None if torch's is as good on this processor, or it is missing."""
     package = find_spec("scipy_openblas64")
-    if package is None or package.origin is None or not is_amd_with_avx512() or _is_memory_limited():
+    if package is None or package.origin is None or not _is_amd_with_avx512() or _is_memory_limited():
         return None
     try:
         library = ctypes.CDLL(str(Path(package.origin).parent / "lib" / "libscipy_openblas64_.so"))
@@ -137,6 +134,15 @@ def _openblas() -> Callable[..., None] | None:
     dgemm.restype, kernels.restype = None, ctypes.c_char_p
     set_threads(1)
     return dgemm if kernels() == KERNELS.encode() else None
+
+
+def _is_amd_with_avx512() -> bool:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:  # another system
+        return False
+    facts = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return facts.get("vendor_id") == ["AuthenticAMD"] and set(facts.get("flags", ())) >= NEEDED
 
 
 def _is_memory_limited() -> bool:

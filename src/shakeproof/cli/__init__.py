@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 
@@ -18,13 +19,21 @@ from shakeproof.cli.reporting import report
 from shakeproof.cli.showing import results, table
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, print_anywhere, say
 from shakeproof.errors import ShakeproofError
-from shakeproof.process import prepare
+from shakeproof.memory import keep_freed_memory
+
+# How OpenMP's threads wait for one another, unless the user says otherwise; the second is the word of Intel's and
+# LLVM's libraries, which torch brings on other systems. By default they spin for a while. On a busy machine a spinning
+# thread takes the core from the one it waits for, and everything becomes many times slower (docs/speed.md); sleeping
+# costs a wake-up for each product.
+PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 def main() -> None:
     """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
-    prepare()  # before torch is imported
+    for name, value in PATIENCE.items():  # before torch is imported
+        os.environ.setdefault(name, value)
     print_anywhere()
+    keep_freed_memory()
     if not sys.warnoptions:  # what libraries warn of or log is for programmers
         warnings.simplefilter("ignore")
         logging.getLogger().addHandler(logging.NullHandler())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shakeproof.budget import GIB
 from shakeproof.errors import InputError, Refusal, strictly
-from shakeproof.process import give_back
+from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
     from shakeproof.analysis import Begun

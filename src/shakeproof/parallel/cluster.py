@@ -28,10 +28,10 @@ from distributed.scheduler import KilledWorker
 from shakeproof import __version__
 from shakeproof.budget import now
 from shakeproof.errors import InputError
+from shakeproof.memory import keep_freed_memory
 from shakeproof.model import model_files
 from shakeproof.parallel.scheduler import Standing, TaskScheduler
 from shakeproof.parallel.tasks import ModelError, Outcome, Task, TaskRunner
-from shakeproof.process import environment, keep_freed_memory
 
 # So long is waited for a task to end, in seconds; whoever waits is told how far it got as often.
 MOMENT = 0.25
@@ -335,5 +335,5 @@ def _local_cluster(jobs: int) -> distributed.LocalCluster:
         dashboard_address=None,
         silence_logs=logging.CRITICAL,
         preload=[PRELOAD],
-        env={"OMP_NUM_THREADS": max(1, cores() // jobs), **environment()},
+        env={"OMP_NUM_THREADS": max(1, cores() // jobs), "OMP_WAIT_POLICY": "PASSIVE"},
     )

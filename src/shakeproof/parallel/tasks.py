@@ -10,8 +10,8 @@ from shakeproof.analysis import Begun, answers, joined_windows, window_of
 from shakeproof.budget import GIB
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
+from shakeproof.memory import give_back
 from shakeproof.model import Deployed
-from shakeproof.process import give_back
 from shakeproof.proof import Result
 from shakeproof.question import Perturbation, Query, perturbed
 from shakeproof.settings import Settings
