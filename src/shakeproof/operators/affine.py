@@ -13,7 +13,6 @@ from torch import Tensor
 from shakeproof.linalg import Check, always, multiply, norm_of_matrix, norm_of_positive, with_bias
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
-
 # Inputs that are 0 in all rows, as those of neurons that are off, are not multiplied, unless more than such a share are
 # not. Of a smaller matrix, or for fewer outputs, they are multiplied as fast as they are found; of a larger one, no
 # copy in another memory order is kept.
