@@ -4,7 +4,8 @@ Where pixels have kernels of their own, what points become stands for the kernel
 
     python tools/make_pictures.py [--output docs/pictures/families]
 
-The measured shake and the custom kernel are made up here: a hand that trembles, and a double image.
+The measured shake, the custom kernel and the matrix are made up here: a hand that trembles, a double image, and a
+reflection in the lens.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from shakeproof import demo
-from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image
+from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image, write_linear
 from shakeproof.report.plots import families_figure, save, show_image, show_kernel
 
 SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")
@@ -54,7 +55,7 @@ def picture_of(perturbation: Perturbation | AnyKernel) -> Figure:
         for axes, shown, title in zip(others, (low, pixels, high), ("lowest", "z = 0", "highest"), strict=True):
             show_image(axes, shown, title if shown is pixels else f"{title} at z = 1")
         return figure
-    show_kernel(kernel, perturbation, perturbation.strengths(1.0))
+    show_kernel(kernel, perturbation, perturbation.strengths(1.0), pixels.shape)
     for number in kernel.texts if perturbation.degradations or max(perturbation.kernel.shape) > 5 else ():
         number.set_visible(False)  # they would overlap
     path = perturbation.apply(pixels)
@@ -72,6 +73,7 @@ def main(output: Path) -> None:
         os.chdir(folder)  # the examples name files
         np.savez("shakes.npz", *[shake(seed) for seed in range(14, 18)])
         np.save("kernel.npy", np.pad([[1.0, 0, 0, 0, 1.0]], ((2, 2), (0, 0))))
+        write_linear(lambda x: 0.75 * x + 0.25 * x[:, ::-1, ::-1], (3, 32, 32), "matrix.npz")
         save(families_figure(as_picture(read_image(str(SIGN)).array, (3, 32, 32))), output / "all.png")
         for name, family in FAMILIES.items():
             if name != "identity":

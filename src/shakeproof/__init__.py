@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         gaussian_blur,
         haze,
         identity,
+        linear,
         motion_blur,
         parse,
         perturbed,
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
         sharpen,
         specified,
         unsharp,
+        varying_blur,
         vignetting,
+        write_linear,
         zoom_blur,
     )
     from shakeproof.settings import Settings
@@ -109,6 +112,7 @@ __all__ = [
     "gaussian_blur",
     "haze",
     "identity",
+    "linear",
     "load",
     "load_deployed",
     "motion_blur",
@@ -125,9 +129,11 @@ __all__ = [
     "sharpen",
     "specified",
     "unsharp",
+    "varying_blur",
     "verify",
     "verify_specification",
     "vignetting",
+    "write_linear",
     "zoom_blur",
 ]
 

@@ -436,8 +436,10 @@ WITHOUT_CERTIFICATES = {
     "any-kernel",
     "chromatic-blur",
     "downsample",
+    "linear",
     "rolling-shutter",
     "rotation-blur",
+    "varying-blur",
     "vignetting",
     "zoom-blur",
 }

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from models import network_of, random_module
 from PIL import Image
@@ -15,6 +16,7 @@ from PIL import Image
 import shakeproof as sp
 from shakeproof import checker
 from shakeproof.certificate import NoCertificateError, certificate
+from shakeproof.digests import question_digest
 from shakeproof.errors import InputError
 from shakeproof.question import FAMILIES, PADDINGS, Degradation, as_whole, fitting
 from shakeproof.store.rows import read_perturbation, write_perturbation
@@ -137,6 +139,161 @@ def test_downsampling_is_pillows(factor, method):
         expected.append(np.asarray(shrunk.resize((18, 21), Image.Resampling[method.upper()])))
     found = degraded(f"downsample:factor={factor},resample={method}", image)
     assert np.abs(found - np.array(expected)).max() < 2e-6  # Pillow keeps float32
+
+
+# -- files of the user's own ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_varying_blur(in_folder, padding):
+    """Pixel by pixel: the kernels of the four nearest regions, weighted by how near their middles are."""
+    random, image = np.random.default_rng(1), picture(12, 16)
+    spreads = [random.uniform(0, 1, shape) for shape in ((3, 3), (5, 3), (1, 5), (3, 5), (5, 5), (3, 1))]
+    for spread in spreads:  # heavy in the middle, so that this is where it is centred
+        spread[spread.shape[0] // 2, spread.shape[1] // 2] = 20
+    np.savez("spreads.npz", *spreads)
+    rows, columns, margin = 2, 3, 4
+    padded = np.pad(image, ((0, 0), (margin, margin), (margin, margin)), mode=PADS[padding])
+    expected = np.zeros_like(image)
+    for row, column in np.ndindex(12, 16):
+        y = min(max((row + 0.5) * rows / 12 - 0.5, 0), rows - 1)
+        x = min(max((column + 0.5) * columns / 16 - 0.5, 0), columns - 1)
+        for number, spread in enumerate(spreads):
+            share = max(0, 1 - abs(y - number // columns)) * max(0, 1 - abs(x - number % columns))
+            for (i, j), entry in np.ndenumerate(spread / spread.sum()):
+                # what a point becomes, so turned by 180 degrees
+                down, right = spread.shape[0] // 2 - i, spread.shape[1] // 2 - j
+                expected[:, row, column] += share * entry * padded[:, row + down + margin, column + right + margin]
+    degraded_picture = degraded(f"varying-blur:file=spreads.npz,across={columns},padding={padding}", image)
+    assert np.abs(degraded_picture - expected).max() < 1e-10
+
+
+def blurred_by_hand(image: np.ndarray) -> np.ndarray:
+    """Linear, and another thing for each channel."""
+    moved = np.roll(image, 1, axis=2)
+    return np.stack([0.5 * image[0] + 0.5 * moved[0], moved[1], image[2] - 2 * moved[0]])
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+def test_a_function_becomes_a_file_that_scipy_reads_and_writes(in_folder, kind):
+    image = picture(5, 6)
+    path = sp.write_linear(blurred_by_hand, (3, 5, 6), "matrix.npz")
+    assert np.abs(degraded("linear:file=matrix.npz", image) - blurred_by_hand(image)).max() < 1e-15
+    matrix = scipy.sparse.load_npz(path)
+    assert np.allclose((matrix @ image.ravel()).reshape(image.shape), blurred_by_hand(image))
+    scipy.sparse.save_npz("again.npz", matrix.asformat(kind))
+    assert (degraded("linear:file=again.npz", image) == degraded("linear:file=matrix.npz", image)).all()
+
+
+def test_a_matrix_of_a_channel_acts_on_all(in_folder):
+    image = picture(4, 5)
+    matrix = np.random.default_rng(0).normal(size=(20, 20))
+    scipy.sparse.save_npz("matrix.npz", scipy.sparse.csr_matrix(matrix))
+    expected = (image.reshape(3, 20) @ matrix.T).reshape(3, 4, 5)
+    assert np.abs(degraded("linear:file=matrix.npz,clip=-99..99", image) - expected).max() < 1e-12
+    with pytest.raises(InputError, match="20 rows, which is not the number of pixels of a 3 x 5 x 5 picture"):
+        degraded("linear:file=matrix.npz", picture(5, 5))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: np.clip(x, 0, 1), lambda x: x + 0.01, lambda x: x * x, np.rint, lambda x: x.astype(np.float16), np.abs],
+)
+def test_what_is_not_linear_is_refused(in_folder, function):
+    with pytest.raises(InputError, match="the function is not linear"):
+        sp.write_linear(function, (1, 4, 4), "matrix.npz")
+    assert not [*in_folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "words"),
+    [
+        (lambda x: x[:, 1:], (1, 4, 4), "must return finite numbers of the shape"),
+        (lambda x: x / 0, (1, 4, 4), "must return finite numbers"),
+        (lambda x: x, (4, 4), "may have 65,536 numbers"),
+        (lambda x: x, (3, 224, 224), "may have 65,536 numbers"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_functions_that_will_not_do(in_folder, function, shape, words):
+    with pytest.raises(InputError, match=words):
+        sp.write_linear(function, shape, "matrix.npz")
+
+
+def of_csr(**changes):
+    arrays = {"format": b"csr", "shape": [2, 2], "indptr": [0, 1, 2], "indices": [0, 1], "data": [1.0, 1.0]}
+    return {key: value for key, value in (arrays | changes).items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        of_csr(indices=[0, 2]),
+        of_csr(indices=[0, -1]),
+        of_csr(indices=[0.0, 1.0]),
+        of_csr(indptr=[0, 3, 2]),
+        of_csr(indptr=[1, 1, 2]),
+        of_csr(indptr=[0, 1, 3]),
+        of_csr(indptr=[0, 2]),
+        of_csr(data=[1.0]),
+        of_csr(data=[1.0, np.nan]),
+        of_csr(data=[1.0, 1e101]),
+        of_csr(data=[1j, 1.0]),
+        of_csr(data=np.array(["a", "b"])),
+        of_csr(data=None),
+        of_csr(shape=[2, 3]),
+        of_csr(format=b"bsr"),
+        of_csr(format=None),
+        of_csr(format=b"csc", indices=[0, 5]),
+        {"format": b"coo", "shape": [2, 2], "row": [0, 2], "col": [0, 1], "data": [1.0, 1.0]},
+        {"format": b"coo", "shape": [2, 2], "row": [0], "col": [0, 1], "data": [1.0, 1.0]},
+        {"format": b"coo", "shape": [2, 2], "row": [0, 1], "col": [0, 1], "data": [1.0]},
+    ],
+)
+def test_damaged_matrices_are_refused(in_folder, arrays):
+    np.savez("matrix.npz", **arrays)
+    with pytest.raises(InputError, match=r"^matrix.npz: "):
+        sp.parse("linear:file=matrix.npz")
+
+
+def test_files_that_are_missing_or_do_not_fit(in_folder):
+    np.savez("two.npz", np.ones((3, 3)), np.ones((3, 3)))
+    for text, words in (
+        ("linear:file=none.npz", "cannot read a sparse matrix"),
+        ("linear:file=two.npz", "not a sparse matrix"),
+        ("linear:file=two.npy", "is an .npz"),
+        ("varying-blur:file=none.npz,across=2", "cannot read a kernel"),
+        ("varying-blur:file=two.npz,across=3", "the 2 kernels of two.npz cannot be laid out 3 side by side"),
+        ("varying-blur:file=two.npz,across=0", "cannot be laid out 0 side by side"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sp.parse(text)
+
+
+def test_files_are_kept_in_stores_and_asked_about_anew(in_folder):
+    """What a text stands for may change with its file: nothing that was made before may be taken for it."""
+    image, digests, before = picture(5, 6), set(), []
+    np.savez("spreads.npz", np.ones((1, 3)), np.ones((3, 1)))
+    sp.write_linear(blurred_by_hand, (3, 5, 6), "matrix.npz")
+    for text in ("linear:file=matrix.npz", "varying-blur:file=spreads.npz,across=1"):
+        perturbation = sp.parse(text)
+        again = read_perturbation(write_perturbation(perturbation))
+        slopes = perturbation.apply(torch.from_numpy(image)).slopes
+        assert torch.equal(again.apply(torch.from_numpy(image)).slopes, slopes)
+        digests.add(question_digest("network", "image", 0, perturbation, sp.Settings()))
+        before.append(degraded(text, image))
+    np.savez("spreads.npz", np.ones((1, 5)), np.ones((5, 1)))
+    sp.write_linear(lambda x: 2 * x, (3, 5, 6), "matrix.npz")
+    for text, was in zip(("linear:file=matrix.npz", "varying-blur:file=spreads.npz,across=1"), before, strict=True):
+        assert np.abs(degraded(text, image) - was).max() > 0.01
+        digests.add(question_digest("network", "image", 0, sp.parse(text), sp.Settings()))
+    assert len(digests) == 4
 
 
 # -- the path ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         gaussian_blur,
         haze,
         identity,
+        linear,
         motion_blur,
         parse,
         parse_path,
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
         rotation_blur,
         sharpen,
         unsharp,
+        varying_blur,
         vignetting,
         zoom_blur,
     )
     from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
     from shakeproof.question.inputs import InputBox, InputPath, InputSet, Path
+    from shakeproof.question.linear_maps import LinearMap
     from shakeproof.question.outputs import OutputPart, address_of, listed, one_place, output_part, places
+    from shakeproof.question.own_matrices import write_linear
     from shakeproof.question.perturbation import (
         MOST_PARTS,
         PADDINGS,
@@ -84,8 +88,11 @@ _HOMES = {
     ),
     "families": (
         "FAMILIES any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample gaussian_blur haze "
-        "identity motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen unsharp vignetting zoom_blur"
+        "identity linear motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen unsharp varying_blur "
+        "vignetting zoom_blur"
     ),
+    "linear_maps": "LinearMap",
+    "own_matrices": "write_linear",
     "preprocessing": "PRESETS Preprocessing read_preprocessing",
     "properties": "Case Property Specification by_boxes margins robustness wins",
     "requirement": "KINDS LABEL OutputContext Requirement as_requirement parse_requirement",

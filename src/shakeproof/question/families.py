@@ -179,6 +179,28 @@ def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
     return _tone("contrast", Tone(gain=Fraction(plain(most))), clip, max=most)
 
 
+def linear(file: str | Path, clip: ClipRange | None = None) -> Perturbation:
+    """Any linear change of yours: a matrix over the pixels from a file of scipy's; `write_linear` makes one."""
+    from shakeproof.question.own_matrices import read_sparse
+
+    options = _file_options(file)
+    return _degrade("linear", Degradation("as_it_is", (read_sparse(Path(file)),)), "reflect", clip, **options)
+
+
+def varying_blur(
+    file: str | Path, across: int, padding: str = "reflect", clip: ClipRange | None = None
+) -> Perturbation:
+    """Blur that differs over the image: a point spread function per region, `across` side by side, blended."""
+    from shakeproof.question.kernel_files import read_matrices
+
+    options, spreads = _file_options(file), read_matrices(Path(file))
+    if not isinstance(across, int) or across < 1 or not spreads or len(spreads) % across:
+        raise InputError(f"varying-blur: the {len(spreads)} kernels of {file} cannot be laid out {across} side by side")
+    kernels = tuple(tuple(tuple(map(float, row)) for row in spread_matrix(spread, file)) for spread in spreads)
+    degradation = Degradation("by_regions", (kernels, across))
+    return _degrade("varying-blur", degradation, padding, clip, **options, across=across)
+
+
 def zoom_blur(by: float, clip: ClipRange | None = None) -> Perturbation:
     """Moving closer while exposing: the mean over magnifications from 1 to `by`, around the middle."""
     by = _between("zoom-blur", "by", by, 1, 4)
@@ -263,6 +285,12 @@ def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str
     """The options that name a kernel in a file, and the kernel."""
     from shakeproof.question.kernel_files import read_matrix
 
+    options = _file_options(file, index)
+    return options, read_matrix(Path(file), options.get("index"))
+
+
+def _file_options(file: str | Path, index: str | int | None = None) -> dict[str, str]:
+    """The options that name a file, or an array in it."""
     if not isinstance(file, (str, Path)):
         raise InputError(f"a kernel's file is given by its name, not by {kind_of(file)}")
     options = {"file": str(file)} | ({} if index is None else {"index": str(index)})
@@ -270,7 +298,7 @@ def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str
         if _BETWEEN_PARTS.search(text) or _BETWEEN_OPTIONS.search(text):
             what = "file" if key == "file" else "array"
             raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
-    return options, read_matrix(Path(file), options.get("index"))
+    return options
 
 
 def _number(family: str, key: str, value: float) -> float:
@@ -330,6 +358,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., Perturbation | AnyKernel], str], 
         (box_blur, "box-blur:size=5"),
         (defocus, "defocus:radius=3"),
         (chromatic_blur, "chromatic-blur:size=9,red=0,green=1,blue=2"),
+        (varying_blur, "varying-blur:file=shakes.npz,across=2"),
         (vignetting, "vignetting:corner=0.2"),
     ),
     "motion": (
@@ -349,6 +378,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., Perturbation | AnyKernel], str], 
     "atmosphere": ((haze, "haze:colour=0.8"),),
     "yours": (
         (custom, "custom:file=kernel.npy,normalise=yes"),
+        (linear, "linear:file=matrix.npz"),
         (any_kernel, "any-kernel:size=3"),
         (identity, "identity"),
     ),

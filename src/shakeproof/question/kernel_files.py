@@ -9,7 +9,8 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from io import BytesIO
 from lzma import LZMAError
@@ -45,27 +46,45 @@ DAMAGED = (
 
 def read_matrix(path: Path, index: str | None = None) -> Matrix:
     """The kernel in a file, or of several the one with that name or, counted from 0, that number."""
+    (matrix,) = _read(path, lambda several: [_chosen(path, several, index)])
+    return matrix
+
+
+def read_matrices(path: Path) -> list[Matrix]:
+    """All kernels in a file, in its order."""
+    return _read(path, lambda several: [*several.values()])
+
+
+def _read(path: Path, choose: Callable[[Mapping[str, Any]], list[Any]]) -> list[Matrix]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: a kernel file is one of {', '.join(READERS)}, not {path.suffix or 'without ending'}")
-    check_regular(path)
-    try:
-        rows = _exact(_chosen(path, reader(path), index))
-        magnitude = float(max((abs(entry) for row in rows for entry in row), default=0))
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the kernel ({error.strerror or 'not a readable file'})") from error
-    except DAMAGED as error:
-        reason = next(iter(str(error).splitlines()), "damaged")
-        raise InputError(f"{path}: not a kernel of finite numbers ({reason})") from error
+    with readable(path, "a kernel"):
+        matrices = [_exact(array) for array in choose(reader(path))]
+        magnitude = float(max((abs(entry) for rows in matrices for row in rows for entry in row), default=0))
     if magnitude > LARGEST_ENTRY:
         raise InputError(f"{path}: an entry of {magnitude:.3g} is too large for a kernel")
-    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
-        raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
-    if max(len(rows), len(rows[0])) > LARGEST_SIZE:
-        raise InputError(
-            f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}"
-        )
-    return rows
+    for rows in matrices:
+        if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+            raise InputError(f"{path}: a kernel is a matrix; its rows must be of one length, and not empty")
+        if max(len(rows), len(rows[0])) > LARGEST_SIZE:
+            raise InputError(
+                f"{path}: a kernel has at most {LARGEST_SIZE} rows and columns, not {len(rows)} x {len(rows[0])}"
+            )
+    return matrices
+
+
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Around the reading of a file: whatever is wrong with it becomes one line."""
+    check_regular(path)
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot read {what} ({error.strerror or 'not a readable file'})") from error
+    except DAMAGED as error:
+        reason = next(iter(str(error).splitlines()), "damaged")
+        raise InputError(f"{path}: not {what} of finite numbers ({reason})") from error
 
 
 def _chosen(path: Path, several: Mapping[str, Any], index: str | None) -> Any:
@@ -98,13 +117,18 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
 
 
 def _read_npz(path: Path) -> Mapping[str, Any]:
+    return _layers(read_archive(path))
+
+
+def read_archive(path: Path) -> dict[str, Any]:
+    """The arrays in an .npz file, by name."""
     archive = np.load(path, allow_pickle=False)
     if isinstance(archive, np.ndarray):
         raise ValueError("an array that is named like an archive")
     with archive:
         if sum(member.file_size for member in archive.zip.infolist()) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES} bytes are too many")
-        return _layers(_arrays(archive))
+        return _arrays(archive)
 
 
 def _arrays(archive: Any) -> dict[str, Any]:

@@ -7,9 +7,11 @@ are multiples of 2^-40 and those of a pixel sum to 1, unless something else is s
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from shakeproof.errors import InputError
 from shakeproof.question.kernel_matrices import gaussian, motion_line
-from shakeproof.question.perturbation import Matrix, identity_matrix
+from shakeproof.question.perturbation import LARGEST_ENTRY, Matrix, identity_matrix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +48,33 @@ class LinearMap:
     starts: Places
     sources: Places
     weights: Floats
+
+    @staticmethod
+    def checked(starts: NDArray[Any], sources: NDArray[Any], weights: NDArray[Any]) -> LinearMap:
+        """Of numbers from elsewhere: ValueError where they are no such matrix. Entries at one place are added."""
+        if any(part.ndim != 1 or part.dtype.kind not in kinds for part, kinds in
+               ((starts, "iu"), (sources, "iu"), (weights, "fiub"))):  # fmt: skip
+            raise ValueError("not the arrays of a sparse matrix of numbers")
+        starts, sources, size = starts.astype(np.int64), sources.astype(np.int64), len(starts) - 1
+        if size < 1 or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(sources) != len(weights):
+            raise ValueError("its rows do not fit its entries")
+        if len(sources) and not 0 <= sources.min() <= sources.max() < size:
+            raise ValueError("a matrix of a picture is square")
+        entries = weights.astype(np.float64)
+        if not (np.abs(entries) <= LARGEST_ENTRY).all():
+            raise ValueError(f"an entry is not a number of at most {LARGEST_ENTRY:g} either way")
+        return from_entries(size, size, np.repeat(np.arange(size), np.diff(starts)), sources, entries)
+
+    @staticmethod
+    def unpacked(texts: Sequence[str]) -> LinearMap:
+        """What `packed` wrote."""
+        parts = [zlib.decompress(base64.b64decode(text)) for text in texts]
+        return LinearMap.checked(*map(np.frombuffer, parts, ("<i8", "<i8", "<f8")))
+
+    def packed(self) -> list[str]:
+        """As texts, to be kept."""
+        parts = zip((self.starts, self.sources, self.weights), ("<i8", "<i8", "<f8"), strict=True)
+        return [base64.b64encode(zlib.compress(part.astype(kind).tobytes())).decode() for part, kind in parts]
 
     def __repr__(self) -> str:
         parts = (part.tobytes() for part in (self.starts, self.sources, self.weights))
@@ -217,6 +246,36 @@ def by_channels(shape: Shape, around: Around, size: int, *sigmas: float) -> Line
     return LinearMap(starts, np.concatenate(sources), np.concatenate([one.weights for one in maps]))
 
 
+def by_regions(shape: Shape, around: Around, kernels: Sequence[Sequence[Sequence[float]]], across: int) -> LinearMap:
+    """A kernel at the middle of each region, `across` of them side by side, and in between their bilinear mixture."""
+    rows = len(kernels) // across
+    down, right = (
+        np.clip((np.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
+        for size, count in zip(shape[1:], (rows, across), strict=True)
+    )
+    vertical, horizontal = (
+        np.maximum(0, 1 - np.abs(places - np.arange(count)[:, None]))
+        for places, count in ((down, rows), (right, across))
+    )
+    tall, wide = (max(len(kernel[0]) if side else len(kernel) for kernel in kernels) for side in (0, 1))
+    _check_weights(tall * wide * shape[1] * shape[2])
+    mixed = np.zeros((tall, wide, *shape[1:]))
+    for number, kernel in enumerate(kernels):
+        share = np.outer(vertical[number // across], horizontal[number % across])
+        above, left = (tall - len(kernel)) // 2, (wide - len(kernel[0])) // 2
+        inner = mixed[above : tall - above, left : wide - left]
+        inner += np.multiply.outer(np.array(kernel), share)
+    return _by_kernels(shape, around, mixed)
+
+
+def as_it_is(shape: Shape, around: Around, matrix: LinearMap) -> LinearMap:
+    """A matrix of the user's, for each channel or for the whole picture."""
+    if matrix.size not in (shape[1] * shape[2], math.prod(shape)):
+        picture = " x ".join(map(str, shape))
+        raise InputError(f"the matrix has {matrix.size} rows, which is not the number of pixels of a {picture} picture")
+    return matrix
+
+
 def vignette(shape: Shape, around: Around, corner: float) -> LinearMap:
     """The fourth power of a cosine: what falls on a pixel of what falls on the middle, and `corner` in the corners."""
     down, right = _from_middle(shape)
@@ -282,5 +341,5 @@ _FILTERS: Mapping[str, tuple[float, Callable[[Floats], Floats]]] = {
 }
 # By the names that degradations have for them.
 MATRICES: Mapping[str, Callable[..., LinearMap]] = {
-    make.__name__: make for make in (zooming, turning, by_rows, by_channels, vignette, resampled)
+    make.__name__: make for make in (zooming, turning, by_rows, by_channels, by_regions, vignette, resampled, as_it_is)
 }

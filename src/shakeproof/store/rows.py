@@ -227,7 +227,11 @@ def _effect(effect: ParameterisedKernel | Tone | Degradation) -> dict[str, Any]:
     from shakeproof.question import Degradation, Tone
 
     if isinstance(effect, Degradation):
-        return {"matrix": effect.matrix, "options_of_matrix": effect.options}
+        options = [
+            option if isinstance(option, int | float | str | tuple) else {"packed": option.packed()}
+            for option in effect.options
+        ]
+        return {"matrix": effect.matrix, "options_of_matrix": options}
     if isinstance(effect, Tone):
         return {"gain": str(effect.gain), "offset": str(effect.offset)}
     (change,) = effect.coefficients
@@ -251,10 +255,19 @@ def _part(said: Mapping[str, Any]) -> Part:
 
     effect: ParameterisedKernel | Tone | Degradation
     if "matrix" in said:
-        effect = Degradation(said["matrix"], tuple(said["options_of_matrix"]))
+        effect = Degradation(said["matrix"], _frozen(said["options_of_matrix"]))
     elif "gain" in said:
         effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))
     else:
         start, change = (tuple(tuple(map(Fraction, row)) for row in said[key]) for key in ("start", "change"))
         effect = ParameterisedKernel((change,), start)
     return Part(said["family"], tuple((key, value) for key, value in said["options"]), effect, said["padding"])
+
+
+def _frozen(value: Any) -> Any:
+    """Options of a degradation as they were: lists were tuples, and a table is a matrix."""
+    if isinstance(value, dict):
+        from shakeproof.question import LinearMap
+
+        return LinearMap.unpacked(value["packed"])
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
