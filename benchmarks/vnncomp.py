@@ -26,8 +26,9 @@ import shakeproof as sp
 from shakeproof.budget import Budget
 from shakeproof.memory import keep_freed_memory
 from shakeproof.model import with_claims
+from shakeproof.operators import Range
 from shakeproof.question import InputBox
-from shakeproof.search import descend, starts
+from shakeproof.search import descend
 
 WORDS = {"safe": "unsat", "unsafe": "sat"}
 
@@ -53,10 +54,10 @@ class Judge:
         """Whether random inputs, or gradient descent from some of them, find a counterexample."""
         graph = network.graph.to(torch.float32)
         low, high = (torch.from_numpy(end).view(graph.input_shape) for end in self.specification.box)
-        box = InputBox(low, high).float32
+        box = InputBox(low, high)
         ((_, about),) = self.specification.parts
         for batch in range(0, samples, 1000):
-            x = starts(box, 1000, seed + batch)
+            x = box.samples(1000, seed + batch)
             if about.fails(network.reference(x.numpy())).any():  # many at once: onnxruntime in batches
                 return True
         label = self.specification.label
@@ -66,7 +67,7 @@ class Judge:
             claim = torch.arange(2000) % len(others)
             return any(
                 self.finds(x.flatten(1).numpy())
-                for x in descend(leads, box, starts(box, 2000, seed - 1), claim, 100, Budget())
+                for x in descend(leads, Range(*box.float32), box.samples(2000, seed - 1), claim, 100, Budget())
             )
 
 

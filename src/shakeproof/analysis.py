@@ -7,33 +7,18 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import shakeproof.proof as methods  # each is imported when it is called
 from shakeproof.budget import no_progress
 from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.graph import Graph
 from shakeproof.model import Deployed, Network, load, load_deployed
-from shakeproof.proof import (
-    EnumeratedWindow,
-    Reason,
-    Result,
-    SweptWindow,
-    Tell,
-    answer_by_enumeration,
-    answer_by_picture_windows,
-    answer_by_splitting,
-    answer_by_sweep,
-    answer_by_windows,
-    begun_by,
-    enumerate_window,
-    expected,
-    lines_at_once,
-    sweep_window,
-)
+from shakeproof.proof import EnumeratedWindow, Reason, Result, SweptWindow, begun_by
 from shakeproof.question import (
     AnyKernel,
     Perturbation,
@@ -44,10 +29,12 @@ from shakeproof.question import (
     fitting,
     parse_path,
     perturbed,
-    read_specification,
     specified,
 )
 from shakeproof.settings import Method, Options, Settings
+
+if TYPE_CHECKING:
+    from shakeproof.proof import Tell
 
 Model = Deployed | str | Path
 """What `load` gave, or a file for it to load."""
@@ -153,6 +140,8 @@ def verify_specification(
     """Whether a specification, or a VNN-LIB file, has no counterexample. One with a perturbation is `verify`'d."""
     name = "specification" if isinstance(specification, Specification) else str(specification)
     if isinstance(specification, (str, Path)):
+        from shakeproof.question import read_specification
+
         specification = read_specification(Path(specification))
     if not isinstance(specification, Specification):
         raise InputError(f"a specification is a VNN-LIB file, or what was read from one, not {kind_of(specification)}")
@@ -237,12 +226,12 @@ def answers(
     if settings.pixel_rounding is not None:
         for number, query in enumerate(queries):
             known = None if begun is None else _kind_of_window(begun(query), EnumeratedWindow)
-            yield answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect, known)
+            yield methods.answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect, known)
         return
     read = readable(network)
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
-    while some := list(islice(waiting, lines_at_once(read))):
+    while some := list(islice(waiting, methods.lines_at_once(read))):
         known_windows = [None if begun is None else _kind_of_window(begun(query), SweptWindow) for query in some]
         yield from _answered_together(read, some, settings, _part(progress, done, 1), known_windows)
         done += len(some)
@@ -250,8 +239,9 @@ def answers(
 
 def queries_at_once(network: Deployed, settings: Settings) -> int:
     """How many queries about a network are worth handing to `answers` together."""
-    exact = isinstance(network, Network) and network.graph.is_piecewise_linear and settings.method != "bounds"
-    return lines_at_once(network) if isinstance(network, Network) and exact and settings.pixel_rounding is None else 1
+    if not isinstance(network, Network) or settings.method == "bounds" or settings.pixel_rounding is not None:
+        return 1
+    return methods.lines_at_once(network) if network.graph.is_piecewise_linear else 1
 
 
 def _answered_together(
@@ -273,22 +263,22 @@ def _answered_together(
     for numbers in sweeps.values():
         some = [queries[number] for number in numbers]
         tell = _part(progress, len(swept), len(numbers))
-        results = answer_by_sweep(network, some, settings, tell, [begun[number] for number in numbers])
+        results = methods.answer_by_sweep(network, some, settings, tell, [begun[number] for number in numbers])
         swept.update(zip(numbers, results, strict=True))
     done = len(swept)
     for number, query in enumerate(queries):
         if number not in swept:
-            yield answer_by_splitting(network, query, settings, _part(progress, done, 1))
+            yield methods.answer_by_splitting(network, query, settings, _part(progress, done, 1))
             done += 1
             continue
         result = swept.pop(number)
         if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
-            (result,) = answer_by_sweep(
+            (result,) = methods.answer_by_sweep(
                 network, [query], settings, no_progress, [_kind_of_window(begun_by(result), SweptWindow)]
             )
         if result.reason is Reason.ROUNDING:  # the question about 8-bit pictures has an answer, if it can be asked
             with suppress(ShakeproofError):
-                pictures = expected(network, query, replace(settings, pixels="8bit"))
+                pictures = methods.expected(network, query, replace(settings, pixels="8bit"))
                 result = replace(result, as_pictures=pictures)
         yield result
 
@@ -301,17 +291,17 @@ def _kind_of_window(begun: Begun | None, kind: type[W]) -> W | None:
 def window_of(network: Deployed, query: Query, settings: Settings, start: float, end: float) -> Begun:
     """Sweep a part of a query's path, or run the pictures that begin there."""
     if settings.pixel_rounding is not None:
-        return enumerate_window(network, query, settings, start, end)
-    return sweep_window(readable(network), query, settings, start, end)
+        return methods.enumerate_window(network, query, settings, start, end)
+    return methods.sweep_window(readable(network), query, settings, start, end)
 
 
 def joined_windows(network: Deployed, query: Query, settings: Settings, windows: Sequence[Begun]) -> Result:
     """Answer a query by windows that follow one another, wherever `window_of` was called for them."""
     if settings.pixel_rounding is not None:
         run = [window for window in windows if isinstance(window, EnumeratedWindow)]
-        return answer_by_picture_windows(network, query, settings, run)
+        return methods.answer_by_picture_windows(network, query, settings, run)
     swept = [window for window in windows if isinstance(window, SweptWindow)]
-    return answer_by_windows(readable(network), query, settings, swept)
+    return methods.answer_by_windows(readable(network), query, settings, swept)
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:

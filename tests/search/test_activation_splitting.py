@@ -22,7 +22,7 @@ from shakeproof.graph import Graph
 from shakeproof.model import with_claims, without_max_pools
 from shakeproof.operators import MaxPool, Range
 from shakeproof.question import InputBox
-from shakeproof.search import BoxProblem, descend, split_activations, starts
+from shakeproof.search import BoxProblem, descend, split_activations
 from shakeproof.search.activation_splitting import PENALTIES, ActivationSplitting, solved
 from shakeproof.search.attack import gradients_at
 
@@ -320,11 +320,13 @@ def test_an_attack_that_is_late_starts_nothing_more(monkeypatch):
 def test_descent_stays_in_the_box_and_finds_what_is_there():
     graph = NETWORKS["relu"](7).graph
     low, high = box_around(graph, 7, radius=0.5)
-    box = Range(*InputBox(low, high).float32)
+    box = InputBox(low, high)
     least = graph.run(samples(low, high, 5000, 0))[:, 0].min()
     shifted = with_claims(graph, torch.tensor([[[1.0, 0, 0]]]).double(), -least.view(1, 1)).to(torch.float32)
     with torch.inference_mode():
-        found = list(descend(shifted, box, starts(box, 50, 0), torch.zeros(50, dtype=torch.long), 40, BUDGET))
+        found = list(
+            descend(shifted, Range(*box.float32), box.samples(50, 0), torch.zeros(50, dtype=torch.long), 40, BUDGET)
+        )
     assert found
     x = torch.cat(found).double()
     assert bool((x >= low).all() & (x <= high).all())

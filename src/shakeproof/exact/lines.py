@@ -19,7 +19,6 @@ from shakeproof.budget import Budget
 from shakeproof.errors import MemoryBudgetError
 from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
-from shakeproof.exact.jumps import jumping_curves
 from shakeproof.exact.sweep import Lines, count_breaks, longest_window, sweep, usual_breaks
 from shakeproof.graph import Graph
 from shakeproof.linalg import wants_one_thread
@@ -48,6 +47,8 @@ def swept_curves(
     at. Both go without saying for a network that jumps.
     """
     if graph.jumping_operators:
+        from shakeproof.exact.jumps import jumping_curves  # few networks jump
+
         return jumping_curves(graph, lines, budget, closed, look)
     bridges: list[list[CertifiedCell]] = [[]] * len(lines)
     if not whole:

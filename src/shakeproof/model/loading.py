@@ -8,7 +8,7 @@ from functools import cache, partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from shakeproof.model.onnx_model import CHOOSE, RUNNABLE, image_input
 from shakeproof.model.onnx_reader import Reading
 from shakeproof.model.onnx_reader import read as read_graph
 from shakeproof.model.runtimes import NoKernelError, Reference, onnx_runtime, reference_runtime
-from shakeproof.model.torch_export import Export, exported
 from shakeproof.question import (
     ClassNames,
     Image,
@@ -46,6 +45,9 @@ from shakeproof.question import (
     read_preprocessing,
     sources,
 )
+
+if TYPE_CHECKING:
+    from shakeproof.model.torch_export import Export
 
 # So many names are listed in a note.
 LISTED = 8
@@ -85,6 +87,8 @@ def load(
     """
     module: Export | None = None
     if isinstance(source, torch.nn.Module):
+        from shakeproof.model.torch_export import exported
+
         module = exported(source, example_input, output_name)
         path, on_disk, output_name = Path(save or type(source).__name__), module.data, None
     elif save is not None:

@@ -18,17 +18,19 @@ from functools import cached_property
 from io import BytesIO
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shakeproof.enumeration import EightBitPictures
 from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
 from shakeproof.model import Deployment
 from shakeproof.question import InputBox, InputPath, InputSet
-from shakeproof.search import SplitBox, SplitCells
+
+if TYPE_CHECKING:
+    from shakeproof.enumeration import EightBitPictures
+    from shakeproof.search import SplitBox, SplitCells
 
 Floats = NDArray[np.float64]
 Bracket = tuple[float, float]

@@ -13,10 +13,8 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.graph import Graph
 from shakeproof.model import SHARE, Comparison, Floats, Network, telling
-from shakeproof.operators import Range
 from shakeproof.proof.evidence import Counterexample
 from shakeproof.question import InputPath, Obligation, Property, margins
-from shakeproof.search import starts
 
 # In how many places of a path, or of a box beside its corners and middle, the network is compared with the runtime.
 ALONG_PATH, IN_BOX, MOST_CORNERS = 9, 8, 16
@@ -107,8 +105,7 @@ def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     """Where to compare: spread over the strengths, from 0 to the last, or over the box."""
     inputs = obligation.inputs
     if not isinstance(inputs, InputPath):
-        box = Range(*inputs.float32)
-        return torch.cat([torch.stack([box.low, box.high]), starts(box, IN_BOX, seed=0)])
+        return torch.cat([torch.stack(inputs.float32), inputs.samples(IN_BOX, seed=0)])
     end = torch.tensor(inputs.end, dtype=torch.float64)
     along = torch.linspace(0, 1, along_path, dtype=torch.float64).unsqueeze(1) * end
     if len(end) == 1:

@@ -147,6 +147,16 @@ class InputBox:
         empty, nearest = low > high, self.middle.float()
         return torch.where(empty, nearest, low), torch.where(empty, nearest, high)
 
+    def samples(self, count: int, seed: int) -> Tensor:
+        """Float32 places (count, *input_shape) of the box: its centre, random corners, and random points."""
+        random = torch.Generator().manual_seed(seed)
+        low, high = self.float32
+        shares = torch.rand((count, *low.shape), generator=random, dtype=low.dtype)
+        corners = torch.rand(count, generator=random) < 0.5
+        shares = torch.where(corners.view(-1, *(1,) * low.dim()), shares.round(), shares)
+        shares[:1] = 0.5
+        return torch.clamp(low + shares.to(low.device) * (high - low), low, high)
+
     def runtime_inputs(self, x: Tensor) -> Array32:
         """What the deployed network is given of inputs (n, *input_shape): the nearest float32 numbers in the box."""
         return torch.clamp(x.to(self.low.device).float(), *self.float32).numpy()

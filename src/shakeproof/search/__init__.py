@@ -1,7 +1,7 @@
 """Branch and bound: split what the bounds cannot settle, until everything is, or a counterexample is found."""
 
 from shakeproof.search.activation_splitting import BoxProblem, SplitBox, split_activations
-from shakeproof.search.attack import descend, starts
+from shakeproof.search.attack import descend
 from shakeproof.search.input_splitting import (
     AnyFailure,
     FirstFailure,

@@ -21,7 +21,7 @@ from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.graph import Graph
 from shakeproof.operators import Range
 from shakeproof.question import InputBox
-from shakeproof.search.attack import descend, starts
+from shakeproof.search.attack import descend
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
 
@@ -210,7 +210,7 @@ class ActivationSplitting(Strategy[Stack]):
         for start in range(0, places, self.most_rows):
             if self.counterexample is not None or budget.is_late():
                 return
-            x = starts(Range(*self.problem.box.float32), min(self.most_rows, places - start), seed=start)
+            x = self.problem.box.samples(min(self.most_rows, places - start), seed=start)
             self.attack(x, (start + torch.arange(len(x), device=x.device)) % self.claims, steps, budget)
 
     def attack(self, x: Tensor, claim: Tensor, steps: int, budget: Budget) -> None:

@@ -20,17 +20,6 @@ from shakeproof.operators import Range
 FIRST_STEP, LAST_STEP = 0.25, 0.01
 
 
-def starts(box: Range, count: int, seed: int) -> Tensor:
-    """Places (count, *input_shape) of a box: its centre, random corners, and random points."""
-    random = torch.Generator().manual_seed(seed)
-    shape = (count, *box.low.shape)
-    shares = torch.rand(shape, generator=random, dtype=box.low.dtype)
-    corners = torch.rand(count, generator=random) < 0.5
-    shares = torch.where(corners.view(-1, *(1,) * box.low.dim()), shares.round(), shares)
-    shares[:1] = 0.5
-    return torch.clamp(box.low + shares.to(box.low.device) * (box.high - box.low), box.low, box.high)
-
-
 def descend(graph: Graph, box: Range, x: Tensor, claim: Tensor, steps: int, budget: Budget) -> Iterator[Tensor]:
     """Points (n, *input_shape) at which a claim fails, as they are found on the way down from x (rows, *input_shape).
 
