@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 import shakeproof.proof as methods  # each is imported when it is called
 from shakeproof.budget import no_progress
+from shakeproof.digests import digest, query_digest
 from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.graph import Graph
 from shakeproof.model import Deployed, Network, load, load_deployed
-from shakeproof.proof import EnumeratedWindow, Reason, Result, SweptWindow, begun_by
+from shakeproof.proof import EnumeratedWindow, Reason, Result, Status, SweptWindow, begun_by
 from shakeproof.question import (
     AnyKernel,
     Perturbation,
@@ -42,6 +43,8 @@ Kernel = Perturbation | AnyKernel | str
 Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
 """A class or its name for all images, or a class for each."""
 MOST_NAMED = 4
+# Where these are the reasons, the runtime's own answer about 8-bit pictures is another matter.
+DECIDED_BY_PICTURES = {*Reason} - {Reason.NOT_FINITE, Reason.RUNTIME_DISAGREES}
 Begun = SweptWindow | EnumeratedWindow
 W = TypeVar("W", SweptWindow, EnumeratedWindow)
 
@@ -224,9 +227,11 @@ def answers(
     """
     settings = Settings() if settings is None else settings
     if settings.pixel_rounding is not None:
+        before = settings.untested
         for number, query in enumerate(queries):
             known = None if begun is None else _kind_of_window(begun(query), EnumeratedWindow)
-            yield methods.answer_by_enumeration(network, query, settings, _part(progress, number, 1), expect, known)
+            result = methods.answer_by_enumeration(network, query, before, _part(progress, number, 1), expect, known)
+            yield _completed(network, result, settings)
         return
     read = readable(network)
     _check_arithmetic(read, settings)
@@ -255,6 +260,7 @@ def _answered_together(
 
     Those that share a sweep share its clock as well. Whichever is not answered then goes on with one of its own.
     """
+    before = settings.untested
     sweeps: dict[tuple[float, float] | None, list[int]] = {}
     for number, query in enumerate(queries):
         if method_for(network, query, settings.method) == "exact" and query.path is not None:
@@ -263,24 +269,34 @@ def _answered_together(
     for numbers in sweeps.values():
         some = [queries[number] for number in numbers]
         tell = _part(progress, len(swept), len(numbers))
-        results = methods.answer_by_sweep(network, some, settings, tell, [begun[number] for number in numbers])
+        results = methods.answer_by_sweep(network, some, before, tell, [begun[number] for number in numbers])
         swept.update(zip(numbers, results, strict=True))
     done = len(swept)
     for number, query in enumerate(queries):
         if number not in swept:
-            yield methods.answer_by_splitting(network, query, settings, _part(progress, done, 1))
+            result = methods.answer_by_splitting(network, query, before, _part(progress, done, 1))
             done += 1
-            continue
-        result = swept.pop(number)
-        if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
-            (result,) = methods.answer_by_sweep(
-                network, [query], settings, no_progress, [_kind_of_window(begun_by(result), SweptWindow)]
-            )
-        if result.reason is Reason.ROUNDING:  # the question about 8-bit pictures has an answer, if it can be asked
-            with suppress(ShakeproofError):
-                pictures = methods.expected(network, query, replace(settings, pixels="8bit"))
-                result = replace(result, as_pictures=pictures)
-        yield result
+        else:
+            result = swept.pop(number)
+            if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
+                known = _kind_of_window(begun_by(result), SweptWindow)
+                (result,) = methods.answer_by_sweep(network, [query], before, no_progress, [known])
+        yield _completed(network, result, settings)
+
+
+def _completed(network: Deployed, result: Result, settings: Settings) -> Result:
+    """An undecided answer with what became of strengths drawn at random; and if that does not decide it, with what the
+    question about 8-bit pictures would take, if that can be asked.
+    """
+    if result.status is not Status.UNDECIDED:
+        return result
+    query = result.query
+    seed = digest((query_digest(network, query, settings), query.strengths))
+    result = methods.tested(network, result, settings, seed)
+    if settings.pixel_rounding is None and result.reason in DECIDED_BY_PICTURES and query.parameters == 1:
+        with suppress(ShakeproofError):
+            return replace(result, as_pictures=methods.expected(network, query, replace(settings, pixels="8bit")))
+    return result
 
 
 def _kind_of_window(begun: Begun | None, kind: type[W]) -> W | None:
@@ -299,9 +315,9 @@ def joined_windows(network: Deployed, query: Query, settings: Settings, windows:
     """Answer a query by windows that follow one another, wherever `window_of` was called for them."""
     if settings.pixel_rounding is not None:
         run = [window for window in windows if isinstance(window, EnumeratedWindow)]
-        return methods.answer_by_picture_windows(network, query, settings, run)
+        return _completed(network, methods.answer_by_picture_windows(network, query, settings, run), settings)
     swept = [window for window in windows if isinstance(window, SweptWindow)]
-    return methods.answer_by_windows(readable(network), query, settings, swept)
+    return _completed(network, methods.answer_by_windows(readable(network), query, settings, swept), settings)
 
 
 def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[[float], None]:

@@ -60,7 +60,9 @@ def certificate(network: Deployed, result: Result, profile: bool = False, timeou
         return _of_enumeration(network, header, pixels, result.proof, profile)
     leaves = _Leaves(_question(network, header, pixels, model), result.query.name, timeout, budget)
     if result.status is not Status.SAFE:
-        of = _of_profile if profile and result.profile else _of_counterexample
+        # a loss at a strength drawn at random is behind what was proved
+        is_inside = result.proof is not None and (result.proof.critical is not None or result.counterexample is None)
+        of = _of_profile if profile and result.profile and is_inside else _of_counterexample
     else:
         of = _of_path if len(result.query.strengths) == 1 else _of_boxes
     made = of(leaves, header, pixels, result)
@@ -137,6 +139,8 @@ def _of_enumeration(
 ) -> bytes:
     """The checker makes all pictures before, and runs them when it is asked."""
     name, pictures, lost = header["image"], proof.pictures, proof.first_lost
+    if lost is None and not proof.all_run:
+        raise NoCertificateError(f"{name}: a picture is lost behind those that were run; certify it up to before that")
     claim = "safe" if lost is None else "profile" if profile and proof.all_run else "unsafe"
     count = lost + 1 if claim == "unsafe" and lost is not None else len(pictures)
     header |= {

@@ -286,6 +286,10 @@ class EightBitPictures:
         changed = self.changes.until(self.begins(number), not self.has_start(number))
         return self.changes.levels(changed).reshape(self.shape)
 
+    def at(self, strength: Fraction) -> NDArray[np.uint8]:
+        """The picture (*shape) that is to be seen at a strength."""
+        return self.changes.levels(self.changes.until(strength, behind=False)).reshape(self.shape)
+
     def batches(self, size: int, first: int = 0) -> Iterator[NDArray[np.uint8]]:
         """The pictures in order from the `first` on, (size, *shape) at a time; fewer at the end of a window."""
         number = max(bisect_right(self._known, first) - 1, 0) if self.has(first) else len(self._heads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -13,6 +13,8 @@ from shakeproof.errors import InputError
 if TYPE_CHECKING:
     from shakeproof.enumeration import HalfRule
 
+# Where an answer stays undecided, strengths drawn at random are run in such a share of its time.
+TEST_SHARE = 0.05
 Method = Literal["auto", "exact", "bounds"]
 Arithmetic = Literal["real", "float32"]
 Pixels = Literal["real", "8bit", "8bit,rounding=half-up"]
@@ -91,6 +93,11 @@ class Settings:
         """Which way a pixel goes that is half way between two grey levels; None for pixels that are real numbers."""
         rules: dict[Pixels, HalfRule | None] = {"real": None, "8bit": "half-even", "8bit,rounding=half-up": "half-up"}
         return rules[self.pixels]
+
+    @property
+    def untested(self) -> Settings:
+        """The same without the time that the test of an undecided answer is left."""
+        return self if self.timeout is None else replace(self, timeout=(1 - TEST_SHARE) * self.timeout)
 
     def __post_init__(self) -> None:
         for name, own in asked().items():

@@ -185,8 +185,8 @@ def test_what_to_expect_is_known_before(network, images):
     assert [expected.pictures for _, expected, certified in told if not certified] == [own.pieces for own in results]
     assert all(expected.seconds > 0 for _, expected, _ in told)
     assert heard[0] == told[0]
-    assert str(Expected(79000, 22.4)) == "79000 pictures, about 22 s"
-    assert str(Expected(300, 0.0123)) == "300 pictures, about 0.012 s"
+    assert str(Expected(106964, 244.4, cores=2)) == "106,964 pictures, about 4.1 min on 2 cores"
+    assert str(Expected(300, 0.0123, counted=False)) == "about 300 pictures, about 0.012 s on one core"
 
 
 def test_only_one_strength_can_be_enumerated(network, images):

@@ -115,7 +115,8 @@ def test_a_loss_behind_a_late_window_is_a_counterexample(network):
     first = windows_of(network, query, (0.1,), settings)[0]
     assert first.late
     result = joined_windows(network, query, SETTINGS, [first, windows[1]])
-    assert (result.status, result.critical_strength) == ("unsafe", None)
+    (lost,) = whole.counterexample.strengths
+    assert (result.status, result.critical_strength) == ("unsafe", (result.certified_strength, lost))
     assert result.counterexample.replayed
     assert result.counterexample.strengths == whole.counterexample.strengths
     assert result.certified_strength < 0.1

@@ -36,6 +36,8 @@ PIXEL_BYTES = 512
 WHITE = np.float32(255)
 # Pictures that are run one by one are handed to a thread so many numbers at a time, to end soon when the time is up.
 HANDED = 2**18
+# The changes of pixels in so many windows are counted in a moment.
+COUNTED = 4
 # So many seconds pass before what is certified is told again.
 TELL_SECONDS = 0.2
 Judged = tuple[NDArray[np.float32], NDArray[np.int64]]
@@ -199,8 +201,14 @@ def label_of(query: Query) -> int:
 
 
 def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
-    """What it would take to run all pictures of a query."""
-    return Runner.of(network, pictures_of(query, settings)).expected
+    """How many pictures a query has, and about how long it takes to run them: they are counted, and one is run.
+
+    Where they are too many to be counted in a moment, the first of them say how many there are.
+    """
+    pictures = pictures_of(query, settings)
+    if pictures.total <= COUNTED * pictures.most:
+        len(pictures)
+    return Runner.alone(network, pictures).expected
 
 
 def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
@@ -259,10 +267,8 @@ class Runner:
     @staticmethod
     def of(network: Deployed, pictures: EightBitPictures) -> Runner:
         """With batches if the runtime makes of pictures in a batch what it makes of each alone, bit for bit."""
-        if not isinstance(network.runtime, Runtime):
-            raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
         most = max(min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), pictures.about), 1)
-        alone = Runner(network, pictures, network.runtime.on_one_thread(), most)
+        alone = Runner.alone(network, pictures, most)
         if most < 2 or not alone.runtime.in_batches:
             return alone
         together, probed = replace(alone, in_batches=True), next(pictures.batches(most))
@@ -274,6 +280,13 @@ class Runner:
             return alone
         together = replace(together, first=now() - started)
         return together if scores[chosen].tobytes() == alone.run(probed[chosen]).tobytes() else alone
+
+    @staticmethod
+    def alone(network: Deployed, pictures: EightBitPictures, at_once: int = 1) -> Runner:
+        """One by one, so many in the hands of a thread."""
+        if not isinstance(network.runtime, Runtime):
+            raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
+        return Runner(network, pictures, network.runtime.on_one_thread(), at_once)
 
     @property
     def handed(self) -> int:
@@ -290,7 +303,7 @@ class Runner:
         """About how long the runtime takes for a picture, on one thread."""
         if self.first > TELLING:
             return self.first / self.batch
-        levels = next(self.pictures.batches(self.batch))
+        levels = np.repeat(self.pictures.picture(0)[None], self.batch, axis=0)
         self.run(levels)  # the first time is longer
         started = now()
         self.run(levels)
@@ -299,7 +312,7 @@ class Runner:
     @property
     def expected(self) -> Expected:
         count, is_exact = self.pictures.about, self.pictures.is_counted
-        return Expected(count, self.seconds_each * count / self.workers, is_exact)
+        return Expected(count, self.seconds_each * count / self.workers, is_exact, self.workers)
 
     @property
     def workers(self) -> int:
@@ -354,12 +367,15 @@ class Runner:
 
     def counterexample(self, number: int, label: int) -> Counterexample:
         """A picture that is lost, run once more."""
-        levels = self.pictures.picture(number)[None]
-        scores = self.run(levels)
+        return self.shown(self.pictures.picture(number), self.pictures.strength_inside(number), label)
+
+    def shown(self, levels: NDArray[np.uint8], strength: float, label: int) -> Counterexample:
+        """What the runtime makes of the picture at a strength."""
+        scores = self.run(levels[None])
         lead, winner = judged(scores, label)
         return Counterexample(
-            strengths=(self.pictures.strength_inside(number),),
-            input=self.given(levels)[0],
+            strengths=(strength,),
+            input=self.given(levels[None])[0],
             outputs=scores[0],
             winner=int(winner[0]),
             margin=float(lead[0]),

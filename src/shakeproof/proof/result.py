@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property
-from math import floor, inf, isfinite
+from math import ceil, floor, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ from shakeproof.question import ClassNames, Query
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# How sure the bound on the share of strengths that lose is, where some were drawn at random.
+CONFIDENCE = 0.999
 UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 
 
@@ -59,7 +61,8 @@ class Result:
     """The answer to a query. It has no field for the verdict: that is what the one judge makes of the evidence.
 
     `model` and `identity` name the network, `predicted` is the class that it gives to the image (or the middle of a
-    box); None where its scores are not finite. `as_pictures` is what the question about 8-bit pictures would take.
+    box); None where its scores are not finite. `as_pictures` is what the question about 8-bit pictures would take,
+    `tested` what became of strengths drawn at random where nothing was decided.
     """
 
     model: str
@@ -69,6 +72,7 @@ class Result:
     predicted: int | None
     seconds: float
     as_pictures: Expected | None = None
+    tested: Tested | None = None
 
     def __post_init__(self) -> None:
         """Evidence is about the query, or there is no result."""
@@ -142,10 +146,21 @@ class Result:
             return None
         if self.status is Status.MISCLASSIFIED:
             return 0.0, 0.0
-        critical, told = None if self.proof is None else self.proof.critical, self.evidence.told_up_to
+        critical, told = self._critical, self.evidence.told_up_to
         if critical is None or not told or (told < critical[1] and self.status is Status.UNDECIDED):
             return None
         return min(critical[0], told), critical[1]
+
+    @property
+    def _critical(self) -> Bracket | None:
+        """What the proof says, or else what is proved and the strength at which the runtime shows a loss."""
+        shown = self.counterexample
+        if self.proof is None or self.proof.critical is not None:
+            return None if self.proof is None else self.proof.critical
+        if self.status is not Status.UNSAFE or shown is None or not shown.replayed or shown.strengths is None:
+            return None
+        (lost,) = shown.strengths
+        return min(self.proof.certified, lost), lost
 
     @property
     def certified_strength(self) -> float:
@@ -228,6 +243,7 @@ class Result:
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             comparison=self.noise,
             as_pictures=self.as_pictures,
+            tested=self.tested,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -272,6 +288,14 @@ class Interrupted(KeyboardInterrupt):
         return f"{pieces} pictures were run, certified up to strength {reached:g}"
 
 
+def clopper_pearson(tried: int, lost: int, confidence: float = CONFIDENCE) -> float:
+    """The largest share of losses of which so few among so many tried are not too unlikely (one-sided), rounded up."""
+    from scipy.special import betaincinv
+
+    share = 1.0 if lost == tried else float(betaincinv(lost + 1, tried - lost, confidence))
+    return min(1.0, ceil(share * 1e6) / 1e6)
+
+
 def begun_by(result: Result) -> SweptWindow | EnumeratedWindow | None:
     """What was swept or run for an answer, if its time was up: one may go on from there."""
     proof = result.proof
@@ -303,7 +327,8 @@ class Rest:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known before 8-bit pictures are run: how many there are, and about how long it takes to run them here.
+    """What is known before 8-bit pictures are run: how many there are, and about how long it takes to run them here, on
+    so many cores.
 
     The number is an estimate if the pictures are too many to be `counted` before.
     """
@@ -311,10 +336,32 @@ class Expected:
     pictures: int
     seconds: float
     counted: bool = True
+    cores: int = 1
 
     def __str__(self) -> str:
-        seconds = f"{self.seconds:.{'2g' if self.seconds < 10 else '0f'}} s"
-        return f"{'' if self.counted else 'about '}{self.pictures} pictures, about {seconds}"
+        cores = "one core" if self.cores == 1 else f"{self.cores} cores"
+        about = "" if self.counted else "about "
+        return f"{about}{self.pictures:,} pictures, about {spoken_time(self.seconds)} on {cores}"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """So many `strengths`, drawn at random, were run, and so many of them `lost`: of all strengths, a share of at most
+    `share_at_most` do, with a confidence of 99.9 %. A test, and no proof.
+    """
+
+    strengths: int
+    lost: int
+    share_at_most: float
+
+    @staticmethod
+    def of(strengths: int, lost: int) -> Tested:
+        return Tested(strengths, lost, clopper_pearson(strengths, lost))
+
+    def __str__(self) -> str:
+        lost, loses = (self.lost, "lose") if self.lost else ("none", "loses")
+        tried = f"{lost} of {self.strengths} strengths drawn at random {loses}"
+        return f"{tried}: at most {100 * self.share_at_most:.3g} % of all do (confidence 99.9 %)"
 
 
 @dataclass(frozen=True)
@@ -362,6 +409,7 @@ class Record:
     arithmetic: str
     reason: Reason | None
     seconds: float
+    tested: Tested | None = None
     rest: Rest | None = None
     deployment: Deployment | None = None
     comparison: Noise | None = None
@@ -399,8 +447,9 @@ class Record:
         """Why it is undecided, and what the rest would take."""
         rest = "" if self.rest is None else f"; the rest would take {self.rest}"
         noise = "" if self.comparison is None else f" ({self.comparison})"
+        test = "" if self.tested is None else f"; tested, not proved: {self.tested}"
         other = "" if self.as_pictures is None else f"; --pixels 8bit would decide it: {self.as_pictures}"
-        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest + other
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest + test + other
 
     @cached_property
     def claim(self) -> Claim:
@@ -425,7 +474,7 @@ class Record:
             check_version(said)
             for key in ("question", *CLAIMED):  # which are not the record's own
                 said.pop(key, None)
-            for key, kind in SELDOM.items():
+            for key, kind in OBJECTS.items():
                 said[key] = kind(**said[key]) if said.get(key) else None
             shown = said["counterexample"]
             if shown is not None:
@@ -449,6 +498,8 @@ class Record:
 
 # What a record says only of some answers.
 SELDOM = {"rest": Rest, "deployment": Deployment, "comparison": Noise, "as_pictures": Expected}
+# What it says as an object of its own.
+OBJECTS = SELDOM | {"tested": Tested}
 # Names that Python keeps for itself.
 KEYS = {"start": "from", "end": "to", "winner": "class"}
 

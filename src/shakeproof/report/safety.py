@@ -73,6 +73,10 @@ CRITERION = (
     "Everything else is undecided, with a reason, and never counted as certified. So is an item that ended in an"
     " error.",
 )
+TESTED = (
+    "Where strengths were drawn at random and run in the runtime, the share of strengths that lose is bounded by"
+    " Clopper and Pearson's method (one-sided, confidence 99.9 %). That is a test, and counts nowhere as a proof."
+)
 RESULTS = (
     "Verdicts are about all strengths from 0 to the item's own. The certified strength is the largest up to which the"
     " label was proved to win; violated_from is the smallest at which it was shown to lose. The critical strength, at"
@@ -280,7 +284,7 @@ def _undecided(reported: Reported, items: Rows) -> dict[str, Any]:
         for row in items
         if row["item"] in why
     ]
-    return _section("Undecided", "Items without a verdict.", () if rows else ("None.",), rows)
+    return _section("Undecided", "Items without a verdict.", (TESTED,) if rows else ("None.",), rows)
 
 
 def _assumptions(reported: Reported) -> dict[str, Any]:

@@ -20,7 +20,7 @@ COLUMNS = (
     *("rounding", "arithmetic", "reason", "seconds", "profile"),
 )
 # And what a store adds: what few answers have, what is claimed, and by what its parts are found again.
-SELDOM = ("deployment", "rest", "comparison", "as_pictures")
+SELDOM = ("tested", "deployment", "rest", "comparison", "as_pictures")
 STORED_COLUMNS = (
     *(*COLUMNS, *SELDOM, *CLAIMED),
     *("model_sha256", "image_sha256", "certificate_sha256", "finished"),
