@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,41 @@ def test_the_map_shows_the_layers():
     for name, rooms in LAYERS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
         assert set(re.findall(r"`([a-z]+)/?`", row)) == rooms, name
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def names_what_is_there(name: str) -> bool:
+    """Whether `package.module.Class.method` can be followed from the package's root."""
+    place: object = shakeproof
+    for number, word in enumerate(words := name.split("."), start=1):
+        if not hasattr(place, word):
+            try:
+                import_module(".".join(["shakeproof", *words[:number]]))
+            except ModuleNotFoundError:
+                return False
+        place = getattr(place, word)
+    return True
+
+
+@pytest.mark.skipif(not MAP.exists(), reason="the documentation is not installed with the package")
+def test_one_querys_way_is_short_and_real():
+    """In at most fifteen steps, each of which names what can be looked up."""
+    way = section(MAP.read_text(), "One query's way")
+    steps = re.findall(r"^(\d+)\. ", way, re.MULTILINE)
+    assert len(steps) <= 15
+    names = re.findall(r"`([a-z_]+\.[\w.]+)`", way)
+    assert [name for name in names if not names_what_is_there(name)] == []
+    assert len(names) >= len(steps)
+    assert not names_what_is_there("proof.exact_method.answer_vaguely")
+
+
+@pytest.mark.skipif(not MAP.exists(), reason="the documentation is not installed with the package")
+def test_files_that_the_map_names_are_there():
+    for page in (MAP, MAP.parents[1] / "CONTRIBUTING.md"):
+        files = re.findall(r"`([a-z_]+(?:/[a-z_]+)?\.py)`", page.read_text())
+        assert [
+            name for name in files if not any((place / name).exists() for place in (ROOT, ROOT.parent, ROOT.parents[1]))
+        ] == []
