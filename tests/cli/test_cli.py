@@ -333,7 +333,16 @@ def test_the_files_of_the_demo_can_be_tried(tmp_path):
     done = run("demo", "--files", folder)
     assert done.returncode == 0
     names = {path.name for path in folder.iterdir()}
-    assert {"model.onnx", "stop.png", "warning.png", "data.npz", "labels.csv", "classes.txt", "signs.toml"} <= names
+    assert {
+        "model.onnx",
+        "stop.png",
+        "warning.png",
+        "data.npz",
+        "labels.csv",
+        "classes.txt",
+        "signs.toml",
+        "road",
+    } <= names
     assert [name for name in names if name not in done.stdout] == []
     by_name = run("profile", "model.onnx", "stop.png", "-p", "box-blur:size=3", "--classes", "classes.txt", cwd=folder)
     assert (by_name.returncode, " stop" in by_name.stdout) == (0, True)

@@ -1,4 +1,7 @@
-"""The bundled classifier of traffic-sign-like pictures, and pictures to try it on (made by tools/make_demo.py)."""
+"""The bundled classifier of traffic-sign-like pictures, and pictures to try it on (made by tools/make_demo.py).
+
+And four networks that look at roads: a segmenter, a detector, a regressor, a binary classifier (tools/make_road.py).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from shakeproof.files import write_whole
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "signs.onnx"
+ROAD = FOLDER / "road"
 CLASSES = (
     "stop",
     "no-entry",
@@ -74,6 +78,7 @@ def write_files(folder: Path) -> dict[str, str]:
         "classes.txt": "".join(f"{name}\n" for name in CLASSES).encode(),
         "signs.toml": CAMPAIGN.encode(),
     }
+    files |= {f"road/{path.name}": path.read_bytes() for path in sorted(ROAD.glob("*.*"))}
     write_whole({folder / name: data for name, data in files.items()})
     return {
         "model.onnx": f"the classifier: {len(CLASSES)} classes of traffic signs",
@@ -82,4 +87,5 @@ def write_files(folder: Path) -> dict[str, str]:
         "labels.csv": "the class of each image",
         "classes.txt": "the name of each class",
         "signs.toml": "a campaign: all images under five perturbations",
+        "road": "networks that segment, detect, steer and decide, and drawn roads for them",
     }
