@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from models import narrow_flip_network, network_of, random_module
+from models import dense, narrow_flip_network, network_of, random_module
 from PIL import Image as Pillow
 from torch import nn
 
@@ -48,8 +48,8 @@ def test_safe_unsafe_and_the_critical_strength():
     assert high - low <= 1e-9
     assert [(i.winner, i.proved) for i in result.profile] == [(0, True), (0, False), (1, False), (1, True)]
     assert result.profile[1].end - result.profile[1].start < 1e-9 > result.profile[2].end - result.profile[2].start
-    assert result.counterexample.strengths == (1.0,)
-    assert result.counterexample.margin == pytest.approx(-1.0)
+    assert 0.5 < result.counterexample.strengths[0] < 0.51  # close to the flip
+    assert result.counterexample.margin == pytest.approx(-0.001)
     assert result.counterexample.replayed
     safe = sp.verify(network, image, blur, strength=0.4, label=0)
     assert safe.status is sp.Status.SAFE
@@ -378,7 +378,7 @@ def test_json_has_the_promised_keys(demo_network):
     keys = [
         *("version", "model", "image", "label", "predicted", "perturbation", "strength", "status"),
         *("critical_strength", "certified_strength", "profile", "counterexample", "min_margin", "method", "pieces"),
-        *("rounding", "arithmetic", "reason", "seconds"),
+        *("rounding", "arithmetic", "reason", "seconds", "tested"),
     ]
     data = json.loads(json.dumps(sp.profile(demo_network, path, "box-blur:size=11", label=label).to_json()))
     assert list(data) == keys
@@ -410,7 +410,8 @@ def overflowing_queries() -> tuple[sp.Network, list[sp.Query], int]:
     network = network_of(module, 1, 6, 6, dtype=torch.float64)
     pictures = [np.random.default_rng(seed).random((1, 6, 6)) for seed in range(4)]
     pictures.insert(1, pictures[0] * 1e308)
-    return network, sp.perturbed(network, [fitting(network, p) for p in pictures], "sharpen:size=3"), 1
+    images = [sp.Image("huge or not", torch.from_numpy(pixels)) for pixels in pictures]
+    return network, sp.perturbed(network, images, "sharpen:size=3"), 1
 
 
 @pytest.mark.parametrize("stop_early", [False, True])
@@ -546,3 +547,88 @@ def test_a_network_behind_a_clip_is_made_once(demo_network):
     )
     assert first.within(demo_network.graph) is again.within(demo_network.graph)
     assert other.within(demo_network.graph) is not first.within(demo_network.graph)
+
+
+# -- wrong labels, wrong ranges, batches ------------------------------------------------------------------------------
+
+
+def even_kernel_flip(network):
+    """An image that the network takes for another class once the even kernel blurs it at strength 0; its own class."""
+    generator = np.random.default_rng(0)
+    for _ in range(2000):
+        image = generator.uniform(size=(1, 6, 6))
+        own, blurred = (sp.profile(network, image, text, max_strength=0.0) for text in ("identity", "box-blur:size=4"))
+        if own.predicted != blurred.predicted:
+            return image, own.predicted, blurred.predicted
+    raise AssertionError("no such image")
+
+
+def random_classifier():
+    return network_of(nn.Sequential(nn.Flatten(), *dense(3, 36, 20, 4)), 1, 6, 6)
+
+
+def test_even_kernels_that_make_a_picture_misclassified_say_so():
+    network = random_classifier()
+    image, own, blurred = even_kernel_flip(network)
+    for method in ("exact", "bounds"):
+        result = sp.profile(network, image, "box-blur:size=4", label=own, method=method)
+        assert (result.status, result.predicted, result.unperturbed) == ("misclassified", blurred, own)
+        assert "even size already blur at strength 0" in result.sentence
+        assert "preprocessing" not in result.sentence  # the picture itself is classified as it should be
+        assert result.to_json()["unperturbed"] == own
+        assert sp.Record.from_json(json.dumps(result.to_json())) == result.record
+    wrong = next(c for c in range(network.classes) if c not in (own, blurred))
+    odd = sp.profile(network, image, "box-blur:size=3", label=wrong)
+    assert (odd.status, odd.unperturbed) == ("misclassified", None)
+    assert "check the label and the preprocessing" in odd.sentence
+    assert "unperturbed" not in odd.to_json()
+
+
+@pytest.mark.parametrize("pixels", ["real", "8bit"])
+def test_a_wrong_label_ends_the_query_at_once(pixels):
+    network = random_classifier()
+    image = np.random.default_rng(1).integers(0, 256, (1, 6, 6)).astype(np.uint8)
+    right = sp.profile(network, image, "box-blur:size=3", pixels=pixels)
+    wrong = (right.predicted + 1) % network.classes
+    at_once = sp.profile(network, image, "box-blur:size=3", label=wrong, pixels=pixels)
+    whole = sp.profile(network, image, "box-blur:size=3", label=wrong, pixels=pixels, whole_curve=True)
+    assert at_once.status == whole.status == "misclassified"
+    assert at_once.counterexample.strengths[0] <= whole.counterexample.strengths[0]
+    assert at_once.counterexample.replayed
+    assert at_once.critical_strength == (0.0, 0.0)
+    assert at_once.pieces <= whole.pieces == right.pieces
+    assert whole.profile == right.profile
+    if pixels == "real":
+        assert (at_once.pieces, at_once.profile) == (0, ())
+
+
+def test_the_counterexample_is_close_to_the_flip():
+    network = sp.load(demo.MODEL)
+    image = next(path for path, _ in demo.images() if path.name == "warning.1.png")
+    for method in ("exact", "bounds"):
+        result = sp.profile(network, str(image), "motion-blur:size=9,angle=90", method=method)
+        shown = result.counterexample
+        assert shown.replayed
+        assert result.critical_strength[1] < shown.strengths[0] < result.critical_strength[1] + 0.01
+        scale = np.abs(shown.outputs).max()
+        lead = np.delete(shown.outputs, result.label).max() - shown.outputs[result.label]
+        assert lead > 1e-4 * scale  # far more than float32's noise
+        assert repr(shown).startswith("<Counterexample at strength 0.68")
+        assert "\n" not in repr(shown)
+
+
+def test_floats_from_0_to_255_and_batches_are_explained():
+    network = sp.load(demo.MODEL)
+    pixels = np.random.default_rng(0).uniform(0, 255, (3, 32, 32))
+    for wrong in (pixels, pixels.astype(np.float32), torch.from_numpy(pixels)):
+        with pytest.raises(sp.ShakeproofError, match="0 is black and 1 is white; divide them by 255, or pass Image"):
+            sp.profile(network, wrong, "box-blur:size=3")
+    taken = sp.Image("as it is", torch.from_numpy(pixels))
+    assert sp.profile(network, taken, "box-blur:size=3", max_strength=0.0).query.image is taken
+    normalised = sp.profile(network, 2 * pixels / 255 - 1, "box-blur:size=3", max_strength=0.0)
+    assert normalised.query.image.pixels.min() < 0
+    batch = np.stack([pixels, pixels]) / 255
+    with pytest.raises(sp.ShakeproofError, match=r"is a batch of 2 pictures; pass one of them, or a list of all"):
+        sp.profile(network, batch, "box-blur:size=3")
+    assert len(sp.profile(network, list(batch), "box-blur:size=3", max_strength=0.01)) == 2
+    assert sp.profile(network, batch[:1], "box-blur:size=3", max_strength=0.01).pieces > 0

@@ -285,12 +285,17 @@ def _answered_together(
 
 
 def _completed(network: Deployed, result: Result, settings: Settings) -> Result:
-    """An undecided answer with what became of strengths drawn at random; and if that does not decide it, with what the
-    question about 8-bit pictures would take, if that can be asked.
+    """A misclassified answer with the class of the image itself, where the kernel already blurs at strength 0. An
+    undecided one with what became of strengths drawn at random; and if that does not decide it, with what the question
+    about 8-bit pictures would take, if that can be asked.
     """
+    query = result.query
+    blurs = isinstance(query.perturbation, Perturbation) and query.perturbation.blurs_at_zero
+    if result.status is Status.MISCLASSIFIED and query.image is not None and blurs:
+        (unperturbed,) = network.predicted(network.picture().to_input(query.image.pixels).unsqueeze(0))
+        return replace(result, unperturbed=unperturbed)
     if result.status is not Status.UNDECIDED:
         return result
-    query = result.query
     seed = digest((query_digest(network, query, settings), query.strengths))
     result = methods.tested(network, result, settings, seed)
     if settings.pixel_rounding is None and result.reason in DECIDED_BY_PICTURES and query.parameters == 1:
@@ -366,9 +371,8 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
         if query.parameters != 1:
             raise InputError(f"{query.perturbation}: the exact method takes one strength", option="method")
         if not network.graph.is_piecewise_linear:
-            kinds, cut = ", ".join(network.graph.smooth_operators), network.cut
-            way_out = f"; cut the model before them: {cut}; or use bounds" if cut else ", so use bounds"
-            raise InputError(f"{network.name}: has smooth operators ({kinds}){way_out}", option="method")
+            kinds = ", ".join(network.graph.smooth_operators)
+            raise InputError(f"{network.name}: has smooth operators ({kinds}), so use bounds", option="method")
     if wanted != "auto":
         return wanted
     return "exact" if query.parameters == 1 and network.graph.is_piecewise_linear else "bounds"

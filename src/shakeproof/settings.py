@@ -52,22 +52,26 @@ class Settings:
 
     timeout: float | None = field(
         default=None,
-        metadata=_number("Seconds for each query.", "a positive number of seconds", lambda value: value > 0),
+        metadata=_number(
+            "Time limit for each query, in seconds.", "a positive number of seconds", lambda value: value > 0
+        ),
     )
     memory: float = field(
         default=2.0,
-        metadata=_number("Working memory in GiB.", "a positive number of GiB", lambda value: 0 < value < math.inf),
+        metadata=_number("Working memory, in GiB.", "a positive number of GiB", lambda value: 0 < value < math.inf),
     )
     stop_early: bool = False
-    device: str = field(default="cpu", metadata={"help": "Where to compute: cpu, cuda, ...", "type": str})
+    device: str = field(default="cpu", metadata={"help": "Device to compute on: cpu, cuda, ...", "type": str})
     method: Method = field(
         default="auto",
-        metadata=_choice(Method, "Exact needs one strength and a piecewise-linear network; bounds take any."),
+        metadata=_choice(
+            Method, "exact: one strength, piecewise-linear networks. bounds: any. auto: exact if possible."
+        ),
     )
     tolerance: float = field(
         default=1e-4,
         metadata=_number(
-            "How closely bounds pin down a critical strength.", "between 0 and 1", lambda value: 0 < value < 1
+            "Width to which bounds narrow the critical strength.", "between 0 and 1", lambda value: 0 < value < 1
         ),
     )
     whole_curve: bool = False
@@ -75,16 +79,16 @@ class Settings:
         default="real",
         metadata=_choice(
             Arithmetic,
-            "What is proved: the network in real numbers, or every float32 evaluation of it, in any order of summation"
-            " (but not by Winograd's method or in TF32).",
+            "Prove it for the network in real numbers, or for every float32 evaluation in any order of summation (not"
+            " Winograd convolution or TF32).",
         ),
     )
     pixels: Pixels = field(
         default="real",
         metadata=_choice(
             Pixels,
-            "8bit: every picture of the path, rounded to 8 bits (halves to even, or up), is run in the model's own"
-            " runtime; for any model that it loads.",
+            "real: all pictures with real-valued pixels. 8bit: all pictures with 8-bit pixels (halves rounded to even,"
+            " or up), each run in the model's own runtime; works for any model, at any size.",
         ),
     )
 

@@ -376,10 +376,11 @@ def test_a_table_counts_each_answer_by_its_claim(tmp_path, demo_network, results
         writer.fail(waiting[0].query, "crash", "it fell")
         for text, row in paper_table(writer).rows.items():
             claims = [one.claim for one in writer.profiles() if str(one.perturbation) == text[1]]
-            for strength, cell in row.items():
+            assert row.misclassified == sum(claim.verdict is sp.Status.MISCLASSIFIED for claim in claims)
+            for strength, counts in row.counts.items():
                 expected = Counter(KINDS[claim.at(strength)] for claim in claims)
                 expected["undecided"] += text[1] == PERTURBATIONS[0]
-                assert +cell.counts == +expected
+                assert +counts == +expected
         assert {text for _, text in paper_table(writer).rows} == {*PERTURBATIONS}
 
 

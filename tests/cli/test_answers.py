@@ -82,7 +82,7 @@ def test_answers_come_one_by_one_and_an_interrupt_says_what_is_missing(slow_run)
     rest, errors = slow_run.communicate(timeout=HANGING)
     assert slow_run.returncode == 130
     assert rest == ""
-    assert errors == (f"shakeproof: interrupted; 2 of 3 queries are not answered, the first is {STOP} {SLOW}\n")
+    assert errors == (f"shakeproof: interrupted; 1 of 3 answered; next: {STOP} {SLOW}\n")
 
 
 def test_rows_of_the_demo_come_as_they_are_known(tmp_path):

@@ -21,27 +21,25 @@ from shakeproof.store import Store
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
     finished = run("campaign", written(folder), "--jobs", "2", cwd=folder)
-    assert (finished.returncode, "16 of 16 queries are answered, 16 by this run") == (
-        0,
-        finished.stdout.partition(", in ")[0],
-    )
+    first = finished.stdout.partition("; wrote ")[0]
+    assert (finished.returncode, first) == (0, "16 of 16 queries answered (16 in this run)")
     return folder
 
 
 def test_a_second_run_has_nothing_to_do(done):
     again = run("campaign", done / "c.toml", "--jobs", "1")
     assert again.returncode == 0
-    assert "16 of 16 queries are answered, 0 by this run" in again.stdout
+    assert "16 of 16 queries answered (0 in this run)" in again.stdout
 
 
 def test_a_dry_run_counts_and_writes_nothing(done, tmp_path):
     finished = run("campaign", written(tmp_path, images=3), "--dry-run", "--jobs", "2")
     assert finished.stdout.startswith("12 queries: 1 model, 4 perturbations\n12 would take about ")
-    assert finished.stdout.endswith("s with 2 jobs here\n")
+    assert finished.stdout.endswith("s with 2 jobs on this machine\n")
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
     before = (done / "c.db").read_bytes()
     more = run("campaign", written(done, images=5, name="more"), "--store", done / "c.db", "--dry-run")
-    assert more.stdout.startswith("20 queries: 1 model, 4 perturbations, 16 of them are answered already\n4 would take")
+    assert more.stdout.startswith("20 queries: 1 model, 4 perturbations, 16 already answered\n4 would take")
     assert (done / "c.db").read_bytes() == before
 
 
@@ -55,11 +53,15 @@ def test_the_table(done):
             assert int(cell["verified"]) == statuses.count("safe")
             assert int(cell["unsafe"]) == statuses.count("unsafe") + statuses.count("misclassified")
             assert int(cell["undecided"]) == statuses.count("undecided")
+            assert int(cell["misclassified"]) == statuses.count("misclassified")
+            assert float(cell["seconds"]) == pytest.approx(sum(profile.record.seconds for profile in own))
     said = json.loads(run("table", done / "c.db", "--format", "json").stdout)
     assert [str(cell["verified"]) for cell in said["cells"]] == [cell["verified"] for cell in cells]
     shown = {kind: run("table", done / "c.db", "--format", kind).stdout for kind in ("text", "markdown", "latex")}
     first = f"{cells[0]['verified']}/{cells[0]['unsafe']}/{cells[0]['undecided']}"
     assert f"| box-blur:size=5 | {first}" in shown["markdown"]
+    row = [line for line in shown["markdown"].splitlines() if "box-blur:size=5" in line]
+    assert row[0].endswith(f"| {cells[0]['misclassified']} | {float(cells[0]['seconds']):.2f} |")
     assert f"box-blur:size=5 & {first}" in shown["latex"]
     assert "│box-blur:size=5" in shown["text"]
     assert "| signs.onnx | box-blur:size=5" in run("table", done / "c.db", "--format", "markdown", "--by-model").stdout
@@ -74,9 +76,10 @@ def test_the_results(done, tmp_path):
     assert [row["status"] for row in rows] == [json.loads(line)["status"] for line in lines]
     assert [json.loads(row["profile"]) for row in rows] == [json.loads(line)["profile"] for line in lines]
     parquet = pytest.importorskip("pyarrow.parquet")
-    run("results", done / "c.db", "--format", "parquet", "-o", tmp_path / "r.parquet")
+    written = run("results", done / "c.db", "--format", "parquet", "-o", tmp_path / "r.parquet")
+    assert written.stdout == f"wrote {tmp_path / 'r.parquet'}\n"
     assert parquet.read_table(tmp_path / "r.parquet").column("status").to_pylist() == [row["status"] for row in rows]
-    assert "say where to write it" in complaint("results", done / "c.db", "--format", "parquet")
+    assert "name a file with -o" in complaint("results", done / "c.db", "--format", "parquet")
 
 
 def test_mistakes_are_one_line(done, tmp_path):
@@ -101,7 +104,7 @@ def test_a_killed_campaign_goes_on_where_it_was(done, tmp_path):
     until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
     again = run("campaign", file, "--jobs", "1")
     assert again.returncode == 0
-    assert f"16 of 16 queries are answered, {16 - kept} by this run" in again.stdout
+    assert f"16 of 16 queries answered ({16 - kept} in this run)" in again.stdout
     assert essence(store) == essence(done / "c.db")
 
 
@@ -112,8 +115,8 @@ def test_an_interrupt_says_how_to_go_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers hear it, too
     _, err = process.communicate(timeout=HANGING)
     assert process.returncode == 130, err
-    assert "shakeproof: interrupted; what was answered is in" in err
-    assert "the same command goes on from there" in err
+    assert "shakeproof: interrupted; answers so far are in" in err
+    assert "run the same command to continue" in err
     assert 0 < answered(tmp_path / "c.db") < 20
     with Store.open(tmp_path / "c.db") as store:
         assert store.connection.execute("SELECT count(*) FROM queries WHERE owner IS NOT NULL").fetchone() == (0,)
@@ -125,7 +128,7 @@ def test_two_campaigns_on_one_store_share_the_work(tmp_path):
     processes = [started(file, "--store", str(tmp_path / "s.db"), "--jobs", "1") for file in (first, second)]
     outs = [process.communicate(timeout=HANGING)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    own = [int(out.partition(" are answered, ")[2].split()[0]) for out in outs]
+    own = [int(out.partition(" queries answered (")[2].split()[0]) for out in outs]
     assert sum(own) == 20
     with Store.open(tmp_path / "s.db") as store:
         assert sorted(campaign.answered for campaign in store.campaigns()) == [16, 20]

@@ -63,7 +63,7 @@ def test_answers_of_before_count(tmp_path):
     assert (known, new[:2]) == (None, ("failure", "unsafe"))
     run(*words, "--resume", "--junit", "j.xml", cwd=tmp_path)
     assert [found and found[1:] for found in read(tmp_path / "j.xml")[1].values()] == [
-        None, ("unsafe", "unsafe, as answered before")
+        None, ("unsafe", "unsafe (answered in an earlier run)")
     ]  # fmt: skip
 
 

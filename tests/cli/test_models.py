@@ -8,7 +8,7 @@ import os
 import numpy as np
 import onnx
 from models import model
-from onnx import helper
+from onnx import TensorProto, helper
 from warm import complaint, run
 
 BLUR = ("-p", "box-blur:size=3")
@@ -46,8 +46,8 @@ def test_the_output_that_is_asked_for(tmp_path):
     (tmp_path / "m.onnx").write_bytes(pooled("y", "z").SerializeToString())
     np.save(tmp_path / "x.npy", random.random((1, 6, 6)))
     message = complaint("profile", "m.onnx", "x.npy", *BLUR, cwd=tmp_path)
-    assert "has 2 outputs, y [3], z [3]; say what must hold" in message
-    assert "or say which one holds the class scores (--output-name NAME)" in message
+    assert "has 2 outputs, y [3], z [3]; for detectors and segmenters, state" in message
+    assert "of a classifier, name the output with the class scores (--output-name NAME)" in message
     predicted = {}
     for name in "yz":
         done = run("profile", "m.onnx", "x.npy", *BLUR, "--json", "--output-name", name, cwd=tmp_path)
@@ -67,3 +67,19 @@ def test_a_pipe_as_model_is_one_line(tmp_path):
     os.mkfifo(tmp_path / "pipe.onnx")
     np.save(tmp_path / "x.npy", random.random((1, 6, 6)))
     assert "is a named pipe" in complaint("profile", "pipe.onnx", "x.npy", *BLUR, cwd=tmp_path)
+
+
+def test_detectors_and_segmenters_are_told_what_is_supported(tmp_path):
+    """One output of a map of scores, or several that are no list of scores."""
+    np.save(tmp_path / "x.npy", random.random((1, 4, 4)))
+    weight = {"w": np.ones((3, 1, 1, 1), np.float32)}
+    segmenter = model([helper.make_node("Conv", ["x", "w"], ["y"])], (1, 1, 4, 4), weight)
+    (tmp_path / "segmenter.onnx").write_bytes(segmenter.SerializeToString())
+    detector = model([helper.make_node("Conv", ["x", "w"], ["y"])], (1, 1, 4, 4), weight)
+    detector.graph.node.append(helper.make_node("Relu", ["y"], ["boxes"]))
+    detector.graph.output.append(helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (1, 3, 4, 4)))
+    (tmp_path / "detector.onnx").write_bytes(detector.SerializeToString())
+    for name, what in (("segmenter.onnx", "has shape [3, 4, 4]"), ("detector.onnx", "has 2 outputs")):
+        message = complaint("profile", name, "x.npy", *BLUR, cwd=tmp_path)
+        assert what in message
+        assert "for detectors and segmenters, state in a VNN-LIB query what must hold of the outputs" in message

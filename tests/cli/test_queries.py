@@ -139,7 +139,7 @@ def test_the_counterexample_of_a_named_network_is_written(tmp_path, version):
         assert run("verify", query(1e-4), *words, tmp_path / name).returncode == 0
         assert not (tmp_path / name).exists()
     done = run("verify", query(10.0), *words, tmp_path / "c.npy")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (1, f"wrote {tmp_path / 'c.npy'}\n")
     lines = done.stdout.splitlines()
     x = np.load(tmp_path / "c.npy")
     assert (x.shape, x.dtype) == ((1, 12), np.float32)
@@ -149,7 +149,7 @@ def test_the_counterexample_of_a_named_network_is_written(tmp_path, version):
     assert outputs.tolist() == [float(number) for number in lines[15:]]
     assert outputs.argmax() != label
     done = run("verify", query(10.0), *words, tmp_path / "c.png")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (1, f"wrote {tmp_path / 'c.png'}\n")
     assert np.asarray(Image.open(tmp_path / "c.png").convert("L")).std() > 10
     assert "c.pdf: write it as" in complaint("verify", query(10.0), *words, tmp_path / "c.pdf")
     assert "nowhere" in complaint("verify", query(10.0), *words, tmp_path / "nowhere" / "c.png")
@@ -297,7 +297,9 @@ def test_any_kernel_of_the_bundled_signs(tmp_path):
     assert run("verify", MODEL, SIGN, *words, "--strength", "1", "--label", "5").returncode == 1
     wrong = json.loads(run("verify", MODEL, SIGN, *words, "--strength", "1", "--label", "5").stdout)
     assert wrong["status"] == "misclassified"
-    assert "no label came with" in run("verify", MODEL, SIGN, "-p", "any-kernel:size=3", "--strength", "0.001").stdout
+    assert (
+        "the image has no label" in run("verify", MODEL, SIGN, "-p", "any-kernel:size=3", "--strength", "0.001").stdout
+    )
 
 
 def test_any_kernel_and_clip_and_layouts(tmp_path):

@@ -47,6 +47,20 @@ def test_a_network_and_its_cost():
     assert json.loads(run("supports", demo.MODEL, "--trial", "0", "--json").stdout)["estimate"] is None
 
 
+def test_preprocessing_is_taken_into_account(tmp_path):
+    """The options that messages recommend are options here too, and the estimate is of the preprocessed picture."""
+    large = np.random.default_rng(1).integers(0, 256, (48, 40, 3)).astype(np.uint8)
+    np.save(tmp_path / "large.npy", large)
+    assert "--resize H,W" in complaint("supports", demo.MODEL, tmp_path / "large.npy")
+    steps = ("--resize", "40", "--crop", "32", "--mean", "half", "--color", "rgb")
+    facts = json.loads(run("supports", demo.MODEL, tmp_path / "large.npy", *steps, "--json").stdout)
+    real = json.loads(run("profile", demo.MODEL, tmp_path / "large.npy", *BLUR, *steps, "--json").stdout)
+    assert facts["estimate"]["pieces"] == real["pieces"]
+    assert facts["estimate"]["measured"]
+    assert facts["enumeration"]["pictures"] > 0
+    assert "(x - 0.5) / 0.5" in facts["notes"][-1]
+
+
 def refused_networks(tmp_path):
     """Networks that are read and cannot be analysed, by what is said of them."""
     flat, last = helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w"], ["y"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,10 +12,9 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import shakeproof as sp
-from shakeproof.analysis import method_for
 from shakeproof.errors import InputError, UnsupportedNetworkError
 from shakeproof.model import load_deployed
-from shakeproof.question import InputPath, Obligation, OutputPart, Query, one_place, places, wins
+from shakeproof.question import OutputPart, one_place, places
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = {
@@ -26,7 +23,6 @@ WEIGHTS = {
     "kind": RANDOM.normal(size=(3, 4, 1, 1)).astype(np.float32),
     "shape": np.array([0, 4, -1]),
 }
-AXES = {"kinds": 4, "boxes": 3, "mean": 1, "best": 4, "waves": 4}
 
 
 def detector(*outputs: str, batch: int | str = "N") -> onnx.ModelProto:
@@ -46,7 +42,7 @@ def detector(*outputs: str, batch: int | str = "N") -> onnx.ModelProto:
     del proto.graph.output[:]
     for name in outputs:
         kind = TensorProto.INT64 if name == "best" else TensorProto.FLOAT
-        proto.graph.output.append(helper.make_tensor_value_info(name, kind, ["N", "A", "B", "C"][: AXES[name]]))
+        proto.graph.output.append(helper.make_tensor_value_info(name, kind, None))
     return proto
 
 
@@ -95,10 +91,10 @@ def test_some_outputs_in_the_order_that_is_asked_for(saved):
 
 def test_labels_are_for_one_output_with_scores(saved):
     path, picture = saved("kinds", "boxes"), np.zeros((1, 6, 6))
-    message = r"has 2 outputs, kinds \[3, 3, 3\], boxes \[9, 4\]; say what must hold of the outputs .* or say which one"
+    message = r"has 2 outputs, kinds \[3, 3, 3\], boxes \[9, 4\]; for detectors .* of a classifier, name the output"
     with pytest.raises(InputError, match=message):
         sp.profile(path, picture, "box-blur:size=3")
-    with pytest.raises(InputError, match=r"has shape \[3, 3, 3\]; a classifier gives one score per class: say what"):
+    with pytest.raises(InputError, match=r"has shape \[3, 3, 3\]; a classifier has one score per class; for detectors"):
         sp.profile(sp.load(path, output_name="kinds"), picture, "box-blur:size=3")
     with pytest.raises(InputError, match=r"has shape \[1\]; a classifier"):
         sp.profile(saved("mean"), picture, "box-blur:size=3")
@@ -130,57 +126,6 @@ def test_queries_about_all_outputs(saved, tmp_path):
         query = tmp_path / "query.vnnlib"
         query.write_text("\n".join([*lines, f"(assert (>= Y_{place} {limit}))"]))
         assert sp.verify_specification(network, query).status == status
-
-
-def decoded(*more: onnx.NodeProto, last: str = "sizes", axes: int = 3, kind: int = 1) -> onnx.ModelProto:
-    """Sizes of boxes that are exponentials of what the network says, scores that are not; and more nodes."""
-    proto = detector("boxes", "kinds")
-    proto.graph.node.append(helper.make_node("Exp", ["boxes"], ["large"]))
-    proto.graph.node.append(helper.make_node("Mul", ["large", "two"], ["sizes"]))
-    proto.graph.node.extend(more)
-    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info(last, kind, ["A", "B", "C"][:axes]))
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2.0], np.float32), "two"))
-    return proto
-
-
-def cut_as_told(message: str, tmp_path) -> sp.Network:
-    """Run the line of Python that an error names."""
-    line = re.search(r"onnx\.utils\.extract_model\(.*?\]\)", message)[0]
-    exec(line.replace("'cut.onnx'", repr(str(tmp_path / "cut.onnx"))), {"onnx": onnx})
-    return sp.load(tmp_path / "cut.onnx", output_name="*")
-
-
-def test_decoding_by_exponentials_is_cut_off(tmp_path):
-    (tmp_path / "net.onnx").write_bytes(decoded().SerializeToString())
-    network = sp.load(tmp_path / "net.onnx")
-    lines = sp.parse("box-blur:size=3").apply(torch.rand(1, 1, 6, 6))
-    path = InputPath.of_pictures(lines.numbered(0), (1.0,), network.picture())
-    with pytest.raises(InputError, match=r"has smooth operators \(Exp\); cut the model before them") as refused:
-        method_for(network, Query("x", (Obligation(path, wins(0, network.classes)),)), "exact")
-    cut = cut_as_told(str(refused.value), tmp_path)
-    assert cut.graph.is_piecewise_linear
-    assert [part.name for part in cut.parts] == ["boxes", "kinds"]
-
-
-def test_a_suppression_of_boxes_is_cut_off(tmp_path):
-    nodes = [
-        helper.make_node("Reshape", ["kinds", "flat"], ["scores"]),
-        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["chosen"]),
-    ]
-    proto = decoded(*nodes, last="chosen", axes=2, kind=TensorProto.INT64)
-    for name, value in (("flat", [1, 3, -1]), ("most", [5])):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
-    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(UnsupportedNetworkError, match=r"NonMaxSuppression .*: not supported; cut the model") as refused:
-        sp.load(tmp_path / "net.onnx", output_name="chosen")
-    cut = cut_as_told(str(refused.value), tmp_path)
-    assert [part.name for part in cut.parts] == ["boxes", "scores"]
-
-
-def test_a_network_that_goes_on_is_not_cut(tmp_path):
-    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Conv", ["s", "down"], ["y"])]
-    (tmp_path / "net.onnx").write_bytes(model(nodes, (1, 1, 6, 6), WEIGHTS).SerializeToString())
-    assert sp.load(tmp_path / "net.onnx").cut is None
 
 
 class Head(nn.Module):

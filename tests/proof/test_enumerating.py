@@ -111,9 +111,9 @@ def test_an_early_answer_stops_at_the_first_loss(network, images):
 def test_what_is_proved_grows_from_the_left(network, images):
     result = sp.profile(network, images[0], BLUR, pixels="8bit", timeout=1e-9)
     assert (result.status, result.reason) == ("undecided", "timeout")
-    assert result.rest is not None
-    assert result.rest.seconds == pytest.approx(
-        (len(result.proof.pictures) - result.pieces) / result.rest.pieces_per_second
+    assert result.remaining is not None
+    assert result.remaining.seconds == pytest.approx(
+        (len(result.proof.pictures) - result.pieces) / result.remaining.pieces_per_second
     )
     proof = result.proof
     assert 0 < len(proof.margins) < len(proof.pictures)

@@ -84,12 +84,15 @@ def test_a_window_that_was_late_leaves_the_rest_open(demo_network, query):
         result = answer_by_windows(demo_network, query, SETTINGS, [windows[0], late, *windows[2:]])
     assert (result.status, result.reason) == ("undecided", "timeout")
     assert result.certified_strength == pytest.approx(0.25)
-    assert result.rest is not None
-    assert result.rest.pieces_per_second == pytest.approx(result.pieces / result.seconds)
-    expected, left = result.rest.seconds * result.rest.pieces_per_second, sum(own.curve.pieces for own in windows[1:])
+    assert result.remaining is not None
+    assert result.remaining.pieces_per_second == pytest.approx(result.pieces / result.seconds)
+    expected, left = (
+        result.remaining.seconds * result.remaining.pieces_per_second,
+        sum(own.curve.pieces for own in windows[1:]),
+    )
     assert left / 3 < expected < 3 * left
     assert sp.Record.from_json(json.dumps(result.to_json())) == result.record
-    assert f"the rest would take {result.rest}" in result.sentence
+    assert f"{result.remaining}" in result.sentence
 
 
 def test_a_curve_of_something_else_is_noticed(demo_network, query):

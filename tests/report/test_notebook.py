@@ -115,3 +115,10 @@ def test_reprs_are_short(demo_network):
         f"<Network {demo.MODEL}: input 3 x 32 x 32, outputs 10, operators 11 (piecewise linear: exact)>"
     )
     assert repr(sp.read_image(SIGN)) == f"<RawImage {SIGN}>"
+
+
+def test_a_plot_shows_itself():
+    """Without pyplot: a notebook asks a value for its picture."""
+    result = sp.profile(sp.load(demo.MODEL), str(SIGN), "box-blur:size=3")
+    picture = Pillow.open(io.BytesIO(result.plot()._repr_png_()))
+    assert (picture.format, picture.width > 500) == ("PNG", True)

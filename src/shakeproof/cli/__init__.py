@@ -29,7 +29,7 @@ PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 def main() -> None:
-    """Run the command; every mistake of the user's ends as one line on stderr and exit code 2."""
+    """Run the command. Every user error ends as one line on stderr and exit code 2."""
     for name, value in PATIENCE.items():  # before torch is imported
         os.environ.setdefault(name, value)
     print_anywhere()
@@ -63,14 +63,32 @@ def main() -> None:
     sys.exit(code)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class CommandsInOrder(click.Group):
+    """Lists commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=CommandsInOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="shakeproof")
 def cli() -> None:
-    """How much camera shake, blur or sharpening can an image take before a network changes its mind? Exactly.
+    """How much blur, camera shake or sharpening can an image take before a network's prediction changes?
 
-    Try `shakeproof demo` first. Exit codes: 0 all safe, 1 some unsafe, 2 bad input, 3 some undecided and none unsafe.
+    \b
+    At which strength does the prediction change?
+        shakeproof profile MODEL IMAGE -p box-blur:size=5
+    Is the prediction safe up to a strength?
+        shakeproof verify MODEL IMAGE -p box-blur:size=5 --strength 0.5
+    How does a whole data set do?
+        shakeproof campaign FILE.toml
+
+    New here? `shakeproof demo` shows a report; `shakeproof demo --files DIR` writes files to try commands on. For a
+    large network, or one that cannot be analysed, ask about 8-bit pictures: --pixels 8bit.
+
+    Exit codes: 0 all safe, 1 some unsafe, 2 bad input, 3 some undecided and none unsafe.
     """
 
 
-for command in (profile, verify, compare, campaign, table, results, report, check, kernels, supports, export, demo):
+for command in (profile, verify, campaign, table, results, report, check, compare, kernels, supports, export, demo):
     cli.add_command(command)

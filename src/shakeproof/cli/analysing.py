@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 @with_options(*WORK, *PROVING, *FILES, *PRINTED, LABEL)
 @picture_options
 @click.option("--max-strength", callback=numbers(), default="1", show_default=True, metavar="Z[,Z...]",
-              help="Analyse strengths from 0 to this; one for all parts, or one each.")  # fmt: skip
+              help="Analyse strengths from 0 to Z; for a sum, one Z for all parts or one each.")  # fmt: skip
 def profile(
     model: str, images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any
 ) -> int:
-    """The winning class at every strength, and the exact strength at which the label loses.
+    """Find the winning class at every strength, and where it changes.
 
-    MODEL is .onnx or .onnx.gz; an image is a picture, .npy, .npz, one of an array's (FILE.npz@7), some (@0:50), a
-    folder, a pattern ('photos/*.jpg'), or .vnnlib(.gz).
+    MODEL is an .onnx or .onnx.gz file. IMAGES are pictures, .npy or .npz files, one picture of an array (FILE.npz@7) or
+    some (FILE.npz@0:50), folders, patterns ('photos/*.jpg'), or .vnnlib(.gz) files.
     """
     from shakeproof.question import parse_path
 
     if not perturbations:
-        raise InputError("say which perturbation is meant, with -p (shakeproof kernels lists them)")
+        raise InputError("name a perturbation with -p (shakeproof kernels lists them)")
     return _run(model, images, [*map(parse_path, perturbations)], max_strength, stop_early=False, **options)
 
 
@@ -62,13 +62,12 @@ def profile(
 @picture_options
 @with_options(
     click.option("--strength", callback=numbers(), metavar="Z[,Z...]",
-                 help="All strengths from 0 to this must be safe; one for all parts, or one each. Goes with -p."),
+                 help="Verify all strengths from 0 to Z; for a sum, one Z for all parts or one each. Requires -p."),
     click.option("--profile", "whole_profile", is_flag=True, help="Do not stop at the first confirmed counterexample."),
     click.option("--network", "networks", multiple=True, metavar="NAME=FILE",
-                 help="The network that a query names: verify QUERY.vnnlib --network NAME=FILE, as VNN-LIB 2.0 has"
-                 " it."),
+                 help="The network that a VNN-LIB 2.0 query names: verify QUERY.vnnlib --network NAME=FILE."),
     click.option("--results", type=FILE,
-                 help="Write sat, unsat, unknown or timeout, and a counterexample, as VNN-COMP has it."),
+                 help="Write sat, unsat, unknown or timeout, and any counterexample, in VNN-COMP's format."),
 )  # fmt: skip
 def verify(
     model: str,
@@ -80,10 +79,10 @@ def verify(
     results: Path | None,
     **options: Any,
 ) -> int:
-    """Whether the label wins at every strength up to a given one; or whether a query has no counterexample.
+    """Prove that the label wins up to a strength, or refute it.
 
-    With -p, images are perturbed, as for `profile`. Without, each QUERY.vnnlib(.gz) is verified as it stands, or by the
-    perturbation that it carries itself (shakeproof export --format perturbed).
+    With -p, images are perturbed as for `profile`, and the search stops at the first counterexample. Without -p, each
+    QUERY.vnnlib(.gz) is verified: the box in it, or the perturbation in it (shakeproof export --format perturbed).
     """
     from shakeproof.question import parse
 
@@ -94,7 +93,7 @@ def verify(
         standard, images = _read_standard(model, networks, options), [model]
         model = networks[0].partition("=")[2]
     if not images:
-        raise InputError(f"{model}: say what to verify: an image and -p PERTURBATION, or a QUERY.vnnlib")
+        raise InputError(f"{model}: name what to verify: an image and -p PERTURBATION, or a QUERY.vnnlib")
     if not networks and bool(perturbations) != (strength is not None):
         raise InputError("-p PERTURBATION and --strength Z go together; a QUERY.vnnlib on its own takes neither")
     if results is not None and (perturbations or len(images) > 1):
@@ -163,6 +162,7 @@ def _run(
     line = json_line if as_json else None if standard is None else partial(standard_lines, standard)
     screen = Screen(asked.names, line, quiet)
     junit = None if outputs.junit is None else JunitFile(outputs.junit, model, asked.names)
+    written, code = [outputs.output], screen.exit_code
 
     def settle(numbers: range, outcome: Known | Refusal) -> None:
         screen.settle(numbers, outcome)
@@ -179,14 +179,15 @@ def _run(
                     junit.answer(answer)
                 if recording is not None:
                     recording.add(answer)
-                outputs.write(answer, len(asked.names), profile=not stop_early)
+                written += outputs.write(answer, len(asked.names), profile=not stop_early)
     except KeyboardInterrupt as stop:
-        return screen.interrupted(_kept(stop, recording))
+        code = partial(screen.interrupted, _kept(stop, recording))
     finally:
         screen.close()
         if junit is not None:
             junit.write()
-    return screen.exit_code()
+    screen.wrote([*written, outputs.junit])
+    return code()
 
 
 def _kept(stop: KeyboardInterrupt, recording: Recording | None) -> str:

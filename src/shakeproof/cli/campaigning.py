@@ -23,14 +23,16 @@ SAID_EVERY = 30.0
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--store", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where answers are kept [as the file says, else beside it, as NAME.db].")  # fmt: skip
+              help="SQLite file for the answers [default: as FILE.toml says, else FILE.db beside it].")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 4096),
-              help="Worker processes; each computes on its share of the cores [one for each core].")  # fmt: skip
+              help="Number of worker processes [default: one per core].")  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS",
-              help="A Dask cluster to work on, e.g. tcp://host:8786 [processes of this machine].")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Check everything, count the queries, and try a few; write nothing.")
-@click.option("--retry", is_flag=True, help="Ask again what ended in an error.")
-@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+              help="Dask scheduler, e.g. tcp://host:8786 [default: worker processes on this machine].")  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Check all inputs, count the queries and estimate the time; write nothing."
+)
+@click.option("--retry", is_flag=True, help="Repeat the queries that ended in an error.")
+@click.option("--quiet", is_flag=True, help="Print no progress and no notes.")
 def campaign(
     file: Path,
     store: Path | None,
@@ -40,12 +42,12 @@ def campaign(
     retry: bool,
     quiet: bool,
 ) -> int:
-    """Answer all that a campaign FILE.toml asks: models x images x perturbations.
+    """Analyse a campaign: models x images x perturbations.
 
-    Answers are kept in one file as they come. The same command again does only what is missing; so do several at once,
-    none of them what another does. `shakeproof table` and `shakeproof results` show what is there.
+    FILE.toml lists them. Each answer is stored as soon as it is known. Run the same command again to continue; several
+    runs at once share the work. `shakeproof table`, `results` and `report` show the answers.
 
-    Exit codes: 0 all is answered, 3 something ended in an error, 2 something could not be asked, 130 interrupted.
+    Exit codes: 0 all answered, 2 bad input, 3 some queries ended in an error, 130 interrupted.
     """
     from shakeproof.parallel import default_jobs
     from shakeproof.store import read_campaign
@@ -58,7 +60,7 @@ def campaign(
     try:
         return _run(said, store, jobs, scheduler, retry, quiet)
     except KeyboardInterrupt:
-        complain(f"interrupted; what was answered is in {store}, and the same command goes on from there")
+        complain(f"interrupted; answers so far are in {store}; run the same command to continue")
         return EXIT_INTERRUPTED
 
 
@@ -66,15 +68,15 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
     from shakeproof.parallel import forecast
 
     found = forecast(said, store, jobs)
-    known = f", {found.asked - found.missing} of them are answered already" if found.missing < found.asked else ""
+    known = f", {found.asked - found.missing} already answered" if found.missing < found.asked else ""
     models, kernels = _several(found.models, "model"), _several(len(said.perturbations), "perturbation")
     say(f"{_several(found.asked, 'query')}: {models}, {kernels}{known}")
     if found.missing:
         about = "more than" if found.at_least else "about"
         then = found.certificate_seconds
         certified = "" if then is None else f", and their certificates {about} {_duration(then)}"
-        own = f"{found.missing} would take {about} {_duration(found.seconds)}"
-        say(f"{own} with {_several(jobs, 'job')} here{certified}")
+        time = f"{found.missing} would take {about} {_duration(found.seconds)}"
+        say(f"{time} with {_several(jobs, 'job')} on this machine{certified}")
     return 0
 
 
@@ -108,20 +110,20 @@ def _run(said: Campaign, store: Path, jobs: int, scheduler: str | None, retry: b
 def _summary(writer: StoreWriter, found: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:
     if not quiet:
         own, where = run.statuses.total(), f"{writer.path} ({writer.size / 2**20:.1f} MiB)"
-        say(f"{found.answered} of {found.asked} queries are answered, {own} by this run, in {where}")
-        say(f"shakeproof table {writer.path} shows them, shakeproof results {writer.path} lists them")
+        say(f"{found.answered} of {found.asked} queries answered ({own} in this run); wrote {where}")
+        say(f"next: shakeproof table {writer.path}, or shakeproof report {writer.path}")
     for message in run.unusable.values():
         complain(message)
     without, why = writer.without_certificates(found.id)
     if without:
-        complain(f"{_several(without, 'answer')} without a certificate, the first is {why} (--retry asks again)")
+        complain(f"{_several(without, 'answer')} without a certificate; first: {why} (--retry tries again)")
     if found.missing:
-        complain(f"{found.missing} queries are not answered; the same command asks them again")
+        complain(f"{_several(found.missing, 'query')} not answered; run the same command to continue")
         return EXIT_BAD_INPUT
     if found.failed:
         first = next(writer.errors(found.id))
         what = f"{Path(first.image.name).name} under {first.perturbation}: {first.message}"
-        complain(f"{found.failed} queries ended in an error, the first is {what} (--retry asks them again)")
+        complain(f"{_several(found.failed, 'query')} ended in an error; first: {what} (--retry tries again)")
         return EXIT_UNDECIDED
     return 0
 

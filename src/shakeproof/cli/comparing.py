@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @with_options(*WORK, PLOT, *PRINTED)
 @picture_options
 @click.option("--max-strength", callback=numbers(1), default="1", show_default=True, metavar="Z",
-              help="Compare at strengths from 0 to this.")  # fmt: skip
+              help="Compare at strengths from 0 to Z.")  # fmt: skip
 def compare(
     first: str,
     second: str,
@@ -50,19 +50,19 @@ def compare(
     quiet: bool,
     **how: Any,
 ) -> int:
-    """The exact strengths at which two networks give an image different classes.
+    """Find the strengths at which two networks disagree.
 
-    A network and its int8 export, say, or before and after it was pruned. In real numbers both must be piecewise
-    linear; with --pixels 8bit, any two models that their runtimes load will do. Of --timeout, each network has half.
-    Exit code 0: they agree at every strength, 1: they disagree somewhere, 3: not all is settled, and no disagreement
-    was found, 2: bad input.
+    For example a network and its int8 export, or before and after pruning. Both must be piecewise linear; with --pixels
+    8bit, any two models will do. Each network gets half of --timeout.
+
+    Exit codes: 0 they agree at every strength, 1 they disagree somewhere, 2 bad input, 3 undecided.
     """
     from shakeproof.comparing import check_comparable, comparisons
     from shakeproof.question import parse_path, sources
     from shakeproof.report import save
 
     if not perturbations:
-        raise InputError("say which perturbation is meant, with -p (shakeproof kernels lists them)")
+        raise InputError("name a perturbation with -p (shakeproof kernels lists them)")
     kernels = [parse_path(text) for text in perturbations]
     if plot is not None:
         check_writable(plot)
@@ -76,6 +76,7 @@ def compare(
     names = [(source.name, str(kernel)) for source in files for kernel in kernels]
     screen = Screen(names, json_line if as_json else None, quiet, compares=True)
     waiting: deque[int] = deque()
+    written, code = list[Path](), screen.exit_code
     asked = unanswered(_pairs(pictures, kernels), len(kernels), waiting, screen.settle)
     try:
         with screen.progress() as advance:
@@ -84,11 +85,13 @@ def compare(
                 screen.show(number, compared, (*one.notes, *other.notes))
                 if (path := numbered(plot, number, len(names))) is not None:
                     save(compared.plot(), path)
+                    written.append(path)
     except KeyboardInterrupt:
-        return screen.interrupted()
+        code = screen.interrupted
     finally:
         screen.close()
-    return screen.exit_code()
+    screen.wrote(written)
+    return code()
 
 
 def _pairs(

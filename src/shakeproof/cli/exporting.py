@@ -1,4 +1,4 @@
-"""`export` and `demo`: queries for other verifiers, and the bundled report."""
+"""`export` and `demo`: queries for other verifiers, and the bundled demo."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 @click.argument("image")
 @with_options(
     click.option("-p", "--perturbation", required=True, metavar="PERTURBATION",
-                 help="e.g. motion-blur:size=9,angle=45."),
+                 help="E.g. motion-blur:size=9,angle=45 (angle 0 is up)."),
     click.option("--strength", callback=numbers(), required=True, metavar="Z[,Z...]",
-                 help="The query is about all strengths from 0 to this; one for all parts, or one each."),
+                 help="Ask about all strengths from 0 to Z; for a sum, one Z for all parts or one each."),
     click.option("-o", "--output", "folder", required=True, type=FILE, metavar="DIR",
-                 help="The folder for the files; made if missing."),
+                 help="Folder for the files; created if missing."),
     click.option("--format", "form", type=click.Choice(["augmented", "vnnlib", "perturbed"]), default="augmented",
                  show_default=True,
-                 help="Both files, or only the query: another strength or label asks about the same network; or"
-                 " perturbed.vnnlib, which holds the image and the perturbation for shakeproof."),
+                 help="augmented: the network and the query. vnnlib: only the query, for another strength or label."
+                 " perturbed: one file with image and perturbation, for shakeproof itself."),
     click.option("--rewrite", is_flag=True,
-                 help="Write max pooling as ReLUs and fold the normalisation, for verifiers that read neither."),
+                 help="Replace max pooling by ReLUs and fold the normalisation, for verifiers that support neither."),
     LABEL,
 )  # fmt: skip
 @picture_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(
     model: str,
     image: str,
@@ -62,9 +62,9 @@ def export(
     inputs: InputOptions,
     as_json: bool,
 ) -> int:
-    """Write a query for other verifiers: the network with the perturbation in front of it, and a VNN-LIB file.
+    """Write a query for other verifiers (ONNX and VNN-LIB).
 
-    MODEL is .onnx or .onnx.gz; IMAGE as for `profile`.
+    The exported network has the perturbation in front: its inputs are strengths. MODEL and IMAGE as for `profile`.
     """
     from shakeproof.question import parse_path
 
@@ -81,25 +81,24 @@ def export(
     if as_json:
         say(json.dumps(written.to_json()))
     elif form == "perturbed":
-        say(f"wrote {written.query}; for shakeproof: {parsed} of an image of class {written.label}")
+        say(f"wrote {written.query}, for shakeproof verify: {parsed} of an image of class {written.label}")
     else:
         files = " and ".join(str(path) for path in (written.augmented, written.query) if path is not None)
         pair = f"{folder / AUGMENTED} {written.query}"
-        say(f"wrote {files}; for any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} wins)")
+        say(f"wrote {files}. Run any VNN-LIB verifier, e.g. Marabou {pair} (unsat: class {written.label} always wins)")
     return 0
 
 
 @click.command()
-@click.option("--output", type=FILE, default="demo-report.html", show_default=True, help="The report.")
+@click.option("--output", type=FILE, default="demo-report.html", show_default=True, help="The report to write.")
 @click.option("--files", "folder", type=FILE, metavar="DIR",
-              help="Only write the model, images and a campaign file into this folder.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the table.")
-@click.option("--quiet", is_flag=True, help="No progress and no table.")
+              help="Write the model, images and a campaign file to this folder; analyse nothing.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of the table.")
+@click.option("--quiet", is_flag=True, help="Print no progress and no table.")
 def demo(output: Path, folder: Path | None, as_json: bool, quiet: bool) -> int:
-    """Certify the bundled classifier on the bundled images and write a report.
+    """Certify the bundled traffic-sign classifier and write a report.
 
-    With --files DIR, write these files into a folder instead. Then try: shakeproof profile model.onnx stop.png
-    -p box-blur:size=5
+    With --files DIR, write its files to a folder instead, to try commands on.
     """
     from shakeproof import demo as bundle
 
@@ -154,8 +153,8 @@ def _write_demo_files(folder: Path, quiet: bool) -> int:
 
     written = bundle.write_files(folder)
     if not quiet:
-        say(f"wrote into {folder}:")
+        say(f"wrote to {folder}:")
         for names, content in written.items():
             say(f"  {names}: {content}")
-        say(f"to try them: cd {folder} && shakeproof profile model.onnx stop.png -p box-blur:size=5")
+        say(f"next: cd {folder} && shakeproof profile model.onnx stop.png -p box-blur:size=5")
     return 0

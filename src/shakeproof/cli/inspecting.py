@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.options import FILE, SHAPE, check_writable, import_engines, numbers, with_options
+from shakeproof.cli.options import FILE, InputOptions, check_writable, import_engines, numbers, picture_options
 from shakeproof.cli.terminal import EXIT_NO, plain_table, progress_bar, say, terminal
 from shakeproof.errors import InputError, NetworkMismatchError, ShakeproofError, UnsupportedNetworkError
 from shakeproof.files import check_regular
@@ -28,11 +28,15 @@ Shape = tuple[int, int, int]
 @click.command()
 @click.argument("perturbation", required=False)
 @click.option("--strength", callback=numbers(), default="1", show_default=True,
-              help="One for all parts, or one each, e.g. 0.2,0.3.")  # fmt: skip
-@click.option("--png", type=FILE, help="Write the kernel and its effect on an image, or all families'.")
-@click.option("--image", help="The image to show the effect on [a bundled one].")
+              help="Strength of the kernel; for a sum, one for all parts or one each, e.g. 0.2,0.3.")  # fmt: skip
+@click.option(
+    "--png",
+    type=FILE,
+    help="Write a figure of the kernel, or of all families, and the effect on an image (.png, .svg).",
+)
+@click.option("--image", help="Image for --png [default: a bundled one].")
 def kernels(perturbation: str | None, strength: Sequence[float], png: Path | None, image: str | None) -> int:
-    """List the families of perturbations, or show the kernel of one, or of several joined by +."""
+    """List the perturbation families, or show one kernel."""
     from shakeproof.question import parse_path
 
     if png is not None:
@@ -47,6 +51,7 @@ def kernels(perturbation: str | None, strength: Sequence[float], png: Path | Non
 
         pixels = _pixels(image)
         save(families_figure(pixels) if shown is None else kernel_figure(shown, strength, pixels), png)
+        say(f"wrote {png}")
     return 0
 
 
@@ -61,21 +66,22 @@ def _list_families() -> None:
                 table.add_row(f"  {name}", family.summary, family.example)
     console = terminal()
     console.print(table)
-    console.print(f"Kernels take padding={'|'.join(PADDINGS)} (default reflect); all take clip=LOW..HIGH (off).")
-    console.print(f"Up to {MOST_PARTS} add up, a strength each: motion-blur:size=5,angle=0+brightness:max=0.2")
+    console.print(f"Kernels take padding={'|'.join(PADDINGS)} (default reflect). All take clip=LOW..HIGH (off).")
+    console.print("Angles are bearings: 0 is up, 45 up and to the right, 90 to the right.")
+    console.print(f"Add up to {MOST_PARTS}, each with its own strength: motion-blur:size=5,angle=0+brightness:max=0.2")
 
 
 def _show_kernel(shown: Perturbation, strength: Sequence[float]) -> None:
     strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
     say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
     if shown.degradations:
-        say("pixels have kernels of their own; --png FILE shows what points become")
+        say("the kernel differs from pixel to pixel; --png FILE shows what points become")
     else:
         _say_matrix(shown.kernel.at(*strengths))
     if offset := shown.offset(*strengths):
         say(f"then {_entry(offset)} is added to every pixel")
     if len(shown.paddings) > 1:
-        say(f"at the edges, each part goes by its own padding ({', '.join(shown.paddings)})")
+        say(f"at the edges, each part uses its own padding ({', '.join(shown.paddings)})")
 
 
 def _say_matrix(matrix: Matrix) -> None:
@@ -112,23 +118,23 @@ def _entry(value: Any) -> str:
 @click.command()
 @click.argument("model", required=False)
 @click.argument("image", required=False)
-@with_options(*SHAPE)
+@picture_options
 @click.option("--trial", type=click.FloatRange(0, 3600), default=3.0, show_default=True, metavar="SECONDS",
-              help="How long to try what a profile of IMAGE, or of a random picture, costs; 0: none.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+              help="Time for a trial analysis of IMAGE, or of a random picture; 0: none.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def supports(
     model: str | None,
     image: str | None,
-    image_shape: Shape | None,
-    output_name: str | None,
+    inputs: InputOptions,
     trial: float,
     as_json: bool,
 ) -> int:
-    """Whether a network can be analysed, by which method, and what it costs; without one, what there is.
+    """Tell whether a network can be analysed, how, and at what cost.
 
-    It is loaded and compared with its runtime as `profile` does. The exit code is 1 where it cannot be analysed.
+    The network is loaded and compared with onnxruntime, as `profile` does. Without MODEL: list what is supported. Exit
+    code 1: the network cannot be analysed.
     """
-    facts = _everything() if model is None else _about(model, image, image_shape, output_name, trial)
+    facts = _everything() if model is None else _about(model, image, inputs, trial)
     if as_json:
         say(json.dumps(facts))
     elif model is None:
@@ -152,8 +158,8 @@ def _everything() -> dict[str, Any]:
     }
 
 
-def _about(model: str, image: str | None, shape: Shape | None, output_name: str | None, trial: float) -> dict[str, Any]:
-    """All that there is to say of one network, as `--json` prints it."""
+def _about(model: str, image: str | None, inputs: InputOptions, trial: float) -> dict[str, Any]:
+    """All facts about one network, as `--json` prints them."""
     import_engines()
     from shakeproof.analysis import arithmetics
     from shakeproof.estimate import enumeration_estimated, estimated
@@ -161,8 +167,9 @@ def _about(model: str, image: str | None, shape: Shape | None, output_name: str 
     from shakeproof.model import load
     from shakeproof.question import read_image
 
-    raw = None if image is None else read_image(image)
-    own_shape = None if raw is None else raw.own_shape()
+    raw = None if image is None else read_image(image, inputs.array, inputs.labels)
+    steps = inputs.preprocessing()
+    size = None if raw is None else raw.own_shape(steps)
     facts: dict[str, Any] = {
         "model": model,
         "supported": False,
@@ -180,12 +187,19 @@ def _about(model: str, image: str | None, shape: Shape | None, output_name: str 
     }
     runnable: Deployed | None
     try:
-        runnable = network = load(model, image_shape=shape, output_name=output_name, picture=own_shape)
+        runnable = network = load(
+            model,
+            image_shape=inputs.image_shape,
+            output_name=inputs.output_name,
+            picture=size,
+            preprocess=steps,
+            classes=inputs.class_names(),
+        )
     except (UnsupportedNetworkError, NetworkMismatchError) as error:
-        runnable, reasons = _refused(model, error, output_name, shape or own_shape)
+        runnable, reasons = _refused(model, error, inputs, size)
         facts |= reasons
     else:
-        cost = estimated(network, None if raw is None else raw.fitted(network.picture()), trial)
+        cost = estimated(network, None if raw is None else raw.fitted(network.picture(), steps), trial)
         facts |= {
             "supported": True,
             "method": "exact" if network.graph.is_piecewise_linear else "bounds",
@@ -198,12 +212,12 @@ def _about(model: str, image: str | None, shape: Shape | None, output_name: str 
             "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
         }
     if runnable is not None and raw is not None and trial:  # what it takes to run every 8-bit picture of the image
-        facts["enumeration"] = enumeration_estimated(runnable, raw.fitted(runnable.picture()))
+        facts["enumeration"] = enumeration_estimated(runnable, raw.fitted(runnable.picture(), steps))
     return facts
 
 
 def _refused(
-    model: str, error: Exception, output_name: str | None, picture: Shape | None
+    model: str, error: Exception, inputs: InputOptions, size: Shape | None
 ) -> tuple[Deployed | None, dict[str, Any]]:
     """Why a network is not analysed, operator by operator if some stand in the way, or in one reason; and the network,
     if its runtime takes it all the same.
@@ -212,7 +226,13 @@ def _refused(
 
     runnable = None
     with suppress(ShakeproofError):
-        runnable = load_deployed(model, output_name=output_name, picture=picture)
+        runnable = load_deployed(
+            model,
+            image_shape=inputs.image_shape,
+            output_name=inputs.output_name,
+            picture=size,
+            preprocess=inputs.preprocessing(),
+        )
     if runnable is not None and not runnable.classifies:
         runnable = None
     facts: dict[str, Any] = {
@@ -220,7 +240,7 @@ def _refused(
         "pixels": [] if runnable is None else ["8bit"],
     }
     with suppress(UnsupportedNetworkError):
-        reading = read(Path(model), output_name, picture)
+        reading = read(Path(model), inputs.output_name, inputs.image_shape or size)
         facts |= {"operators": dict(reading.operators), "notes": list(reading.notes)}
         facts["problems"] = [{"operator": p.operator, "node": p.node, "reason": p.reason} for p in reading.problems]
     return runnable, facts
@@ -246,12 +266,14 @@ def _show(facts: dict[str, Any]) -> None:
         verdict = Text.assemble(f"{facts['model']}: ", ("not supported", "red"), f"; {facts['reason']}")
         console.print(verdict, soft_wrap=not console.is_terminal)
         if facts["pixels"]:
-            console.print("its runtime runs it: profile and verify with --pixels 8bit answer for 8-bit pictures")
+            console.print(
+                "onnxruntime runs it, so 8-bit pictures can be analysed: add --pixels 8bit to profile or verify"
+            )
         if facts["enumeration"]:
             console.print(facts["enumeration"]["text"])
         return
-    bends = ", ".join(f"{count} {kind} neurons" for kind, count in facts["neurons"].items()) or "no bends: affine"
-    about = f"proofs about {' and '.join(facts['arithmetic'])}; agrees with its runtime"
+    bends = ", ".join(f"{count} {kind} neurons" for kind, count in facts["neurons"].items()) or "affine"
+    about = f"provable in {' and '.join(facts['arithmetic'])} arithmetic; matches onnxruntime"
     verdict = Text.assemble(
         f"{facts['model']}: ", ("supported", "green"), f"; method: {facts['method']} ({bends}); {about}"
     )
@@ -265,16 +287,18 @@ def _show(facts: dict[str, Any]) -> None:
 
 @click.command()
 @click.argument("certificates", nargs=-1, required=True, type=FILE)
-@click.option("--model", required=True, type=FILE, help="The .onnx or .onnx.gz file.")
+@click.option("--model", required=True, type=FILE, help="The .onnx or .onnx.gz file that was analysed.")
 @click.option("--image", type=FILE,
-              help="Compare with this image: .npy and .npz@INDEX by pixels, others by their digest.")  # fmt: skip
+              help="Require that the certificate is about this image: .npy and .npz@INDEX are compared by pixels, other"
+              " files by digest.")  # fmt: skip
 @click.option("--effort", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              help="Multiplies the work and memory that a check may take.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+              help="Factor on the work and memory that a check may use.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def check(certificates: Sequence[Path], model: Path, image: Path | None, effort: float, as_json: bool) -> int:
-    """Check certificates anew, from the model's own bytes, by a program that shares nothing with the prover.
+    """Check certificates with an independent program.
 
-    The same as python -m shakeproof.checker, which needs numpy only. Exit code 0: all hold, 1: one does not.
+    The checker shares no code with the prover and reads the model itself. `python -m shakeproof.checker` does the same
+    and needs numpy only. Exit codes: 0 all hold, 1 at least one does not.
     """
     from shakeproof import checker
 

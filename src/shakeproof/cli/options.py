@@ -44,6 +44,11 @@ def _label(context: click.Context, parameter: click.Parameter, value: str | None
     return int(value) if value is not None and value.lstrip("-").isdecimal() and len(value) < 20 else value
 
 
+def _colour(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Either spelling."""
+    return "grey" if value == "gray" else value
+
+
 def setting(name: str) -> Decorator:
     """The option of a setting."""
     field = asked()[name]
@@ -56,48 +61,43 @@ FILE = click.Path(path_type=Path)
 # What is done to pictures, with how much time and memory, and which of them are run.
 WORK = (
     click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
-                 help="e.g. motion-blur:size=9,angle=45; repeat for several, join with + for both at once"
-                 " (shakeproof kernels lists them)."),
+                 help="E.g. motion-blur:size=9,angle=45 (angle 0 is up). Repeat -p for several; join with + to combine."
+                 " `shakeproof kernels` lists the families."),
     setting("timeout"),
     setting("memory"),
-    click.option("--threads", type=click.IntRange(1, 1024), help="Cores to use [all]."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Number of cores to use [default: all]."),
     setting("device"),
     setting("pixels"),
 )  # fmt: skip
 # How a proof is made, and what it is about.
 PROVING = (setting("method"), setting("tolerance"), setting("arithmetic"))
 # Files beside the answers.
-PLOT = click.option("--plot", type=FILE, help="Write margins against strength (.png, .svg).")
+PLOT = click.option("--plot", type=FILE,
+                    help="Write a plot of margins against strength (.png, .svg). Several queries write numbered files:"
+                    " NAME-1.png, NAME-2.png, ...")  # fmt: skip
 FILES = (
     PLOT,
     click.option("--counterexample", type=FILE,
-                 help="Write original, perturbed image and kernel (.png, .svg), or the network's input (.npy)."),
+                 help="Write each counterexample: a figure with the original and the kernel (.png, .svg), or the"
+                 " network's input (.npy). Numbered as --plot."),
     click.option("--certificate", type=FILE,
-                 help="Write what shakeproof check needs to find the answer again, a file for each query."),
+                 help="Write a certificate that `shakeproof check` can check. Numbered as --plot."),
     click.option("--certificate-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-                 help="How long a certificate may take, after its answer is shown [300]."),
+                 help="Time limit for writing each certificate [default: 300]."),
     click.option("--output", type=FILE, metavar="FILE",
-                 help="Write every answer as a line of this file (.jsonl, .csv) as soon as it is known."),
-    click.option("--resume", is_flag=True, help="Keep what is in --output FILE, and ask only what is not."),
+                 help="Append each answer to this file (.jsonl, .csv) as soon as it is known."),
+    click.option("--resume", is_flag=True, help="Keep the answers in --output FILE and analyse only the others."),
     click.option("--junit", type=FILE, metavar="FILE",
-                 help="Write a test case for each query, as build servers show them."),
+                 help="Write a JUnit XML file with one test case per query."),
 )  # fmt: skip
 # What is printed.
 PRINTED = (
-    click.option("--strict", is_flag=True,
-                 help="Refuse everything if an image cannot be used [say so, and do the others]."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
-    click.option("--quiet", is_flag=True, help="No progress, no notes, no table."),
-)  # fmt: skip
-# How a model's input and output are read.
-SHAPE = (
-    click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
-                 help="How a flat input, or one that leaves its size open, is a picture."),
-    click.option("--output-name", metavar="NAME[,NAME...]",
-                 help="The outputs that are meant, * for all [the one that can hold class scores, else all]."),
+    click.option("--strict", is_flag=True, help="Abort on an unusable image (default: warn and skip it)."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line."),
+    click.option("--quiet", is_flag=True, help="Print no progress, notes or table."),
 )  # fmt: skip
 LABEL = click.option("--label", callback=_label, metavar="N|NAME",
-                     help="The class that should win [the image's own, else the prediction].")  # fmt: skip
+                     help="Class that should win [default: the image's own label, else the prediction].")  # fmt: skip
 
 
 def with_options(*options: Decorator) -> Decorator:
@@ -166,22 +166,30 @@ def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     return with_options(
         click.option("--classes", type=FILE, metavar="FILE",
-                     help="What classes are called: a name a line, or JSON [the model's metadata, subfolders]."),
-        click.option("--array", metavar="NAME", help="The array of images in .npz files [x, x_test, images, ...]."),
-        click.option("--labels", metavar="NAME", help="The array of their labels [y, y_test, labels, ...]."),
+                     help="Class names: one per line, or JSON [default: the model's metadata, or subfolder names]."),
+        click.option("--array", metavar="NAME",
+                     help="Array of images in .npz files [default: x, x_test, images, ...]."),
+        click.option("--labels", metavar="NAME",
+                     help="Array of labels in .npz files [default: y, y_test, labels, ...]."),
         click.option("--preprocess", type=FILE, metavar="FILE",
-                     help="Do what a preprocessor_config.json of Hugging Face says."),
+                     help="Preprocess as a Hugging Face preprocessor_config.json says."),
         click.option("--resize", metavar="N|H,W[,METHOD]",
-                     help="Resize pictures first: the shorter side, or both; bilinear, bicubic, nearest, ..."),
-        click.option("--crop", metavar="N|H,W", help="Then take the middle of them."),
-        click.option("--colour", type=click.Choice(["rgb", "grey"]), help="Make pictures RGB or grey first."),
+                     help="Resize first: the shorter side, or height and width. METHOD: bilinear, bicubic, ..."),
+        click.option("--crop", metavar="N|H,W", help="Then crop the centre."),
+        click.option("--colour", "--color", type=click.Choice(["rgb", "grey", "gray"]), callback=_colour,
+                     help="Convert pictures to RGB or grey first."),
         click.option("--scale", metavar="LOW..HIGH",
-                     help="The numbers that are black and white in arrays, e.g. 0..255 [0..1, or what the type says]."),
+                     help="Black and white levels of arrays, e.g. 0..255 [default: 0..1 for floats, the full range for"
+                     " unsigned integers]."),
         click.option("--mean", metavar="NUMBERS|PRESET",
-                     help="Per channel: subtracted in front of the network; or imagenet, cifar10, cifar100, mnist,"
-                     " clip or half (0.5), which set both."),
-        click.option("--std", metavar="NUMBERS|PRESET", help="Per channel: divided by, after the mean."),
-        *SHAPE,
+                     help="Mean of each channel, subtracted after the perturbation. Presets set mean and std: imagenet,"
+                     " cifar10, cifar100, mnist, clip, half (0.5)."),
+        click.option("--std", metavar="NUMBERS|PRESET",
+                     help="Standard deviation of each channel; pictures are divided by it."),
+        click.option("--image-shape", callback=numbers(3, whole=True), metavar="C,H,W",
+                     help="Picture shape of a flat input, or of one that leaves its size open."),
+        click.option("--output-name", metavar="NAME[,NAME...]",
+                     help="Outputs to analyse; * means all [default: the one with class scores, else all]."),
     )(gathered)  # fmt: skip
 
 

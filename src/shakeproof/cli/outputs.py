@@ -56,18 +56,19 @@ class Outputs:
             if path is not None:
                 check_writable(path, endings)
         if self.resume and self.output is None:
-            raise InputError("--resume continues what --output FILE names; say which file")
+            raise InputError("--resume continues a file; name it with --output FILE")
         if self.output is not None and not self.resume and self.output.exists() and self.output.stat().st_size:
-            raise InputError(f"{self.output}: is there already; continue it with --resume, or choose another name")
+            raise InputError(f"{self.output}: exists already; continue it with --resume, or choose another name")
 
-    def write(self, answer: Answer, count: int, profile: bool) -> None:
-        """What is asked for of one of several answers."""
+    def write(self, answer: Answer, count: int, profile: bool) -> list[Path]:
+        """Write the files for one of several answers; their names."""
         numbered_path = partial(numbered, number=answer.number, count=count)
-        write_pictures(answer, numbered_path(self.plot), numbered_path(self.counterexample))
+        written = write_pictures(answer, numbered_path(self.plot), numbered_path(self.counterexample))
         if self.results is not None:
             write_results(self.results, answer.result)
+            written.append(self.results)
         if (path := numbered_path(self.certificate)) is None:
-            return
+            return written
         from shakeproof.certificate import CERTIFICATE_SECONDS, certificate
 
         seconds = self.certificate_timeout or CERTIFICATE_SECONDS
@@ -75,6 +76,8 @@ class Outputs:
             write_whole({path: certificate(answer.network, answer.result, profile, seconds)})
         except ShakeproofError as problem:
             say(f"no certificate: {problem}", sys.stderr)
+            return written
+        return [*written, path]
 
 
 def numbered(path: Path | None, number: int, count: int) -> Path | None:
@@ -82,23 +85,26 @@ def numbered(path: Path | None, number: int, count: int) -> Path | None:
     return path if path is None or count == 1 else path.with_stem(f"{path.stem}-{number + 1}")
 
 
-def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> None:
-    """What an answer has to show, as far as it is wanted."""
+def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | None) -> list[Path]:
+    """Write the plot and the counterexample of an answer, if they are wanted and exist; their names."""
     from shakeproof import report  # which imports what draws when a figure is asked for
 
     _, network, result = answer
+    written = []
     if plot is not None and result.query.path is not None:
         report.save(report.result_figure(result), plot)
+        written.append(plot)
     if counterexample is None or result.counterexample is None:
-        return
+        return written
     if counterexample.suffix != ".npy":
         report.save(report.counterexample_figure(result), counterexample)
-        return
-    import numpy as np
+    else:
+        import numpy as np
 
-    data = BytesIO()  # exactly what the model was given: in its input shape, normalised if its pictures are
-    np.save(data, network.prepared(result.counterexample.input[None])[0])
-    write_whole({counterexample: data.getvalue()})
+        data = BytesIO()  # exactly what the model was given: in its input shape, normalised if its pictures are
+        np.save(data, network.prepared(result.counterexample.input[None])[0])
+        write_whole({counterexample: data.getvalue()})
+    return [*written, counterexample]
 
 
 # -- is there a counterexample? ---------------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ class JunitFile:
         for image, perturbation in names:
             name = _in_xml(image if perturbation == "-" else f"{image} {perturbation}")
             case = ElementTree.SubElement(self.suite, "testcase", classname=_in_xml(model), name=name, time="0.000")
-            message = "it was not answered: the run ended before"
+            message = "not answered: the run ended first"
             ElementTree.SubElement(case, "skipped", type="unanswered", message=message)
 
     def answer(self, answer: Answer) -> None:
@@ -165,7 +171,7 @@ class JunitFile:
                 self._close(number, "error", "refused", str(outcome.error))
             else:
                 status = outcome.status
-                self._close(number, OUTCOMES[status], status, f"{status}, as answered before")
+                self._close(number, OUTCOMES[status], status, f"{status} (answered in an earlier run)")
 
     def _close(self, number: int, kind: str | None, type_: str, message: str) -> ElementTree.Element:
         """Say how a query ended: by a kind of element with a type and a message, or well."""

@@ -14,20 +14,26 @@ from shakeproof.files import write_whole
 @click.command()
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="What to write [report.html, or report.json].")  # fmt: skip
+              help="File to write [default: report.html or report.json].")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["html", "json"]), default="html", show_default=True,
-              help="A page, or the evidence for a safety case alone.")  # fmt: skip
+              help="An HTML page, or only the evidence for a safety case.")  # fmt: skip
 @click.option("--bundle", type=click.Path(path_type=Path), metavar="DIR",
-              help="Write page, evidence, store, certificates, networks and pixels, and a script that checks all of it"
-              " from there, into a new folder.")  # fmt: skip
-@click.option("--title", help="The page's heading [the campaign's name].")
-@click.option("--campaign", type=int, metavar="ID", help="Which of the store's campaigns [the one that ran last].")
-@click.option("--model", metavar="PATTERN", help="Only answers about these networks, e.g. '*256x4*'.")
-@click.option("--perturbation", metavar="PATTERN", help="Only these perturbations, e.g. 'motion-blur*'.")
-@click.option("--status", type=click.Choice(["safe", "unsafe", "misclassified", "undecided"]), help="Only these.")
+              help="Write a new folder that others can check: page, evidence, store, certificates, networks, pixels,"
+              " and a script that checks them.")  # fmt: skip
+@click.option("--title", help="Title of the page [default: the campaign's name].")
+@click.option(
+    "--campaign", type=int, metavar="ID", help="Which campaign of the store [default: the last one that ran]."
+)
+@click.option("--model", metavar="PATTERN", help="Only models whose names match, e.g. '*256x4*'.")
+@click.option("--perturbation", metavar="PATTERN", help="Only perturbations that match, e.g. 'motion-blur*'.")
+@click.option(
+    "--status",
+    type=click.Choice(["safe", "unsafe", "misclassified", "undecided"]),
+    help="Only answers with this status.",
+)
 @click.option("--check/--no-check", "checks", default=True, show_default=True,
               help="Run the independent checker on every certificate.")  # fmt: skip
-@click.option("--quiet", is_flag=True)
+@click.option("--quiet", is_flag=True, help="Print nothing.")
 def report(
     store: Path,
     output: Path | None,
@@ -41,9 +47,10 @@ def report(
     checks: bool,
     quiet: bool,
 ) -> int:
-    """Write a campaign's answers as one self-contained page, with the evidence for a safety case as its last part.
+    """Write a campaign's report as one HTML page.
 
-    STORE is what `shakeproof campaign` wrote. Exit code 1: the checker refused a certificate.
+    STORE is the file that `shakeproof campaign` wrote. The page needs no other file; its last part is the evidence for
+    a safety case. Exit code 1: the checker rejected a certificate.
     """
     from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle, written
     from shakeproof.store import Store

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from shakeproof.store import PaperTable, StoredCampaign
 
 CAMPAIGN = click.option(
-    "--campaign", type=int, metavar="N", help="Which of several campaigns, by its number [the last]."
+    "--campaign", type=int, metavar="ID", help="Which campaign of the store [default: the last one that ran]."
 )
 
 
 @click.command()
 @click.argument("store", type=FILE)
 @click.option("--format", "kind", type=click.Choice(["text", "csv", "json", "markdown", "latex"]), default="text",
-              show_default=True, help="How it is printed.")  # fmt: skip
-@click.option("--by-model", is_flag=True, help="A row for each model, too [all together].")
+              show_default=True, help="Output format.")  # fmt: skip
+@click.option("--by-model", is_flag=True, help="Print a row for each model [default: all models together].")
 @CAMPAIGN
 def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
-    """How many images are verified, unsafe, or neither (v/us/to), for each perturbation and strength.
+    """Count verified, unsafe and undecided images of a campaign.
 
-    Each cell has the seconds that its profiles took together. One profile answers all strengths, so these are the same
-    along a row. What is misclassified counts as unsafe, what ended in an error as neither.
+    One row for each perturbation, one column for each strength. Misclassified images count as unsafe, and have a column
+    of their own; errors count as undecided. The seconds are for the whole row: one profile answers all strengths.
     """
     from shakeproof.store import Store, csv_lines, paper_table
 
@@ -51,19 +51,21 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
     else:
         _show(counts, chosen, kind)
     if chosen.failed or chosen.missing:
-        complain(f"{chosen.failed} queries ended in an error, {chosen.missing} of {chosen.asked} are not answered yet")
+        complain(f"{chosen.failed} queries ended in an error; {chosen.missing} of {chosen.asked} not answered yet")
     return 0
 
 
 @click.command()
 @click.argument("store", type=FILE)
 @click.option("--format", "kind", type=click.Choice(["csv", "jsonl", "parquet"]), default="jsonl", show_default=True,
-              help="JSONL has the lines of --json; Parquet needs -o, and pyarrow.")  # fmt: skip
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to a file [print].")
-@click.option("--model", metavar="PATTERN", help="Only models whose names match a pattern, as of files.")
-@click.option("--perturbation", metavar="PATTERN", help="Only perturbations whose texts match one.")
+              help="jsonl: the lines of --json. parquet requires -o and pyarrow.")  # fmt: skip
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to a file [default: print].")
+@click.option("--model", metavar="PATTERN", help="Only models whose names match, e.g. '*256x4*'.")
+@click.option("--perturbation", metavar="PATTERN", help="Only perturbations that match, e.g. 'motion-blur*'.")
 @click.option(
-    "--status", type=click.Choice(["safe", "unsafe", "undecided", "misclassified"]), help="Only answers like this."
+    "--status",
+    type=click.Choice(["safe", "unsafe", "undecided", "misclassified"]),
+    help="Only answers with this status.",
 )
 @CAMPAIGN
 def results(
@@ -75,22 +77,24 @@ def results(
     status: str | None,
     campaign: int | None,
 ) -> int:
-    """All answers of a campaign, one a row."""
+    """Print or write all answers of a campaign, one per row."""
     from shakeproof.store import STORED_COLUMNS, Store, csv_lines
 
     if output is not None:
         check_writable(output, ())
     elif kind == "parquet":
-        raise InputError("Parquet is no text; say where to write it, with -o FILE")
+        raise InputError("Parquet is binary; name a file with -o FILE")
     only = {"model": model, "perturbation": perturbation, "status": status}
     with Store.open(store) as opened, many_values():
         if kind == "parquet" and output is not None:
             write_whole({output: _parquet(STORED_COLUMNS, opened.rows(campaign, **only))})
+            say(f"wrote {output}")
             return 0
         rows = chain([STORED_COLUMNS], opened.rows(campaign, **only))
         texts = opened.lines(campaign, **only) if kind == "jsonl" else csv_lines(rows)
         if output is not None:
             write_whole({output: "".join(texts).encode(errors="surrogateescape")})
+            say(f"wrote {output}")
         else:
             sys.stdout.writelines(texts)
             sys.stdout.flush()
@@ -114,9 +118,10 @@ def _parquet(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
 def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
     """The table as text, in Markdown or in LaTeX; models have a column if there are rows of their own for them."""
     by_model = any(model for model, _ in counts.rows)
-    headings = [*(["model"] * by_model), "perturbation, up to", *(f"{strength:g}" for strength in counts.strengths)]
+    strengths = [f"{strength:g}" for strength in counts.strengths]
+    headings = [*(["model"] * by_model), "perturbation, up to", *strengths, "misclassified", "seconds"]
     rows = [
-        [*([Path(model).name] * by_model), perturbation, *(f"{cell} {cell.seconds:.2f}" for cell in row.values())]
+        [*([Path(model).name] * by_model), perturbation, *row.cells(), str(row.misclassified), f"{row.seconds:.2f}"]
         for (model, perturbation), row in counts.rows.items()
     ]
     if kind == "markdown":
@@ -124,7 +129,7 @@ def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
             say(f"| {' | '.join(line)} |")
     elif kind == "latex":
         special = str.maketrans({char: f"\\{char}" for char in "_%&#$"})
-        say(rf"\begin{{tabular}}{{{'l' * (1 + by_model)}{'r' * len(counts.strengths)}}}")
+        say(rf"\begin{{tabular}}{{{'l' * (1 + by_model)}{'r' * (len(counts.strengths) + 2)}}}")
         say("\n".join([r"\hline", " & ".join(headings) + r" \\", r"\hline"]))
         for row in rows:
             say(" & ".join(word.translate(special) for word in row) + r" \\")
@@ -136,5 +141,6 @@ def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
         console = terminal()
         console.print(drawn)
         console.print(
-            f"{campaign.name}: verified/unsafe/neither and seconds, {campaign.answered} of {campaign.asked} queries"
+            f"{campaign.name}: verified/unsafe/undecided; {campaign.answered} of {campaign.asked} queries answered."
+            " Misclassified images count as unsafe."
         )

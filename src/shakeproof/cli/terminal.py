@@ -6,12 +6,14 @@ import codecs
 import gc
 import json
 import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from shakeproof.errors import Refusal, ShakeproofError
@@ -42,6 +44,8 @@ FLAGS = {
     "mean": "--mean and --std",
     "scale": "--scale 0..255; --scale 0..1 takes them as they are",
 }
+# How the files of several queries are numbered.
+NUMBER = re.compile(r"-\d+$")
 # What our own tables and messages use beyond ASCII, and what stands for it where that cannot be printed.
 PLAIN = str.maketrans({"▸": ">", "×": "x", "…": "...", "–": "-", "≥": ">=", "≤": "<="})
 
@@ -236,14 +240,23 @@ class Screen:
             counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
             self.console.print(f"{self.statuses.total()} answers: {counts}")
         if self.known:
-            self.console.print(f"{self.known.total()} more were there already")
+            self.console.print(f"{self.known.total()} already in the output file")
+
+    def wrote(self, paths: Iterable[Path | None]) -> None:
+        """Name the files that were written, those of many queries by the first and the last; on stderr beside JSON."""
+        kinds: dict[tuple[str, str], list[Path]] = {}
+        for path in filter(None, paths):
+            kinds.setdefault((NUMBER.sub("", path.stem), path.suffix), []).append(path)
+        for files in () if self.quiet else kinds.values():
+            last = f" to {files[-1]} ({len(files)} files)" if len(files) > 1 else ""
+            say(f"wrote {files[0]}{last}", sys.stderr if self.line is not None else None)
 
     def interrupted(self, more: str = "") -> int:
         """Say what is missing, and `more`."""
         if self.missing:
             first = " ".join(part for part in self.names[next(iter(self.missing))] if part != "-")
-            missing = f"{len(self.missing)} of {len(self.names)} queries"
-            complain(f"interrupted; {missing} are not answered, the first is {first}{more}")
+            answered = f"{len(self.names) - len(self.missing)} of {len(self.names)} answered"
+            complain(f"interrupted; {answered}; next: {first}{more}")
         return EXIT_INTERRUPTED
 
     def exit_code(self) -> int:

@@ -10,21 +10,19 @@ from html import escape
 from typing import Self
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError, by
-from shakeproof.graph import STRAIGHT, Graph
+from shakeproof.graph import Graph
 from shakeproof.model.comparison import TIMES, UNIT_FLOAT32, Floats, Rows, allowed, disagreement, float32_noise
-from shakeproof.model.onnx_model import cut_before, extraction, image_input
 from shakeproof.model.runtimes import Reference
 from shakeproof.operators import Scale
 from shakeproof.question import ClassNames, ImageLayout, OutputPart, Preprocessing, image_layout, listed
 
 # What to do with outputs that are not class scores.
-ASK_OTHERWISE = "say what must hold of the outputs by a VNN-LIB query"
+ASK_OTHERWISE = "for detectors and segmenters, state in a VNN-LIB query what must hold of the outputs"
 # What a softmax gives is told from 0 down to here.
 LEAST = 2.0**-120
 
@@ -133,14 +131,14 @@ class Deployed:
     def check_classifies(self) -> None:
         if len(self.parts) > 1:
             raise InputError(
-                f"{self.name}: has {len(self.parts)} outputs, {listed(self.parts)}; {ASK_OTHERWISE}, or say which one"
-                " holds the class scores",
+                f"{self.name}: has {len(self.parts)} outputs, {listed(self.parts)}; {ASK_OTHERWISE}; of a classifier,"
+                " name the output with the class scores",
                 option="output_name",
             )
         if not self.classifies:
             shape = list(self.parts[0].shape)
             raise InputError(
-                f"{self.name}: the output has shape {shape}; a classifier gives one score per class: {ASK_OTHERWISE}"
+                f"{self.name}: the output has shape {shape}; a classifier has one score per class; {ASK_OTHERWISE}"
             )
 
     def with_image_shape(self, shape: tuple[int, int, int]) -> Self:
@@ -221,15 +219,6 @@ class Network(Deployed):
     def notes(self) -> tuple[str, ...]:
         softmax = f"the final {self.dropped} is left out: it does not change which class wins" if self.dropped else None
         return tuple(filter(None, (softmax, *super().notes)))
-
-    @property
-    def cut(self) -> str | None:
-        """The line of Python that cuts off smooth operators at the model's end, if there are no others."""
-        smooth = {node.origin for node in self.graph.nodes if not isinstance(node.operator, STRAIGHT)}
-        model = onnx.load_from_string(self.data)
-        image = image_input(model, self.name, self.layout.image_shape if self.layout else None).name
-        ends = cut_before(model.graph, smooth, image) if "" not in smooth else []
-        return extraction(self.name, image, ends) if ends and self.name.endswith(".onnx") else None
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The network behind a normalisation (x - mean) / std per channel: its pictures are then unnormalised."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -59,11 +59,6 @@ def word_of(node: onnx.NodeProto) -> str:
     """An operator's name; with its domain unless it is one of ONNX's own, so that no rule is found for it."""
     domain, kind = text_of(node.domain), text_of(node.op_type)
     return kind if domain in STANDARD_DOMAINS else f"{domain}::{kind}"
-
-
-def title(node: onnx.NodeProto) -> str:
-    """What a node is called where it is spoken of: its operator, and its name or what it makes."""
-    return f"{word_of(node)} ({text_of(node.name or node.output[0])})"
 
 
 def text_of(word: str | bytes) -> str:
@@ -201,36 +196,6 @@ def with_outputs(model: onnx.ModelProto, values: Sequence[str]) -> onnx.ModelPro
     del changed.graph.output[:]
     changed.graph.output.extend(stated.get(value, onnx.ValueInfoProto(name=value)) for value in values)
     return changed
-
-
-# -- where a model can be cut -----------------------------------------------------------------------------------------
-
-# What has weights: behind it, a network goes on, and what comes before is no last step.
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
-
-def cut_before(graph: onnx.GraphProto, nodes: Set[str], image: str) -> list[str]:
-    """The values at which a model can end instead, so that it has none of some nodes (`title`): what these read, and
-    the outputs that do not depend on them. None where the network goes on behind these nodes.
-    """
-    behind, ends, computed = set[str](), list[str](), {image}
-    for node in needed(graph):
-        if not behind.isdisjoint(node.input):
-            behind.update(node.output)
-            if node.op_type in WEIGHTED:
-                return []
-        elif title(node) in nodes:
-            behind.update(node.output)
-            ends += [value for value in node.input if value in computed]
-        elif not computed.isdisjoint(node.input):
-            computed.update(node.output)
-    ends += [output.name for output in graph.output if output.name not in behind]
-    return list(dict.fromkeys(ends)) if image not in ends else []
-
-
-def extraction(path: str, image: str, ends: Sequence[str]) -> str:
-    """The line of Python that cuts a model's file."""
-    return f"onnx.utils.extract_model({path!r}, 'cut.onnx', [{image!r}], {list(ends)})"
 
 
 # -- the input ------------------------------------------------------------------------------------------------------

@@ -24,14 +24,11 @@ from shakeproof.model.onnx_model import (
     Array,
     Shape,
     Unsupported,
-    cut_before,
-    extraction,
     image_input,
     inlined,
     needed,
     plain,
     text_of,
-    title,
     word_of,
 )
 from shakeproof.model.rewriting import simplify
@@ -153,8 +150,6 @@ IRRELEVANT: Mapping[str, frozenset[str]] = {
     "Resize": frozenset(("extrapolation_value",)),  # of tf_crop_and_resize, which is refused
 }
 SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
-# What detectors do with boxes and scores at the end: choose some of them.
-LAST_STEPS = frozenset(("NonMaxSuppression", "NonZero", "TopK"))
 # What may read a constant that was rounded.
 TAKES_ROUNDED = frozenset(("Div", "Mul"))
 
@@ -225,7 +220,7 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
             if word not in OPERATORS and word not in KNOWN_OF_CONSTANTS:
                 problems.append(UnsupportedNode(word, place, "not supported"))
             continue
-        builder.origin, inputs = title(node), [known[i] for i in node.input]
+        builder.origin, inputs = f"{word} ({place})", [known[i] for i in node.input]
         try:
             if any(isinstance(i, Value) for i in inputs):
                 operators[word] += 1
@@ -235,9 +230,7 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
                 results = _folded(node, inputs, builder, opset)
             known.update((name, result) for name, result in zip(node.output, results, strict=False) if name)
         except Unsupported as problem:
-            ends = cut_before(proto, {builder.origin}, image.name) if word in LAST_STEPS else []
-            way_out = f"; cut the model before it: {extraction(name, image.name, ends)}" if ends else ""
-            problems.append(UnsupportedNode(word, place, f"{problem}{way_out}"))
+            problems.append(UnsupportedNode(word, place, str(problem)))
         except KeyError as attribute:
             problems.append(UnsupportedNode(word, place, f"the attribute {attribute} is missing"))
         except MALFORMED as error:

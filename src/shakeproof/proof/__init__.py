@@ -30,7 +30,16 @@ if TYPE_CHECKING:
         by_class,
     )
     from shakeproof.proof.exact_method import answer_by_sweep, answer_by_windows, lines_at_once, sweep_window
-    from shakeproof.proof.result import Expected, Interrupted, Record, Result, begun_by, bracketed
+    from shakeproof.proof.result import (
+        BLURS_AT_ZERO,
+        LIKELY_CAUSE,
+        Expected,
+        Interrupted,
+        Record,
+        Result,
+        begun_by,
+        bracketed,
+    )
     from shakeproof.proof.sampling import tested
     from shakeproof.proof.verdict import CLAIMED, FORMAT, Claim, Reason, Status, claim_of
 
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "verdict": "CLAIMED FORMAT Claim Reason Status claim_of",
     "evidence": "BoundedCells Counterexample Enumerated EnumeratedWindow Interval Swept SweptWindow by_class",
-    "result": "Expected Interrupted Record Result begun_by bracketed",
+    "result": "BLURS_AT_ZERO LIKELY_CAUSE Expected Interrupted Record Result begun_by bracketed",
     "sampling": "tested",
     "bounds_method": "answer_by_splitting",
     "enumeration_method": "Runner Tell answer_by_enumeration answer_by_picture_windows enumerate_window expected",

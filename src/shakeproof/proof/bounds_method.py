@@ -19,6 +19,7 @@ from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.graph import Graph
 from shakeproof.model import Comparison, Network, with_claims, without_max_pools
 from shakeproof.operators import Softmax
+from shakeproof.proof.brackets import CLEARLY
 from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof
 from shakeproof.proof.replay import compared, fails, places, replayed_at
 from shakeproof.proof.result import Result
@@ -158,12 +159,16 @@ class _Search:
         return Map(1 / MAP_SIDE) if maps else AnyFailure()
 
     def worst(self, obligation: Obligation, problem: PathProblem, z: Tensor) -> Counterexample | None:
-        """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly."""
+        """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly; of one strength, the
+        first at which it does so clearly.
+        """
         if not len(z):
             return None
         z = z[:MOST_FAILURES]
-        margin = (problem.graph.run(problem.path.at(z.to(self.device))) @ problem.claims.t()).amin(1)
-        worst = z[int(margin.argmin())]
+        scores = problem.graph.run(problem.path.at(z.to(self.device)))
+        margin = (scores @ problem.claims.t()).amin(1)
+        clear = z[(margin <= -CLEARLY * scores.abs().amax()).cpu()]
+        worst = clear[clear[:, 0].argmin()] if z.shape[1] == 1 and len(clear) else z[int(margin.argmin())]
         found = self.counterexample(obligation, worst)
         if found.replayed or obligation.property.label is None or self.settings.arithmetic != "real":
             return found

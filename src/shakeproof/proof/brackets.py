@@ -38,6 +38,8 @@ FAR = np.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0])
 TRIALS, FINEST = 16, 1e-8
 # A label is not looked for to lose any closer than this to where it does so on a curve.
 CLOSE = 1e-6
+# A counterexample loses clearly by this share of the largest score, or by so many times float32's noise.
+CLEARLY, TIMES_NOISE = 1e-3, 10
 # In how many stretches that lose a counterexample is looked for, one after another.
 REPLAYED = 8
 
@@ -229,13 +231,14 @@ def failing(comparison: Comparison) -> NDArray[np.int64]:
 
 
 def probed(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int, Counterexample]:
-    """Counterexamples among the strengths that were compared, by line."""
+    """Counterexamples among the strengths that were compared, by line: the first one that is clear."""
     shown = {}
     for number, comparison in enumerate(comparisons):
         places = failing(comparison)
         if len(places) and comparison.margin[0] > 0:
-            worst = places[comparison.margin[places].argmin()]
-            found = counterexample_at(context, number, float(comparison.strength[worst]))
+            clear = places[-comparison.margin[places] > TIMES_NOISE * comparison.noise[places]]
+            place = clear[0] if len(clear) else places[comparison.margin[places].argmin()]
+            found = counterexample_at(context, number, float(comparison.strength[place]))
             if found.replayed and found.margin < 0:
                 shown[number] = found
     return shown
@@ -268,15 +271,17 @@ def find_counterexamples(
     shown: Mapping[int, Counterexample],
     exact_losses: Sequence[tuple[int, Least]],
 ) -> dict[int, Counterexample]:
-    """Of the lines whose label loses: where it does so most clearly and the runtime shows it, or else what is known
-    without rounding.
+    """Of the lines whose label loses: close to the flip, where it loses clearly and the runtime shows it; else where it
+    loses most clearly; or else what is known without rounding.
     """
     best = dict(shown)
     for line in lines:
-        for row in deepest(line.curve.margin(line.label)) if line.loss is not None else ():
+        for z in (
+            (*after_flip(line), *line.curve.z[deepest(line.curve.margin(line.label))]) if line.loss is not None else ()
+        ):
             if context.budget.closing.is_late():
                 break
-            found = counterexample_at(context, line.number, float(line.curve.z[row]), exactly=True)
+            found = counterexample_at(context, line.number, float(z), exactly=True)
             known = best.get(line.number)
             if known is None or found.replayed or (found.proved and not known.proved):
                 best[line.number] = found
@@ -323,7 +328,8 @@ def first_loss(
         strengths = np.array(shown.strengths)
         if shown.replayed:
             compared = comparison.strength[failing(comparison)] if stops_early else strengths[:0]
-            tried = np.unique(np.concatenate([compared, strengths]))
+            deep = strengths[:0] if loss is None else line.curve.z[deepest(line.curve.margin(line.label))]
+            tried = np.unique(np.concatenate([compared, strengths, deep]))
             with suppress(OutOfTimeError):  # the runtime shows it all the same
                 known += tried[:1].tolist() if loses(tried[:1]).all() else tried[loses(tried)].tolist()
         known += strengths.tolist() if shown.proved else ()
@@ -336,6 +342,19 @@ def first_loss(
         return first_proved(loses, loss, nearest_known, line.curve.z[deepest(line.curve.margin(line.label))])
     except OutOfTimeError:
         return nearest_known
+
+
+def after_flip(line: SweptLine) -> Iterator[float]:
+    """Where the label first loses clearly on a curve: on the chord, and at the row behind it."""
+    curve = line.curve
+    margin, clear = curve.margin(line.label), -CLEARLY * float(np.abs(curve.scores).max())
+    rows = np.flatnonzero(margin <= clear)
+    if not len(rows):
+        return
+    row = int(rows[0])
+    if row > 0 and not curve.jumps[row - 1]:
+        yield float(np.interp(clear, margin[[row, row - 1]], curve.z[[row, row - 1]]))
+    yield float(curve.z[row])
 
 
 def deepest(margin: NDArray[np.float64]) -> list[int]:

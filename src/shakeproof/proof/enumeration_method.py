@@ -63,9 +63,9 @@ def answer_by_enumeration(
     parts, before = ([], 0.0) if begun is None else ([_begun(query, runner, begun)], begun.seconds)
     told = _tell_nobody if expect is None else partial(expect, query, runner.expected)
     told(0.0)
-    interrupted = False
+    interrupted, wrong_label_ends = False, not settings.whole_curve and not query.label_predicted
     try:
-        _run_on(runner, label, settings, budget, parts, told)
+        _run_on(runner, label, settings, budget, parts, told, wrong_label_ends)
     except KeyboardInterrupt:
         if not parts:
             raise
@@ -85,9 +85,11 @@ def _run_on(
     budget: Budget,
     parts: list[Judged],
     tell: Callable[[float], None],
+    wrong_label_ends: bool = False,
 ) -> None:
     """Run the pictures behind those that were run, as far as the time lets it come; in `parts`, so that an interrupt
-    loses none. With `stop_early`, up to the first that is lost.
+    loses none. With `stop_early`, up to the first that is lost; or if `wrong_label_ends` it, only if that is the first
+    of all.
     """
     pictures, done, heard = runner.pictures, sum(len(margins) for margins, _ in parts), now()
     kept = all((margins > 0).all() for margins, _ in parts)
@@ -101,7 +103,8 @@ def _run_on(
         if kept and now() - heard > TELL_SECONDS:
             tell(pictures.last_before(done) if pictures.has(done) else pictures.end)
             heard = now()
-        if budget.is_late() or (settings.stop_early and not kept):
+        is_over = (settings.stop_early and not kept) or (wrong_label_ends and not parts[0][0][0] > 0)
+        if budget.is_late() or is_over:
             break
 
 

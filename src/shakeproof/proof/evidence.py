@@ -120,6 +120,12 @@ class Counterexample:
     replayed: bool
     proved: bool = False
 
+    def __repr__(self) -> str:
+        strengths = ", ".join(f"{strength:.6g}" for strength in self.strengths or ())
+        at = f" at strength {strengths}" if self.strengths else ""
+        shown = "replayed" if self.replayed else "not replayed"
+        return f"<Counterexample{at}: class {self.winner} wins, margin {self.margin:.4g}, {shown}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Regions:

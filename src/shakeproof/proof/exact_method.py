@@ -14,7 +14,14 @@ from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Lines, Piece, cores_for, join, pieces_left, swept_curves, threads_for, usual_breaks
 from shakeproof.model import Comparison, Network
-from shakeproof.proof.brackets import find_brackets, find_counterexamples, first_loss, probed, shown_in
+from shakeproof.proof.brackets import (
+    counterexample_at,
+    find_brackets,
+    find_counterexamples,
+    first_loss,
+    probed,
+    shown_in,
+)
 from shakeproof.proof.evidence import Counterexample, Swept, SweptWindow
 from shakeproof.proof.leads import SweepContext, contradicted, leads, lower_bounds
 from shakeproof.proof.replay import compared, places
@@ -153,6 +160,7 @@ def sweep(context: SweepContext, comparisons: Sequence[Comparison], begun: Seque
     """
     count, settings, lines = len(context.queries), context.settings, context.lines
     shown = probed(context, comparisons) if settings.stop_early else {}
+    shown |= misclassified(context, comparisons)
     closed = set(shown)
     if not all(len(own.margin) and np.isfinite([own.margin[0], own.disagreement[0]]).all() for own in comparisons):
         closed |= set(np.flatnonzero(~np.isfinite(context.start_scores).all(1)).tolist())
@@ -177,6 +185,21 @@ def sweep(context: SweepContext, comparisons: Sequence[Comparison], begun: Seque
             curves[number] = joined if joined.z[-1] >= window.end else window.curve
     timed_out = errors is None or context.budget.is_late()
     return SweptLines(curves, shown | shown_on_the_way, too_deep, timed_out)
+
+
+def misclassified(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int, Counterexample]:
+    """The lines whose own label loses at strength 0, in float64 and in the runtime: there is nothing to sweep.
+
+    A curve that was asked for is swept all the same, and so is one whose label is only what the network predicted.
+    """
+    if enumerates(context.settings):
+        return {}
+    margin = margins(context.start_scores, context.labels)
+    return {
+        number: counterexample_at(context, number, 0.0)
+        for number, comparison in enumerate(comparisons)
+        if margin[number] <= 0 and comparison.fails[:1].any() and not context.queries[number].label_predicted
+    }
 
 
 def running_error(context: SweepContext) -> RunningError | None:

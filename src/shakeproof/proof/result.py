@@ -60,9 +60,10 @@ UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 class Result:
     """The answer to a query. It has no field for the verdict: that is what the one judge makes of the evidence.
 
-    `model` and `identity` name the network, `predicted` is the class that it gives to the image (or the middle of a
-    box); None where its scores are not finite. `as_pictures` is what the question about 8-bit pictures would take,
-    `tested` what became of strengths drawn at random where nothing was decided.
+    `model` and `identity` name the network, `predicted` is the class at strength 0 (or in the middle of a box); None
+    where its scores are not finite. `unperturbed` is the class of the image itself, only where the answer is
+    misclassified and the kernel already blurs at strength 0. `as_pictures` is what the question about 8-bit pictures
+    would take, `tested` what became of strengths drawn at random where nothing was decided.
     """
 
     model: str
@@ -73,6 +74,7 @@ class Result:
     seconds: float
     as_pictures: Expected | None = None
     tested: Tested | None = None
+    unperturbed: int | None = None
 
     def __post_init__(self) -> None:
         """Evidence is about the query, or there is no result."""
@@ -124,12 +126,12 @@ class Result:
         return sum(proof.pieces for proof in self.evidence.proofs)
 
     @property
-    def rest(self) -> Rest | None:
-        """What is left to do where the time was up; None where nobody knows."""
+    def remaining(self) -> Remaining | None:
+        """The work left after a timeout; None if unknown."""
         left = None if self.proof is None or self.reason is not Reason.TIMEOUT else self.proof.left
         if not left or not self.pieces:
             return None
-        return Rest(self.pieces / self.seconds, left * self.seconds / self.pieces)
+        return Remaining(self.pieces / self.seconds, left * self.seconds / self.pieces)
 
     @property
     def noise(self) -> Noise | None:
@@ -239,11 +241,12 @@ class Result:
             arithmetic=self.arithmetic,
             reason=self.reason,
             seconds=round(self.seconds, 6),
-            rest=self.rest,
+            remaining=self.remaining,
             deployment=self.proof.deployment if isinstance(self.proof, Enumerated) else None,
             comparison=self.noise,
             as_pictures=self.as_pictures,
             tested=self.tested,
+            unperturbed=self.unperturbed,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -315,14 +318,14 @@ def begun_by(result: Result) -> SweptWindow | EnumeratedWindow | None:
 
 
 @dataclass(frozen=True)
-class Rest:
-    """How fast a query went until its time was up, and about how long the rest would take."""
+class Remaining:
+    """The speed of a query until its time limit, and about how many seconds the remaining work takes."""
 
     pieces_per_second: float
     seconds: float
 
     def __str__(self) -> str:
-        return f"about {spoken_time(self.seconds)} more at {_short(self.pieces_per_second)} pieces a second"
+        return f"needs about {spoken_time(self.seconds)} more at {_short(self.pieces_per_second)} pieces per second"
 
 
 @dataclass(frozen=True)
@@ -410,10 +413,11 @@ class Record:
     reason: Reason | None
     seconds: float
     tested: Tested | None = None
-    rest: Rest | None = None
+    remaining: Remaining | None = None
     deployment: Deployment | None = None
     comparison: Noise | None = None
     as_pictures: Expected | None = None
+    unperturbed: int | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -425,12 +429,14 @@ class Record:
 
     def told(self, classes: ClassNames | None = None) -> str:
         """What was found, in words."""
-        label, predicted = (
+        label, predicted, unperturbed = (
             "no class" if number is None else (classes or ClassNames()).shown(number, "class {}")
-            for number in (self.label, self.predicted)
+            for number in (self.label, self.predicted, self.unperturbed)
         )
         if self.status is Status.MISCLASSIFIED:
-            return f"{predicted} wins at strength 0, not {label}"
+            blurred = "" if self.unperturbed is None else f"; {BLURS_AT_ZERO}, without blur {unperturbed} wins"
+            cause = "" if self.unperturbed == self.label else f"; {LIKELY_CAUSE}"
+            return f"{predicted} wins at strength 0, not {label}{blurred}{cause}"
         loses = "the property fails" if self.label is None else f"{label} loses"
         wins = "the property holds" if self.label is None else f"{label} wins"
         if self.status is Status.UNSAFE:
@@ -444,12 +450,12 @@ class Record:
 
     @property
     def why(self) -> str:
-        """Why it is undecided, and what the rest would take."""
-        rest = "" if self.rest is None else f"; the rest would take {self.rest}"
+        """Why it is undecided, and what would decide it."""
+        remaining = "" if self.remaining is None else f"; {self.remaining}"
         noise = "" if self.comparison is None else f" ({self.comparison})"
         test = "" if self.tested is None else f"; tested, not proved: {self.tested}"
         other = "" if self.as_pictures is None else f"; --pixels 8bit would decide it: {self.as_pictures}"
-        return (self.reason.sentence if self.reason else "nothing was proved") + noise + rest + test + other
+        return (self.reason.sentence if self.reason else "nothing was proved") + noise + remaining + test + other
 
     @cached_property
     def claim(self) -> Claim:
@@ -464,7 +470,12 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints: plain values only."""
-        return {key: value for key, value in _plain(self).items() if value is not None or key not in SELDOM}
+        plain = {
+            key: value
+            for key, value in _plain(self).items()
+            if value is not None or key not in (*SELDOM, "unperturbed")
+        }
+        return plain | ({OLD_NAME: plain["remaining"]} if "remaining" in plain else {})
 
     @staticmethod
     def from_json(line: str | Mapping[str, Any]) -> Record:
@@ -474,6 +485,8 @@ class Record:
             check_version(said)
             for key in ("question", *CLAIMED):  # which are not the record's own
                 said.pop(key, None)
+            before = said.pop(OLD_NAME, None)
+            said["remaining"] = said.get("remaining") or before
             for key, kind in OBJECTS.items():
                 said[key] = kind(**said[key]) if said.get(key) else None
             shown = said["counterexample"]
@@ -496,10 +509,15 @@ class Record:
             raise malformed(error) from error
 
 
+# Why a label may lose at strength 0.
+BLURS_AT_ZERO = "kernels of even size already blur at strength 0"
+LIKELY_CAUSE = "if this is unexpected, check the label and the preprocessing (size, colour, scale, mean and std)"
 # What a record says only of some answers.
-SELDOM = {"rest": Rest, "deployment": Deployment, "comparison": Noise, "as_pictures": Expected}
+SELDOM = {"remaining": Remaining, "deployment": Deployment, "comparison": Noise, "as_pictures": Expected}
 # What it says as an object of its own.
 OBJECTS = SELDOM | {"tested": Tested}
+# What `remaining` was called in version 0.1; its JSON has both names.
+OLD_NAME = "rest"
 # Names that Python keeps for itself.
 KEYS = {"start": "from", "end": "to", "winner": "class"}
 

@@ -40,19 +40,19 @@ class Reason(StrEnum):
         reason.sentence = sentence
         return reason
 
-    TIMEOUT = "timeout", "the time was up before everything was settled"
+    TIMEOUT = "timeout", "the time limit was reached before everything was proved"
     NOT_REPLAYED = "not-replayed", "the label loses by so little that the float32 runtime does not show it"
-    ROUNDING = "rounding", "the smallest margin is no larger than float64 rounding might explain"
+    ROUNDING = "rounding", "float64 rounding might explain the smallest margin"
     FLOAT32 = "float32", "float32 rounding, in some order of summation, might explain the smallest margin"
-    RUNTIME_DISAGREES = "runtime-disagrees", "the float32 runtime gives other outputs than the network as it was read"
+    RUNTIME_DISAGREES = "runtime-disagrees", "onnxruntime gives other outputs than the network as it was read"
     COMPARISON = (
         "comparison",
-        "float32 noise is too large a share of the margin: the runtime would agree with another network as well",
+        "float32 noise is too large for this margin: the runtime would agree with another network as well",
     )
-    BOUNDS = "bounds", "the bounds are too loose somewhere, and nothing is left to split there"
+    BOUNDS = "bounds", "the bounds are too loose, and nothing is left to split"
     NOT_FINITE = (
         "not-finite",
-        "some of the network's scores are infinite or no numbers; check its weights, mean and std",
+        "some scores are infinite or NaN; check the weights, mean and std",
     )
 
 

@@ -133,13 +133,8 @@ class RawImage:
         if layout.channels_last and array.ndim == 1 and array.size == prod(layout.image_shape):
             array = array.reshape(layout.input_shape)
         pixels = in_unit_range(arranged(array, layout.image_shape, self.name), self.name, scale)
-        low, high = pixels.min(), pixels.max()
-        if preprocessing.scale is None and (low < -OVERSHOOT or high > 1 + OVERSHOOT):
-            raise InputError(
-                f"{self.name}: has pixels from {low:.4g} to {high:.4g}, and 0 is black and 1 is white;"
-                " divide them, or say which numbers are",
-                option="scale",
-            )
+        if preprocessing.scale is None:
+            check_range(pixels, self.name, "divide them, or say which numbers are black and white")
         return pixels
 
     def _centre(self, specification: Specification, layout: ImageLayout) -> NDArray[np.float64]:
@@ -157,9 +152,22 @@ def as_picture(array: Array, shape: tuple[int, int, int], name: str = "the image
     """An array as a picture (channels, height, width) in float64.
 
     Accepts channels first or last, a grey picture without channels, a flat array, and leading axes of length 1.
-    Unsigned numbers of 8 or 16 bits are scaled to [0, 1].
+    Unsigned numbers of 8 or 16 bits are scaled to [0, 1]; floats from 0 to 255 are refused.
     """
-    return torch.from_numpy(in_unit_range(arranged(_numeric(np.asarray(array), name), shape, name), name))
+    pixels = in_unit_range(arranged(_numeric(np.asarray(array), name), shape, name), name)
+    if pixels.min() >= -OVERSHOOT:  # negative ones were normalised on purpose
+        check_range(pixels, name, "divide them by 255, or pass Image(name, pixels) to use them as they are")
+    return torch.from_numpy(pixels)
+
+
+def check_range(pixels: NDArray[np.float64], name: str, advice: str) -> None:
+    """Refuse pixels that are far outside [0, 1]: most often they range from 0 to 255."""
+    low, high = pixels.min(), pixels.max()
+    if low < -OVERSHOOT or high > 1 + OVERSHOOT:
+        raise InputError(
+            f"{name}: has pixels from {low:.4g} to {high:.4g}; 0 is black and 1 is white; {advice}",
+            option="scale",
+        )
 
 
 def _numeric(array: Array, name: str) -> Array:
@@ -178,6 +186,10 @@ def arranged(array: Array, shape: tuple[int, int, int], name: str) -> Array:
     if array.shape == shape or (array.size == channels * height * width and _is_plain(array.shape, shape)):
         return array.reshape(shape)
     wants = f"the image is {by(array.shape)}, the network wants {by(shape)} (channels x height x width)"
+    if array.ndim == 4:
+        raise InputError(
+            f"{name}: is a batch of {len(array)} pictures; pass one of them, or a list of all: list(images)"
+        )
     if array.ndim == 3 and array.shape[1:] == (height, width) and len(array) > 4:
         raise InputError(f"{name}: {wants}; of a stack of pictures, say which is meant: {name}@0")
     if {*array.shape} - {1, 3} == {height, width} - {1, 3}:

@@ -282,6 +282,11 @@ class Perturbation:
     def __repr__(self) -> str:
         return f"<Perturbation {self}>"
 
+    @property
+    def blurs_at_zero(self) -> bool:
+        """Whether strength 0 is not the image itself: kernels of even size start from a mean of 2 x 2 pixels."""
+        return any(side % 2 == 0 for _, kernel in self._kernels() for side in kernel.shape)
+
     def __add__(self, other: Perturbation) -> Perturbation:
         """Both at once, each with its own strengths; clipping, if any, comes after the sum."""
         if not isinstance(other, Perturbation):

@@ -42,6 +42,15 @@ SEEN = 1e-3
 BAR_INCHES, THINNEST, NAMED = 5.1, 0.0025, 8
 
 
+class NotebookFigure(Figure):
+    """A figure that notebooks show on their own, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        self.savefig(data, format="png", dpi=140)
+        return data.getvalue()
+
+
 def result_figure(result: Result) -> Figure:
     """The plot of a result: margins against one strength, or a map of two."""
     parameters = result.query.parameters
@@ -67,7 +76,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def _region_figure(result: Result) -> Figure:
     """A map of two strengths: where the label provably wins, where it provably loses, and what is not settled."""
-    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+    figure = NotebookFigure(figsize=(6.4, 5.2), layout="constrained")
     axes = figure.add_subplot()
     strengths, regions = result.query.strengths, result.regions
     if regions is not None:
@@ -104,7 +113,7 @@ def _margin_figure(result: Result) -> Figure:
     assert result.label is not None
     label = spoken_class(result, result.label)
     (strength,) = result.query.strengths
-    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
+    figure = NotebookFigure(figsize=(7.0, 3.4), layout="constrained")
     axes = figure.add_subplot()
     _plot_leads(axes, result)
     for interval in by_class(result.profile):  # which class wins where: a coloured stretch, and its name above
@@ -186,7 +195,7 @@ def counterexample_figure(result: Result) -> Figure:
     query, counterexample, picture = result.query, result.counterexample, result.picture()
     if query.image is None or counterexample is None or picture is None:
         raise InputError(f"{query.name}: there is no picture of this query; write the counterexample as .npy")
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    figure = NotebookFigure(figsize=(9.0, 3.4), layout="constrained")
     original, perturbed, third = figure.subplots(1, 3)
     show_image(original, query.image.pixels, f"original: {spoken_class(result, result.predicted)}")
     if isinstance(query.perturbation, Perturbation) and counterexample.strengths is not None:
@@ -210,7 +219,7 @@ def counterexample_figure(result: Result) -> Figure:
 
 def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float], image: Tensor) -> Figure:
     """A kernel, and what it does to an image (channels, height, width); one strength for all parts, or one each."""
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure = NotebookFigure(figsize=(9.0, 3.6), layout="constrained")
     kernel, before, after = figure.subplots(1, 3)
     strengths = perturbation.strengths(strength)
     show_kernel(kernel, perturbation, strengths, image.shape)
@@ -299,7 +308,7 @@ def _show_matrix(axes: Axes, matrix: NDArray[Any]) -> float:
 
 def compared_figure(compared: Compared) -> Figure:
     """Margins above, classes below, against the strength; on red, the networks disagree."""
-    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
+    figure = NotebookFigure(figsize=(8.4, 4.2), layout="constrained")
     columns = 2 if compared.disagreements else 1
     grid = figure.add_gridspec(2, columns, height_ratios=(3, 1.1), width_ratios=(4, 1.15)[:columns])
     margins, classes = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])

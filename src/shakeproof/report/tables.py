@@ -14,15 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from shakeproof.comparing import Compared
-from shakeproof.proof import Enumerated, Reason, Result, Swept, bracketed, by_class
+from shakeproof.proof import BLURS_AT_ZERO, LIKELY_CAUSE, Enumerated, Reason, Result, Swept, bracketed, by_class
 from shakeproof.question import ClassNames
 
 SENTENCES = {
-    "not replayed": "in real numbers the label provably loses, by so little that the float32 runtime does not show it",
-    "float32": "about every float32 evaluation of the network, in any order of summation; not about Winograd's method"
-    " or TF32",
-    "?": "this class is not proved to win: float64 computes it, but rounding may explain it",
-    "*": "no label came with the image; the prediction at strength 0 is taken",
+    "not replayed": "the label provably loses in real numbers, by so little that the float32 runtime does not show it",
+    "float32": "proved for every float32 evaluation in any order of summation, except Winograd convolution and TF32",
+    "?": "computed in float64, but not proved: rounding may explain this class",
+    "*": "the image has no label; the prediction at strength 0 is used",
 }
 COLOURS = {"safe": "green", "unsafe": "red", "misclassified": "magenta", "undecided": "yellow"}
 COLOURS |= {"agree": "green", "disagree": "red"}
@@ -34,10 +33,12 @@ LABEL_WIDTH = 24
 # Of two networks: how many stretches are listed, the longest ones (`--json` has all); and what rounding leaves open
 # beside a flip, which is only of interest if nothing else is.
 LISTED, NARROW = 6, 1e-6
+# Intervals within this range are placed by one number.
+NEAR = 1e-4
 INDENT, STRENGTH = 4, 11
 COMPARED_SENTENCES = {
-    Reason.ROUNDING: "who wins there is closer than the rounding error of float64, for one network or both",
-    Reason.NOT_REPLAYED: "they differ by so little somewhere that the float32 runtimes do not show it",
+    Reason.ROUNDING: "one network's lead is smaller there than the rounding error of float64",
+    Reason.NOT_REPLAYED: "somewhere they differ by so little that the float32 runtimes do not show it",
 }
 
 
@@ -88,7 +89,7 @@ class ResultRows:
         before, self.image = self.image, result.query.name
         if before is None:
             self._measure(result.query.class_names)
-        words = [*filter(None, [_journey(result)]), *(f"({word})" for word in _qualified(result))]
+        words = [*filter(None, [_start(result), _journey(result)]), *(f"({word})" for word in _qualified(result))]
         cells: dict[str, str | Text] = {  # "-" where there is nothing to say
             "image": self.printable(self.image),
             "perturbation": "-" if result.query.perturbation is None else str(result.query.perturbation),
@@ -111,6 +112,10 @@ class ResultRows:
         remarks = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
         if result.query.label_predicted:
             remarks["*"] = SENTENCES["*"]
+        if result.status == "misclassified":
+            remarks["misclassified"] = f"the label does not win at strength 0; {LIKELY_CAUSE}"
+        if result.unperturbed is not None:
+            remarks["without blur"] = BLURS_AT_ZERO
         if any(step.endswith("?") for step in _journey(result).split()):
             remarks["?"] = SENTENCES["?"]
         return remarks if result.reason is None else remarks | {result.reason.value: result.reason.sentence}
@@ -166,8 +171,8 @@ def _qualified(result: Result) -> Iterator[str]:
         yield result.reason.value
     if result.noise is not None:
         yield str(result.noise)
-    if result.rest is not None:
-        yield str(result.rest)
+    if result.remaining is not None:
+        yield str(result.remaining)
     if result.tested is not None and result.status == "undecided":
         yield f"tested: {result.tested.lost} of {result.tested.strengths} lose"
     if result.as_pictures is not None:
@@ -183,12 +188,22 @@ def _qualified(result: Result) -> Iterator[str]:
         yield "not replayed"
 
 
+def _start(result: Result) -> str:
+    """What a misclassified image is taken for."""
+    if result.status != "misclassified":
+        return ""
+    predicted = f"predicted {class_name(result, result.predicted)}"
+    if result.unperturbed is None:
+        return predicted
+    return f"{predicted}, without blur {class_name(result, result.unperturbed)}"
+
+
 def _journey(result: Result) -> str:
     """`7 ▸0.43▸ 9`: the winning class, and the strength at which the next one takes over; or how much was proved.
 
     `9?` is a class that is not proved to win on more of its strengths than these digits show.
     """
-    if result.query.path is None:
+    if result.query.path is None or (len(result.profile) < 2 and result.status == "misclassified"):
         return ""
     if result.regions is not None and result.status == "safe":
         return class_name(result, result.label)
@@ -264,15 +279,15 @@ class ComparedRows:
         head.append(str(compared.status), style=COLOURS[compared.status])
         if compared.disagreements:
             count = len(compared.disagreements)
-            stretches = "one stretch" if count == 1 else f"{count} stretches"
-            head.append(f" on {100 * compared.share:.3g}% of strengths, in {stretches}")
+            intervals = "one interval" if count == 1 else f"{count} intervals"
+            head.append(f" on {100 * compared.share:.3g}% of strengths, in {intervals}")
         yield head
         if compared.disagreements:
             yield self._stretches(compared)
         yield from _filled(self._details(compared), self.width)
 
     def _stretches(self, compared: Compared) -> Table:
-        """The longest stretches, in their order."""
+        """The longest intervals, in their order."""
         left = self.width - INDENT - 3 * STRENGTH - 5 * GAP
         table = Table.grid(padding=(0, GAP, 0, 0))
         table.add_column(width=INDENT - GAP)
@@ -292,18 +307,23 @@ class ComparedRows:
     def _details(self, compared: Compared) -> Iterator[str]:
         more = len(compared.disagreements) - LISTED
         if more > 0:
-            yield f"and {more} shorter" if more > 1 else "and a shorter one"
+            yield f"{more} shorter not shown"
         stretches = _open_stretches(compared)
         if stretches:
-            start, end = stretches[0]
-            others = f" and {len(stretches) - 1} more" if len(stretches) > 1 else ""
-            yield f"not settled from {start:.6f} to {end:.6f}{others} ({compared.reason})"
+            yield f"{_where(stretches)} ({compared.reason})"
         elif compared.status == "undecided":
             yield f"({compared.reason})"
         first, second = compared.first.pieces, compared.second.pieces
         what = "pictures" if compared.first.method == "enumeration" else "pieces"
         yield f"{what} {first}" if first == second else f"{what} {first} and {second}"
         yield f"seconds {compared.seconds:.3f}"
+
+
+def _where(intervals: Sequence[tuple[float, float]]) -> str:
+    """How many intervals are unresolved, and where: by one number if they are too close together for two."""
+    (start, _), (_, end) = intervals[0], intervals[-1]
+    count = "1 unresolved interval" if len(intervals) == 1 else f"{len(intervals)} unresolved intervals"
+    return f"{count} near {start:.6g}" if end - start < NEAR else f"{count} from {start:.6f} to {end:.6f}"
 
 
 def _open_stretches(compared: Compared) -> list[tuple[float, float]]:

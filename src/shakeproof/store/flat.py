@@ -20,7 +20,7 @@ COLUMNS = (
     *("rounding", "arithmetic", "reason", "seconds", "profile"),
 )
 # And what a store adds: what few answers have, what is claimed, and by what its parts are found again.
-SELDOM = ("tested", "deployment", "rest", "comparison", "as_pictures")
+SELDOM = ("tested", "deployment", "remaining", "rest", "comparison", "as_pictures", "unperturbed")
 STORED_COLUMNS = (
     *(*COLUMNS, *SELDOM, *CLAIMED),
     *("model_sha256", "image_sha256", "certificate_sha256", "finished"),
@@ -33,6 +33,7 @@ TYPES = {
     **dict.fromkeys(("counterexample_replayed", *SELDOM, CLAIMED[0]), "TEXT"),
     **dict.fromkeys((*BRACKET, "certified_strength", "counterexample_margin", "min_margin", "seconds"), "REAL"),
     **dict.fromkeys(CLAIMED[1:], "REAL"),
+    "unperturbed": "INTEGER",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -17,19 +17,23 @@ KINDS = {
     Status.MISCLASSIFIED: "unsafe",
     Status.UNDECIDED: "undecided",
 }
+COUNTED = ("verified", "unsafe", "undecided")
 
 
 @dataclass
-class TableCell:
-    """How many images under one perturbation up to one strength are verified, unsafe, or neither; and the seconds that
-    took. One profile answers all strengths: its seconds are in each cell of its row.
+class TableRow:
+    """How many images under one perturbation are verified, unsafe or undecided up to each strength.
+
+    Misclassified images are among the unsafe ones. One profile answers all strengths, in so many seconds all together.
     """
 
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Mapping[float, Counter[str]]
+    misclassified: int = 0
     seconds: float = 0.0
 
-    def __str__(self) -> str:
-        return "/".join(str(self.counts[kind]) for kind in ("verified", "unsafe", "undecided"))
+    def cells(self) -> Iterator[str]:
+        """The counts at each strength, as the paper writes them."""
+        return ("/".join(str(count[kind]) for kind in COUNTED) for count in self.counts.values())
 
 
 @dataclass(frozen=True)
@@ -37,27 +41,28 @@ class PaperTable:
     """A row for each perturbation, of each model or of all together (""), a column for each strength."""
 
     strengths: tuple[float, ...]
-    rows: Mapping[tuple[str, str], Mapping[float, TableCell]]
+    rows: Mapping[tuple[str, str], TableRow]
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Every cell on its own."""
+        """Every cell on its own, with what is said of its whole row."""
         for (model, perturbation), row in self.rows.items():
-            for strength, cell in row.items():
-                counts = {kind: cell.counts[kind] for kind in ("verified", "unsafe", "undecided")}
-                about = {"model": model} if model else {}
-                yield {**about, "perturbation": perturbation, "strength": strength, **counts, "seconds": cell.seconds}
+            about = {"model": model} if model else {}
+            for strength, count in row.counts.items():
+                counts = {kind: count[kind] for kind in COUNTED} | {"misclassified": row.misclassified}
+                yield {**about, "perturbation": perturbation, "strength": strength, **counts, "seconds": row.seconds}
 
 
 def paper_table(store: Store, campaign: int | None = None, by_model: bool = False) -> PaperTable:
-    """The paper's table of a campaign. What ended in an error is neither verified nor unsafe."""
+    """The paper's table of a campaign. Queries that ended in an error are undecided."""
     chosen = store.campaign(campaign)
-    rows: dict[tuple[str, str], dict[float, TableCell]] = {}
+    rows: dict[tuple[str, str], TableRow] = {}
     failed = ((one.number, one.model.name, str(one.perturbation), None, 1, 0.0) for one in store.errors(chosen.id))
     tallied = sorted([*store.tally(chosen), *failed], key=itemgetter(0))
     for _, model, perturbation, claim, count, seconds in tallied:
         key = (model if by_model else "", perturbation)
-        row = rows.setdefault(key, {strength: TableCell() for strength in chosen.strengths})
-        for strength, cell in row.items():
-            cell.counts["undecided" if claim is None else KINDS[claim.at(strength)]] += count
-            cell.seconds += seconds
+        row = rows.setdefault(key, TableRow({strength: Counter() for strength in chosen.strengths}))
+        for strength, counts in row.counts.items():
+            counts["undecided" if claim is None else KINDS[claim.at(strength)]] += count
+        row.misclassified += count if claim is not None and claim.verdict is Status.MISCLASSIFIED else 0
+        row.seconds += seconds
     return PaperTable(chosen.strengths, rows)
