@@ -17,8 +17,8 @@ from torch import nn
 import shakeproof as sp
 from shakeproof.bounds import Boxes, enclose
 from shakeproof.checker import enclosure
-from shakeproof.graph import Graph
-from shakeproof.model import graph, rewriting
+from shakeproof.graph import LARGEST_FLOAT32, Graph
+from shakeproof.model import rewriting
 from shakeproof.operators import Linear, Operator, Relu
 
 
@@ -350,4 +350,4 @@ def test_what_runtimes_round_in_their_own_ways_is_refused_by_name(tmp_path, name
 def test_the_checker_limits_float32_as_the_prover_does():
     """Written apart: what the one calls safe, the other must not refuse, nor accept more."""
     assert enclosure.SHRUNK == rewriting.SHRUNK
-    assert enclosure.LARGEST_FLOAT32 == graph.LARGEST_FLOAT32
+    assert enclosure.LARGEST_FLOAT32 == LARGEST_FLOAT32
