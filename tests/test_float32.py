@@ -278,6 +278,7 @@ FIXED = {
         "MaxPool",
         "Mean",
         "Pad",
+        "Ranked",
         "Relu",
     ),
     *("Reshape", "Scale", "Transpose", "Unrolled"),
