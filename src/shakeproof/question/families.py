@@ -43,6 +43,16 @@ from shakeproof.question.perturbation import (
     identity_matrix,
     plain,
 )
+from shakeproof.question.text_form import (
+    BETWEEN_OPTIONS,
+    Key,
+    Reader,
+    read_flag,
+    read_interval,
+    read_number,
+    read_options,
+    read_whole,
+)
 
 # How downsample resizes.
 FILTERS = ("box", "bilinear", "bicubic", "lanczos")
@@ -295,7 +305,7 @@ def _file_options(file: str | Path, index: str | int | None = None) -> dict[str,
         raise InputError(f"a kernel's file is given by its name, not by {kind_of(file)}")
     options = {"file": str(file)} | ({} if index is None else {"index": str(index)})
     for key, text in options.items():
-        if _BETWEEN_PARTS.search(text) or _BETWEEN_OPTIONS.search(text):
+        if _BETWEEN_PARTS.search(text) or BETWEEN_OPTIONS.search(text):
             what = "file" if key == "file" else "array"
             raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
     return options
@@ -390,7 +400,6 @@ FAMILIES: Mapping[str, Family] = {
 }
 _OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if "file" in family.keys)
 _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
-_BETWEEN_OPTIONS = re.compile(r",(?=[a-z]+=)")
 
 
 def parse(text: str) -> Perturbation | AnyKernel:
@@ -438,64 +447,25 @@ def _split(text: str) -> list[str]:
 
 
 def _parse_single(text: str) -> Perturbation | AnyKernel:
-    name, _, rest = text.partition(":")
+    name = text.partition(":")[0]
     family = FAMILIES.get(name)
     if family is None:
         raise InputError(f"unknown perturbation {name!r}; the families are {', '.join(FAMILIES)}")
-    values: dict[str, object] = {}
-    for option in _BETWEEN_OPTIONS.split(rest) if rest else []:
-        key, equals, value = option.partition("=")
-        if key == "padding" and key not in family.keys:
-            raise InputError(
-                f"{text!r}: {name} looks at no pixels outside the image, so padding means nothing; leave it out"
-            )
-        if key not in family.keys or not equals or key in values:
-            problem = "is given twice" if key in values else f"is not one of {', '.join(family.keys)}"
-            raise InputError(f"{text!r}: option {option!r} {problem}; write for example {family.example}")
-        try:
-            values[key] = READERS[family.keys[key].annotation](value)
-        except ValueError as error:
-            raise InputError(f"{text!r}: {key} {error}, not {value!r}") from error
-    missing = [key for key, kind in family.keys.items() if kind.default is kind.empty and key not in values]
-    if missing:
-        raise InputError(f"{text!r}: {' and '.join(missing)} missing; write for example {family.example}")
-    return family.make(**values)
-
-
-def _read_size(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,9}", text):
-        raise ValueError("must be a whole number")
-    return int(text)
-
-
-def _read_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("must be a number") from None
-
-
-def _read_clip(text: str) -> ClipRange:
-    low, _, high = text.partition("..")
-    try:
-        return float(low), float(high)
-    except ValueError:
-        raise ValueError("must be LOW..HIGH, e.g. clip=0..1") from None
-
-
-def _read_flag(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ValueError("must be yes or no")
-    return text == "yes"
+    if "padding" not in family.keys and re.search(r"[:,]padding=", text):
+        raise InputError(
+            f"{text!r}: {name} looks at no pixels outside the image, so padding means nothing; leave it out"
+        )
+    keys = {key: Key(READERS[kind.annotation], kind.default is not kind.empty) for key, kind in family.keys.items()}
+    return family.make(**read_options(text, keys, family.example))
 
 
 # How the value of a key is read, by the type that its function is annotated with.
-READERS: Mapping[str, Callable[[str], object]] = {
-    "int": _read_size,
-    "float": _read_number,
-    "bool": _read_flag,
+READERS: Mapping[str, Reader] = {
+    "int": read_whole,
+    "float": read_number,
+    "bool": read_flag,
     "str": str,
     "str | Path": str,
     "str | int | None": str,
-    "ClipRange | None": _read_clip,
+    "ClipRange | None": read_interval,
 }

@@ -20,6 +20,7 @@ import numpy as np
 from shakeproof.errors import InputError, kind_of
 from shakeproof.question.outputs import OutputPart, one_place
 from shakeproof.question.properties import Case, Floats, Property, wins
+from shakeproof.question.text_form import Key, Reader, read_interval, read_number, read_options, read_whole
 
 Output = int | str
 """A class by its number or name, or an output by its address."""
@@ -278,7 +279,6 @@ LABEL = Requirement((Label(),))
 # -- text -------------------------------------------------------------------------------------------------------------
 
 _BETWEEN_KINDS = re.compile(rf"\s+and\s+(?=(?:{'|'.join(KINDS)})(?:[:\s]|$))")
-_BETWEEN_OPTIONS = re.compile(r",(?=[a-z]+=)")
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -294,26 +294,13 @@ def as_requirement(requirement: Requirement | str) -> Requirement:
 
 
 def _parse_kind(text: str) -> Kind:
-    name, colon, rest = text.partition(":")
+    name = text.partition(":")[0]
     kind = KINDS.get(name)
     if kind is None:
         raise InputError(f"unknown requirement {name!r}; there are {', '.join(KINDS)}")
     asked = keys(kind)
-    values: dict[str, object] = {}
-    for option in _BETWEEN_OPTIONS.split(rest) if colon else []:
-        key, equals, value = option.partition("=")
-        field_of_key = asked.get(key)
-        if field_of_key is None or not equals or field_of_key.name in values:
-            twice = field_of_key is not None and equals
-            problem = "is given twice" if twice else f"is not one of {', '.join(asked)}"
-            raise InputError(f"{text!r}: option {option!r} {problem}; write for example {kind.example}")
-        try:
-            values[field_of_key.name] = READERS[str(field_of_key.type)](value)
-        except ValueError as error:
-            raise InputError(f"{text!r}: {key} {error}, not {value!r}; write for example {kind.example}") from None
-    missing = [key for key, known in asked.items() if known.default is MISSING and known.name not in values]
-    if missing:
-        raise InputError(f"{text!r}: {' and '.join(missing)} missing; write for example {kind.example}")
+    known = {key: Key(READERS[str(each.type)], each.default is not MISSING) for key, each in asked.items()}
+    values = {asked[key].name: value for key, value in read_options(text, known, kind.example).items()}
     parsed = kind(**values)
     parsed.check()
     return parsed
@@ -322,26 +309,6 @@ def _parse_kind(text: str) -> Kind:
 def _require(holds: bool, kind: Kind, key: str, must_be: str) -> None:
     if not holds:
         raise InputError(f"{kind}: {key} must be {must_be}; write for example {kind.example}")
-
-
-def _read_whole(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise ValueError("must be a whole number")
-    return int(text)
-
-
-def _read_number(text: str) -> float:
-    try:
-        return float(text) + 0.0  # -0.0 is 0
-    except ValueError:
-        raise ValueError("must be a number") from None
-
-
-def _read_band(text: str) -> Band:
-    low, dots, high = text.partition("..")
-    if not dots:
-        raise ValueError("must be LOW..HIGH")
-    return _read_number(low), _read_number(high)
 
 
 def _read_output(text: str) -> Output:
@@ -355,10 +322,10 @@ def _read_outputs(text: str) -> tuple[Output, ...]:
 
 
 # How the value of a key is read, by the type of its field.
-READERS: Mapping[str, Callable[[str], object]] = {
-    "int": _read_whole,
-    "float": _read_number,
-    "Band": _read_band,
+READERS: Mapping[str, Reader] = {
+    "int": read_whole,
+    "float": read_number,
+    "Band": read_interval,
     "Output": _read_output,
     "tuple[Output, ...]": _read_outputs,
 }
