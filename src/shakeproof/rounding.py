@@ -86,12 +86,12 @@ def planes_share(shape: torch.Size, nodes: int = 0, roundings: int = 0) -> float
 @cached_per_graph
 def _noises(graph: Graph) -> Tensor:
     """What a plane is off by at each node, as a share of its sums' terms, and beyond that: (2, nodes, 1)."""
-    found = []
+    noises = []
     for node, share, off in zip(graph.nodes, gammas(graph), graph.offs, strict=True):
         roundings = node.operator.roundings if isinstance(node.operator, Affine) else 0
         planes = planes_share(node.shape, len(graph.nodes), roundings)
-        found.append((2 * planes + share, float(off.max()) + graph.tiny))
-    return torch.tensor(found, dtype=torch.float64, device=graph.device).t().unsqueeze(2)
+        noises.append((2 * planes + share, float(off.max()) + graph.tiny))
+    return torch.tensor(noises, dtype=torch.float64, device=graph.device).t().unsqueeze(2)
 
 
 def noises_of(graph: Graph, terms: Tensor, first: int = 0) -> Tensor:

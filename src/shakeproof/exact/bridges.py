@@ -124,11 +124,11 @@ def find_bridges(
     settled = [cell for planner in planners for cell in planner.settled()]
     step, device = cells_within(graph, budget, 1), lines.start.device
     for start in range(0, len(settled), step):
-        some = settled[start : start + step]
-        line = torch.tensor([cell.line for cell, _ in some for _ in range(2)], device=device)
-        z = torch.tensor([z for cell, _ in some for z in (cell.low, cell.high)], dtype=torch.float64, device=device)
+        batch = settled[start : start + step]
+        line = torch.tensor([cell.line for cell, _ in batch for _ in range(2)], device=device)
+        z = torch.tensor([z for cell, _ in batch for z in (cell.low, cell.high)], dtype=torch.float64, device=device)
         scores = graph.run(lines.at(line, z)).cpu().numpy().reshape(-1, 2, graph.classes)
-        for (cell, leader), at_ends in zip(some, scores, strict=True):
+        for (cell, leader), at_ends in zip(batch, scores, strict=True):
             bridges[cell.line].append(CertifiedCell(cell.low, cell.high, leader, at_ends))
     return bridges
 
@@ -145,9 +145,9 @@ def _ends(
     """For each line, how often neurons bend between its ends, and the label's smaller margin at an end."""
     counts: list[int] = []
     lowest = []
-    for some in torch.tensor(wanted, device=lines.start.device).split(cells_within(graph, budget, 1)):
-        line = some.repeat_interleave(2)
-        z = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
+    for numbers in torch.tensor(wanted, device=lines.start.device).split(cells_within(graph, budget, 1)):
+        line = numbers.repeat_interleave(2)
+        z = torch.stack([lines.start[numbers], lines.end[numbers]], 1).flatten()
         scores, breaks = count_breaks(graph, lines.at(line, z))
         counts += breaks.tolist()
         ends = margins(scores.cpu().numpy(), labels[line.cpu().numpy()]).reshape(-1, 2)
@@ -159,7 +159,7 @@ def _leaders(
     graph: Graph, lines: Lines, cells: Sequence[Cell], labels: NDArray[np.int64], lowest: Tensor, budget: Budget
 ) -> list[int]:
     """Who provably leads on each cell, with the label's margin above `lowest`; -1 where that is not settled."""
-    found = [-1] * len(cells)
+    leaders = [-1] * len(cells)
     device = lines.start.device
     for part in budget.slices(len(cells), cells_within(graph, budget, 1)):
         line = torch.tensor([cell.line for cell in cells[part]], device=device)
@@ -174,5 +174,5 @@ def _leaders(
         label = torch.from_numpy(labels)[line.cpu()].to(device)
         led, ahead = (leads_below(enclosed, who).amin(1) for who in (leader, label))
         settled = (led > 0) & (ahead > lowest[part].to(device))
-        found[part] = torch.where(settled, leader, -1).tolist()
-    return found
+        leaders[part] = torch.where(settled, leader, -1).tolist()
+    return leaders

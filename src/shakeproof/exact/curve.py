@@ -185,9 +185,9 @@ class Curve:
         mixed = np.flatnonzero(best[1:] != best[:-1])
         jumps, mixed = mixed[self.jumps[mixed]], mixed[~self.jumps[mixed]]
         left, right = torch.from_numpy(self.scores[mixed]), torch.from_numpy(self.scores[mixed + 1])
-        found = envelope_breaks(left, right)
-        segment = mixed[found.segment.numpy()]
-        cuts = self.z[segment] + found.fraction.numpy() * (self.z[segment + 1] - self.z[segment])
+        breaks = envelope_breaks(left, right)
+        segment = mixed[breaks.segment.numpy()]
+        cuts = self.z[segment] + breaks.fraction.numpy() * (self.z[segment + 1] - self.z[segment])
         ends = np.unique(np.concatenate([self.z, cuts, (self.z[jumps] + self.z[jumps + 1]) / 2]))
         middles = (ends[1:] + ends[:-1]) / 2
         return ends, self.at(middles).argmax(1)

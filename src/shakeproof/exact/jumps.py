@@ -226,12 +226,12 @@ def jumping_curves(
 
     def evaluated(number: int, z: Floats) -> Floats:
         """NaN where there is no time for it."""
-        found = np.full((len(z), graph.classes), np.nan)
+        scores = np.full((len(z), graph.classes), np.nan)
         for part in budget.closing.slices(len(z), most):
-            some = torch.from_numpy(z[part]).to(lines.start.device)
-            rows = lines.at(torch.full_like(some, number, dtype=torch.long), some)
-            found[part] = graph.run(rows).cpu().numpy()
-        return found
+            strengths = torch.from_numpy(z[part]).to(lines.start.device)
+            rows = lines.at(torch.full_like(strengths, number, dtype=torch.long), strengths)
+            scores[part] = graph.run(rows).cpu().numpy()
+        return scores
 
     return [_curve(every, number, float(end), partial(evaluated, number)) for number, end in enumerate(reached)]
 
@@ -269,24 +269,24 @@ def _advanced(graph: Graph, cells: LineCells, most: int, budget: Budget) -> Line
                 return parts
             cells = parts.cells
         if isinstance(node.operator, Jumping):
-            found = _cases(node.operator, cells, node.inputs[0], CASES_A_CELL * most)
-            if found is None:
+            cases = _cases(node.operator, cells, node.inputs[0], CASES_A_CELL * most)
+            if cases is None:
                 return Stretches.whole(cells)
-            cells, made = found
-            cells = _after(graph, cells, made.tightened(norm(made.radius)) if graph.is_deep else made)
+            cells, output = cases
+            cells = _after(graph, cells, output.tightened(norm(output.radius)) if graph.is_deep else output)
         else:
-            given = [cells.values[i] for i in node.inputs]
-            made = step(graph, cells.index, given, cells.low.new_zeros(len(cells)))[0]
-            radius = torch.where(known(graph, cells.index, given), 0.0, made.radius)
-            cells = _after(graph, cells, _enclosure(made.points, radius, made.norm))
+            inputs = [cells.values[i] for i in node.inputs]
+            output = step(graph, cells.index, inputs, cells.low.new_zeros(len(cells)))[0]
+            radius = torch.where(known(graph, cells.index, inputs), 0.0, output.radius)
+            cells = _after(graph, cells, _enclosure(output.points, radius, output.norm))
     return cells
 
 
-def _after(graph: Graph, cells: LineCells, made: Enclosure) -> LineCells:
+def _after(graph: Graph, cells: LineCells, output: Enclosure) -> LineCells:
     """Behind a node, which has made this."""
     dead = graph.last_uses[cells.index]
     values = {number: value for number, value in cells.values.items() if number not in dead}
-    return replace(cells, index=cells.index + 1, values={**values, cells.index + 1: made}, is_cut=False)
+    return replace(cells, index=cells.index + 1, values={**values, cells.index + 1: output}, is_cut=False)
 
 
 def _bends(operator: PiecewiseLinear | Jumping, value: Enclosure) -> tuple[Tensor, Tensor]:
@@ -295,8 +295,8 @@ def _bends(operator: PiecewiseLinear | Jumping, value: Enclosure) -> tuple[Tenso
         rows = value.points.transpose(0, 1).flatten(0, 1)
         joined = torch.ones(len(rows) - 1, dtype=torch.bool, device=rows.device)
         joined[1::2] = False
-        found = operator.breaks(rows, joined)
-        return found.segment // 2, found.fraction
+        breaks = operator.breaks(rows, joined)
+        return breaks.segment // 2, breaks.fraction
     start, end = value.points.flatten(2)
     first, last = (side.flatten(1) for side in operator.values(_outward(value)))
     cell, entry = ((last > first) & (last - first < MOST_JUMPS) & (start != end)).nonzero(as_tuple=True)
@@ -336,24 +336,24 @@ def _cases(operator: Jumping, cells: LineCells, number: int, most: int) -> tuple
         return None
     source = torch.repeat_interleave(times)
     code = torch.arange(len(source), device=source.device) - (times.cumsum(0) - times)[source]
-    made, radius = first[source], torch.zeros_like(first)[source]
+    value, radius = first[source], torch.zeros_like(first)[source]
     wide = enclosed[source]
-    made[wide], radius[wide] = ((first + last) / 2)[source][wide], ((last - first) / 2)[source][wide]
+    value[wide], radius[wide] = ((first + last) / 2)[source][wide], ((last - first) / 2)[source][wide]
     cell, entry = ((count > 1) & ~enclosed.unsqueeze(1)).nonzero(as_tuple=True)
     rank = torch.arange(len(cell), device=cell.device) - torch.searchsorted(cell, cell)
     stride = torch.ones_like(times)
     for place in range(int(rank.max()) + 1 if len(rank) else 0):
-        own, its = cell[rank == place], entry[rank == place]
+        cells_here, entries_here = cell[rank == place], entry[rank == place]
         which = torch.full_like(times, -1)
-        which[own] = torch.arange(len(own), device=own.device)
+        which[cells_here] = torch.arange(len(cells_here), device=cells_here.device)
         rows = (which[source] >= 0).nonzero().squeeze(1)
         of = which[source[rows]]
-        choices = count[own, its].long()
-        made[rows, its[of]] += (code[rows] // stride[own[of]]) % choices[of]
-        stride[own] *= choices
+        choices = count[cells_here, entries_here].long()
+        value[rows, entries_here[of]] += (code[rows] // stride[cells_here[of]]) % choices[of]
+        stride[cells_here] *= choices
     taken = cells.taken(source)
     taken = replace(taken, share=taken.share / times[source], sure=taken.sure & ~wide)
-    points = made.view(-1, *shape)
+    points = value.view(-1, *shape)
     return taken, _enclosure(torch.stack([points, points]), radius.view(-1, *shape), None)
 
 
@@ -390,29 +390,29 @@ def _curve(every: Finished, number: int, reached: float, evaluated: Callable[[Fl
     Between two rows there is one case, and the chord says what the scores are; or there are several, around a jump.
     Rows with no chord on either side are evaluated.
     """
-    own = Finished(*(column[every.line == number] for column in every))
-    classes = own.radius.shape[1]
-    z = np.unique(np.concatenate([own.low, own.high]))
+    finished = Finished(*(column[every.line == number] for column in every))
+    classes = finished.radius.shape[1]
+    z = np.unique(np.concatenate([finished.low, finished.high]))
     if len(z) < 2:
         rows = evaluated(z)
         known_rows = np.isfinite(rows).all(1)
         return Curve(z[known_rows], rows[known_rows])
-    first, last = np.searchsorted(z, own.low), np.searchsorted(z, own.high)
+    first, last = np.searchsorted(z, finished.low), np.searchsorted(z, finished.high)
     spans = last - first
     cell = np.repeat(np.arange(len(first)), spans)
     segment = first[cell] + np.arange(len(cell)) - np.repeat(spans.cumsum() - spans, spans)
     lead = np.full((len(z) - 1, classes), np.inf)
-    np.minimum.at(lead, segment, _leads(own)[cell])
-    shares = np.bincount(segment, own.share[cell], minlength=len(z) - 1)
-    alone = (np.bincount(segment, minlength=len(z) - 1)[first] == 1) & (spans == 1) & own.sure
+    np.minimum.at(lead, segment, _leads(finished)[cell])
+    shares = np.bincount(segment, finished.share[cell], minlength=len(z) - 1)
+    alone = (np.bincount(segment, minlength=len(z) - 1)[first] == 1) & (spans == 1) & finished.sure
     rows = np.full((len(z), classes), np.nan)
-    rows[first[alone]], rows[last[alone]] = own.scores[alone, 0], own.scores[alone, 1]
+    rows[first[alone]], rows[last[alone]] = finished.scores[alone, 0], finished.scores[alone, 1]
     count = int(np.searchsorted(z, reached, side="right"))
     between = np.flatnonzero(np.isnan(rows[:count]).all(1))
     rows[between] = evaluated(z[between])
-    apart = [np.linalg.norm(rows[at] - own.scores[:, end], axis=1) for end, at in enumerate((first, last))]
+    apart = [np.linalg.norm(rows[at] - finished.scores[:, end], axis=1) for end, at in enumerate((first, last))]
     error = np.full(len(z) - 1, np.inf)
-    error[first[alone]] = ((np.linalg.norm(own.radius, axis=1) + np.maximum(*apart)) * ABOVE + LOST)[alone]
+    error[first[alone]] = ((np.linalg.norm(finished.radius, axis=1) + np.maximum(*apart)) * ABOVE + LOST)[alone]
     if not (np.abs(shares[: max(count - 1, 0)] - 1) < EVERY).all():
         raise ProofError("a case of a line is missing")
     broken = np.flatnonzero(~np.isfinite(rows[:count]).all(1))
@@ -430,10 +430,10 @@ SMALLEST = -1000
 BITS = 53
 
 
-def known(graph: Graph, index: int, given: Sequence[Enclosure]) -> Tensor:
+def known(graph: Graph, index: int, inputs: Sequence[Enclosure]) -> Tensor:
     """Which entries of a node's output (cells, *shape) were computed exactly, at both ends and so in between."""
     operator = graph.nodes[index].operator
-    wrong = [(value.radius != 0).to(value.radius) for value in given]  # NaN as well
+    wrong = [(value.radius != 0).to(value.radius) for value in inputs]  # NaN as well
     exact = torch.zeros(len(wrong[0]), *graph.nodes[index].shape, dtype=torch.bool, device=wrong[0].device)
     if all(bool(part.all()) for part in wrong):
         return exact
@@ -442,19 +442,19 @@ def known(graph: Graph, index: int, given: Sequence[Enclosure]) -> Tensor:
         sure = (absolute.apply(*wrong) == 0) & (graph.offs[index] == 0)
         if operator.only_moves or not bool(sure.any()):
             return sure
-        constant, sizes = graph.constants[index], [value.points.abs().amax(0) for value in given]
+        constant, sizes = graph.constants[index], [value.points.abs().amax(0) for value in inputs]
         lone = absolute.apply(*((size != 0).to(size) for size in sizes)) == 0  # nothing but the constant
         if operator.roundings:
             lone = lone & (constant == 0)
-        return sure & (lone | _fits(operator, absolute.apply(*sizes) + constant, given))
+        return sure & (lone | _fits(operator, absolute.apply(*sizes) + constant, inputs))
     if isinstance(operator, (Abs, Clip, MaxPool, Relu)):
-        points = given[0].points
+        points = inputs[0].points
         changes = torch.maximum(wrong[0], (points[0] != points[1]).to(points))
         return (operator.apply(changes) if isinstance(operator, MaxPool) else changes) == 0
     return exact
 
 
-def _fits(operator: Affine, sums: Tensor, given: Sequence[Enclosure]) -> Tensor | bool:
+def _fits(operator: Affine, sums: Tensor, inputs: Sequence[Enclosure]) -> Tensor | bool:
     """Whether sums of products are whole multiples of one power of two, and none too large: no step is rounded."""
     if operator.roundings or operator.off is not None:
         return False
@@ -466,7 +466,7 @@ def _fits(operator: Affine, sums: Tensor, given: Sequence[Enclosure]) -> Tensor 
         weights, constant = 0, torch.zeros(1)
     else:
         return False
-    exact = [torch.where(value.radius != 0, 0.0, value.points) for value in given]
+    exact = [torch.where(value.radius != 0, 0.0, value.points) for value in inputs]
     grain = min(weights + min(map(_grain, exact)), _grain(constant))
     return (sums < 2.0 ** (grain + BITS - 1)) if grain > SMALLEST else False
 

@@ -178,9 +178,9 @@ def groups_for(graph: Graph, lines: Lines, cores: int) -> int:
     length = float((lines.end - lines.start).sum())
     if usual_breaks(graph) * graph.entries * length < 2 * LEAST_WORK:
         return 1
-    some = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
-    ends = torch.stack([lines.start[some], lines.end[some]], 1).flatten()
-    breaks = count_breaks(graph, lines.at(some.repeat_interleave(2), ends))[1].sum()
+    sample = torch.arange(0, len(lines), -(-len(lines) // COUNTED), device=lines.start.device)
+    ends = torch.stack([lines.start[sample], lines.end[sample]], 1).flatten()
+    breaks = count_breaks(graph, lines.at(sample.repeat_interleave(2), ends))[1].sum()
     counted = float((ends[1::2] - ends[::2]).sum())
     work = float(breaks) * graph.entries * length / counted if counted else 0.0
     return max(1, int(min(work / LEAST_WORK, max(GROUPS_A_CORE * cores, work / MOST_WORK))))

@@ -84,12 +84,12 @@ class Rows:
 
     def apply(self, values: Sequence[Forms]) -> Forms:
         common = lcm(*(value.scale for value in values))
-        given = [entry for value in values for entry in value.over(common)]
-        made = [
-            (sum(w * given[i][0] for i, w in row), sum(w * given[i][1] for i, w in row) + constant * common)
+        entries = [entry for value in values for entry in value.over(common)]
+        forms = [
+            (sum(w * entries[i][0] for i, w in row), sum(w * entries[i][1] for i, w in row) + constant * common)
             for row, constant in zip(self.terms, self.constants, strict=True)
         ]
-        return Forms(made, common * self.scale)
+        return Forms(forms, common * self.scale)
 
 
 class Least(NamedTuple):
@@ -137,9 +137,9 @@ class RationalNetwork:
             low, high, index, values, straight, closed = waiting.pop()
             for index in range(index, len(self.graph.nodes)):  # noqa: B020 - goes on from there
                 node = self.graph.nodes[index]
-                given = [values[i] for i in node.inputs]
+                inputs = [values[i] for i in node.inputs]
                 if not isinstance(node.operator, Affine) and not straight:
-                    if not spend(_jumps(node.operator, given[0], low, high)):
+                    if not spend(_jumps(node.operator, inputs[0], low, high)):
                         return None
                     cuts = sorted(
                         {
@@ -147,7 +147,7 @@ class RationalNetwork:
                             high,
                             *(
                                 cut
-                                for cut in _cuts(node.operator, self._windows[index], given[0], low, high)
+                                for cut in _cuts(node.operator, self._windows[index], inputs[0], low, high)
                                 if low < cut < high
                             ),
                         }
@@ -164,10 +164,10 @@ class RationalNetwork:
                     return None
                 middle = (low + high) / 2
                 if index in self._rows:
-                    made = self._rows[index].apply(given)
+                    output = self._rows[index].apply(inputs)
                 else:
-                    made = _bent(node, self._windows[index], given[0], middle)
-                values = {**values, index + 1: made}
+                    output = _bent(node, self._windows[index], inputs[0], middle)
+                values = {**values, index + 1: output}
                 for dead in self.graph.last_uses[index]:
                     del values[dead]
             else:
@@ -175,8 +175,8 @@ class RationalNetwork:
                 for rival in rivals:
                     a, b = (x - y for x, y in zip(scores.entries[label], scores.entries[rival], strict=True))
                     place = low if a * low <= a * high else high
-                    found = Least((a * place + b) / scores.scale, place, rival)
-                    least = found if least is None else min(least, found)
+                    candidate = Least((a * place + b) / scores.scale, place, rival)
+                    least = candidate if least is None else min(least, candidate)
         return least
 
     @cached_property
@@ -242,10 +242,10 @@ def _rows_of(graph: Graph, node: Node) -> Rows:
     columns: list[list[tuple[int, float]]] = []
     for place, shape in enumerate(shapes):
         units = torch.eye(shape.numel(), dtype=torch.float64).view(-1, *shape)
-        given = [
+        inputs = [
             units if other == place else zero.expand(len(units), *zero.shape[1:]) for other, zero in enumerate(zeros)
         ]
-        response = bare.apply(*given).flatten(1)
+        response = bare.apply(*inputs).flatten(1)
         if isinstance(operator, Mean):  # of so many: what is left after multiplying by their number is 1
             response = (response * whole).round()
         columns += [_sparse(column) for column in response]
@@ -321,7 +321,7 @@ def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms
         limits = [Fraction(limit) if abs(limit) < float("inf") else None for limit in (operator.low, operator.high)]
         whole = max(1 if limit is None else limit.denominator for limit in limits)
         low, high = (None if limit is None else (0, int(limit * whole) * scale) for limit in limits)
-        made = [
+        forms = [
             low
             if low is not None and h * whole <= low[1]
             else high
@@ -329,14 +329,14 @@ def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms
             else (a * whole, b * whole)
             for (a, b), h in zip(value.entries, heights, strict=True)
         ]
-        return Forms(made, scale * whole)
+        return Forms(forms, scale * whole)
     if isinstance(operator, Jumping):
         return Forms([(0, _jumped(operator, h / scale)) for h in heights], 1)
     if isinstance(operator, Ranked):
         by_height = (sorted(window, key=heights.__getitem__) for window in windows)
         return Forms([value.entries[window[operator.rank - 1]] for window in by_height], scale)
     lines = ([_line(value, place) for place in window] for window in windows)
-    return Forms([max(some, key=lambda line: line[0] * middle + line[1]) for some in lines], scale)
+    return Forms([max(group, key=lambda line: line[0] * middle + line[1]) for group in lines], scale)
 
 
 def _jumped(operator: Jumping, x: Fraction) -> int:

@@ -71,7 +71,7 @@ def find_brackets(context: SweepContext, lines: Sequence[SweptLine]) -> Brackets
     """For each line that is not proved as a whole: up to where its label provably wins, and where it loses."""
     wanted = {line.number: line for line in lines if len(line.curve.z) and not (line.lower > 0).all()}
     turns = {number: line.turn for number, line in wanted.items()}
-    found = Brackets({number: 0.0 for number, z in turns.items() if z == 0}, {}, [])
+    brackets = Brackets({number: 0.0 for number, z in turns.items() if z == 0}, {}, [])
     losing = {number: line.loss for number, line in wanted.items() if line.loss}
     # a label that ties behind its turn loses there, though float64 shows it later; one that jumps may lose once
     ties = {n: turns[n] for n, loss in losing.items() if turns[n] < loss and wanted[n].curve.lead is None}
@@ -79,17 +79,17 @@ def find_brackets(context: SweepContext, lines: Sequence[SweptLine]) -> Brackets
         late = context.budget.is_late()
         before = {} if after is ties else turns
         try:
-            edges = _edges(context, wanted, before, after, found, widths[-1:] if late else widths)
-            nearest_proved = _proved_at(context, edges, found.exact_losses)
+            edges = _edges(context, wanted, before, after, brackets, widths[-1:] if late else widths)
+            nearest_proved = _proved_at(context, edges, brackets.exact_losses)
         except OutOfTimeError:
             break
         for edge, place in zip(edges, nearest_proved.tolist(), strict=True):
             if place < len(edge.z):
                 wins = edge.rival[place] < 0
-                (found.wins if wins else found.loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins))
+                (brackets.wins if wins else brackets.loses)[edge.number] = float(edge.z[place] * (1 - SLACK * wins))
         if late:
             break
-    return found
+    return brackets
 
 
 def _edges(
@@ -112,18 +112,21 @@ def _edges(
     scores = context.scores(numbers, np.concatenate(low + high), context.budget.closing)
     # what taking the difference of two scores may be off by; of float32's rounding, nothing is sure
     is_real = context.settings.arithmetic == "real"
-    own = (4 * UNIT * np.abs(scores).max(1) if is_real else np.full(len(scores), np.inf)).reshape(-1, len(widths))
+    rounding = (4 * UNIT * np.abs(scores).max(1) if is_real else np.full(len(scores), np.inf)).reshape(-1, len(widths))
     direct = margins(scores, context.labels[numbers]).reshape(-1, len(widths))
     scores[np.arange(len(numbers)), context.labels[numbers]] = -np.inf
     rivals = scores.argmax(1).reshape(direct.shape)
     count = len(before)
     return [
-        *(wins_before(*side) for side in zip(before, low, direct[:count], own[:count], strict=True)),
-        *(loses_after(*side) for side in zip(after, high, direct[count:], own[count:], rivals[count:], strict=True)),
+        *(wins_before(*side) for side in zip(before, low, direct[:count], rounding[:count], strict=True)),
+        *(
+            loses_after(*side)
+            for side in zip(after, high, direct[count:], rounding[count:], rivals[count:], strict=True)
+        ),
     ]
 
 
-def wins_before(line: SweptLine, z: Floats, direct: Floats, own: Floats) -> Edge:
+def wins_before(line: SweptLine, z: Floats, direct: Floats, rounding: Floats) -> Edge:
     """That the label wins up to a strength: on the pieces before it, and on what is left of one."""
     curve = line.curve
     piece = np.maximum(np.searchsorted(curve.z, z, side="left") - 1, 0)
@@ -131,13 +134,13 @@ def wins_before(line: SweptLine, z: Floats, direct: Floats, own: Floats) -> Edge
     # before that piece it is known already, and behind it nothing is proved
     margin = np.where(piece == line.unproved, margin, -np.inf)
     # the chord is within one error of the margin at either end, and so is the margin of the chord in between
-    sure = margin > 3 * np.maximum(line.off(piece), own)
+    sure = margin > 3 * np.maximum(line.off(piece), rounding)
     return Edge(line.number, z, curve.z[piece] * (1 - SLACK), np.full(len(z), -1), margin, sure)
 
 
-def loses_after(line: SweptLine, z: Floats, direct: Floats, own: Floats, rivals: Numbers) -> Edge:
+def loses_after(line: SweptLine, z: Floats, direct: Floats, rounding: Floats, rivals: Numbers) -> Edge:
     """That the label loses at a strength, or ties."""
-    off = np.maximum(line.off(np.searchsorted(line.curve.z, z) - 1), own)
+    off = np.maximum(line.off(np.searchsorted(line.curve.z, z) - 1), rounding)
     return Edge(line.number, z, z, rivals, np.where(direct == 0, TIED, -direct), direct < -off)
 
 
@@ -147,23 +150,23 @@ def _proved_at(context: SweepContext, edges: Sequence[Edge], exact_losses: list[
         return np.empty(0, dtype=np.int64)
     margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
 
-    def bounds(some: Sequence[Edge], places: Numbers, exactly: bool) -> Floats:
-        at = list(zip(some, places.tolist(), strict=True))
+    def bounds(chosen: Sequence[Edge], places: Numbers, exactly: bool) -> Floats:
+        at = list(zip(chosen, places.tolist(), strict=True))
         numbers, rivals = (np.array(column) for column in zip(*((e.number, e.rival[p]) for e, p in at), strict=True))
-        found = leads(context, numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exactly)
-        exact_losses.extend(found.exact_losses)
-        return found.bounds
+        ahead = leads(context, numbers, [(float(e.start[p]), float(e.z[p])) for e, p in at], rivals, exactly)
+        exact_losses.extend(ahead.exact_losses)
+        return ahead.bounds
 
     is_open = margin.shape[1] > 1 and bool(((margin > 0) & ~sure)[:, 0].any())
     cells_within(context.graph, context.budget, 1)  # or an error
     guess = usual_shortfall(context.meant) if is_open else 0.0
-    found = nearest(margin, sure, lambda rows, places: bounds([edges[row] for row in rows], places, False), guess)
-    left = np.flatnonzero(found == margin.shape[1])
+    proved = nearest(margin, sure, lambda rows, places: bounds([edges[row] for row in rows], places, False), guess)
+    left = np.flatnonzero(proved == margin.shape[1])
     if len(left) and context.rational is not None:  # that takes its time: only where nothing else will do
-        found[left] = nearest(
+        proved[left] = nearest(
             margin[left], sure[left], lambda rows, places: bounds([edges[left[row]] for row in rows], places, True)
         )
-    return found
+    return proved
 
 
 def nearest(
@@ -194,10 +197,10 @@ def nearest(
         if not len(rows):
             return proved
         columns = hopeful[rows].argmax(1)
-        found = bound(rows, columns)
+        bounds = bound(rows, columns)
         with np.errstate(invalid="ignore"):  # infinite ones say nothing
-            missing = margins[rows, columns] - found
-        known, holds, here = np.isfinite(missing), found > 0, columns[:, None]
+            missing = margins[rows, columns] - bounds
+        known, holds, here = np.isfinite(missing), bounds > 0, columns[:, None]
         misled = is_guess[rows] & ~known & ~holds
         proved[rows[holds]] = columns[holds]
         farther = np.where(misled[:, None], place != here, place > here)
@@ -238,9 +241,9 @@ def probed(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int
         if len(places) and comparison.margin[0] > 0:
             clear = places[-comparison.margin[places] > TIMES_NOISE * comparison.noise[places]]
             place = clear[0] if len(clear) else places[comparison.margin[places].argmin()]
-            found = counterexample_at(context, number, float(comparison.strength[place]))
-            if found.replayed and found.margin < 0:
-                shown[number] = found
+            counterexample = counterexample_at(context, number, float(comparison.strength[place]))
+            if counterexample.replayed and counterexample.margin < 0:
+                shown[number] = counterexample
     return shown
 
 
@@ -250,19 +253,19 @@ def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Counter
     margin = margins(scores, context.labels[line])
     for number in dict.fromkeys(line[margin < 0].tolist()):
         rows = np.flatnonzero(line == number)
-        found = counterexample_at(context, number, float(z[rows[margin[rows].argmin()]]))
-        if found.replayed and found.margin < 0:
-            yield number, found
+        counterexample = counterexample_at(context, number, float(z[rows[margin[rows].argmin()]]))
+        if counterexample.replayed and counterexample.margin < 0:
+            yield number, counterexample
 
 
 def counterexample_at(context: SweepContext, number: int, z: float, exactly: bool = False) -> Counterexample:
     """What runtime and network say at a strength; if only the network loses there, whether that is proved."""
     at = torch.tensor([z], dtype=torch.float64)
-    found = replayed_at(context.network, context.network.graph, context.obligation(number), at)
-    if found.replayed or not found.margin < 0 or context.settings.arithmetic != "real":
-        return found
-    ahead = leads(context, np.array([number]), [(z, z)], np.array([found.winner]), exactly)
-    return replace(found, proved=bool(ahead.bounds[0] > 0))
+    counterexample = replayed_at(context.network, context.network.graph, context.obligation(number), at)
+    if counterexample.replayed or not counterexample.margin < 0 or context.settings.arithmetic != "real":
+        return counterexample
+    ahead = leads(context, np.array([number]), [(z, z)], np.array([counterexample.winner]), exactly)
+    return replace(counterexample, proved=bool(ahead.bounds[0] > 0))
 
 
 def find_counterexamples(
@@ -281,23 +284,23 @@ def find_counterexamples(
         ):
             if context.budget.closing.is_late():
                 break
-            found = counterexample_at(context, line.number, float(z), exactly=True)
+            counterexample = counterexample_at(context, line.number, float(z), exactly=True)
             known = best.get(line.number)
-            if known is None or found.replayed or (found.proved and not known.proved):
-                best[line.number] = found
-            if found.replayed:
+            if known is None or counterexample.replayed or (counterexample.proved and not known.proved):
+                best[line.number] = counterexample
+            if counterexample.replayed:
                 break
     for number, least in exact_losses:  # though float64 does not show it: at the nearest number, if it is lost there
         known, z, label = best.get(number), float(least.place), int(context.labels[number])
         if known is not None and (known.replayed or known.proved):
             continue
         at = torch.tensor([z], dtype=torch.float64)
-        found = replayed_at(context.network, context.network.graph, context.obligation(number), at)
+        counterexample = replayed_at(context.network, context.network.graph, context.obligation(number), at)
         there = least_lead(context, number, (z, z), label, least.rival)
-        if found.replayed:
-            best[number] = found
+        if counterexample.replayed:
+            best[number] = counterexample
         elif there is not None and there.lead <= 0:
-            best[number] = replace(found, margin=as_float(there.lead), winner=least.rival, proved=True)
+            best[number] = replace(counterexample, margin=as_float(there.lead), winner=least.rival, proved=True)
     return best
 
 

@@ -71,9 +71,9 @@ def answer_by_sweep(
             done[core] = share
             progress(sum(done) / cores)
 
-        some = slice(core, None, cores)
+        numbers = slice(core, None, cores)
         share = replace(budget.shared(cores), progress=tell)
-        return answer_exactly(network, queries[some], settings, share, begun[some])
+        return answer_exactly(network, queries[numbers], settings, share, begun[numbers])
 
     with threads_for(network.graph, 1), ThreadPoolExecutor(cores) as pool:
         shares = list(pool.map(answer_share, range(cores)))
@@ -162,7 +162,8 @@ def sweep(context: SweepContext, comparisons: Sequence[Comparison], begun: Seque
     shown = probed(context, comparisons) if settings.stop_early else {}
     shown |= misclassified(context, comparisons)
     closed = set(shown)
-    if not all(len(own.margin) and np.isfinite([own.margin[0], own.disagreement[0]]).all() for own in comparisons):
+    firsts = np.array([[*c.margin[:1], *c.disagreement[:1]] for c in comparisons if len(c.margin)])
+    if len(firsts) < count or not np.isfinite(firsts).all():
         closed |= set(np.flatnonzero(~np.isfinite(context.start_scores).all(1)).tolist())
     if len(closed) == count and not any(begun):  # what rounding may do need not be known, which may take long
         nothing = Curve(np.empty(0), np.empty((0, context.graph.classes)))
@@ -270,13 +271,13 @@ def judge_curves(
     late = budget.is_late()  # for what takes bounds to be proved
     brackets = find_brackets(context, lines)
     wrong = contradicted(context, lines)
-    found = find_counterexamples(context, lines, swept.shown, [*exact_losses, *brackets.exact_losses])
+    counterexamples = find_counterexamples(context, lines, swept.shown, [*exact_losses, *brackets.exact_losses])
     pieces_before = [0 if window is None else window.curve.pieces for window in begun]
     work = np.array([line.curve.pieces + 1 - before for line, before in zip(lines, pieces_before, strict=True)])
     seconds = (now() - started) * work / work.sum()
     results = []
     for line, query, comparison, window in zip(lines, context.queries, comparisons, begun, strict=True):
-        number, curve, end, shown = line.number, line.curve, context.end(line.number), found.get(line.number)
+        number, curve, end, shown = line.number, line.curve, context.end(line.number), counterexamples.get(line.number)
         timed_out = swept.timed_out or (late and not (line.lower > 0).all())
         timed_out = timed_out or (shown is None and line.loss is not None and budget.is_late())
         wins, loses = (None if number in wrong else side.get(number) for side in (brackets.wins, brackets.loses))

@@ -86,8 +86,8 @@ class SweepContext:
         """Class scores on given lines at given strengths, evaluated directly; an error if there is no time for all."""
         line, strength = (torch.as_tensor(column, device=self.lines.start.device) for column in (numbers, z))
         parts = budget.all_slices(len(z), longest_window(self.graph, self.budget))
-        found = [self.graph.run(self.lines.at(line[some], strength[some])).cpu().numpy() for some in parts]
-        return np.concatenate([np.empty((0, self.graph.classes)), *found])
+        scores = [self.graph.run(self.lines.at(line[part], strength[part])).cpu().numpy() for part in parts]
+        return np.concatenate([np.empty((0, self.graph.classes)), *scores])
 
     @cached_property
     def start_scores(self) -> Floats:
@@ -254,7 +254,7 @@ def provably_loses(context: SweepContext, number: int, z: Sequence[float] | Floa
     numbers, strengths = np.full(len(z), number), np.asarray(z, dtype=np.float64)
     scores = context.scores(numbers, strengths, context.budget if len(z) > 1 else UNLIMITED)
     scores[:, context.labels[number]] = -np.inf
-    points = [(own, own) for own in strengths.tolist()]
+    points = [(place, place) for place in strengths.tolist()]
     return leads(context, numbers, points, scores.argmax(1)).bounds > 0
 
 
@@ -279,9 +279,9 @@ def contradicted(context: SweepContext, lines: Sequence[SweptLine]) -> set[int]:
     z = np.array([lines[number].curve.z[place : place + 2].sum() / 2 for number, place in spots])
     direct, wrong = context.scores(owner, z), set()
     for number in dict.fromkeys(owner.tolist()):
-        curve, mine = lines[number].curve, owner == number
-        error = curve.error[piece[mine]]
+        curve, here = lines[number].curve, owner == number
+        error = curve.error[piece[here]]
         off = 2 * np.where(np.isnan(error), 0.0, error) + DIRECTLY_OFF * np.abs(curve.scores).max()
-        if not (np.abs(direct[mine] - curve.at(z[mine])).max(1) <= off).all():
+        if not (np.abs(direct[here] - curve.at(z[here])).max(1) <= off).all():
             wrong.add(number)
     return wrong

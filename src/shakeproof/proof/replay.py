@@ -35,48 +35,47 @@ def compared(network: Network, places: Sequence[tuple[Obligation, Tensor]], budg
     Many obligations at once, each with its own strengths (n, m) or inputs (n, *input_shape); as many as there is time
     for.
     """
-    owner = np.repeat(np.arange(len(places)), [len(at) for _, at in places])
-    number = np.concatenate([np.arange(len(at)) for _, at in places])
-    found: list[list[Comparison]] = [[] for _ in places]
-    for rows in budget.slices(len(owner), max(1, COMPARED_AT_ONCE // network.graph.input_shape.numel())):
-        owners = np.unique(owner[rows]).tolist()
-        numbers = [torch.from_numpy(number[rows][owner[rows] == own]) for own in owners]
-        asked = [(places[own][0], places[own][1][some]) for own, some in zip(owners, numbers, strict=True)]
-        for own, comparison in zip(owners, _compared_at_once(network, asked), strict=True):
-            found[own].append(comparison)
-    return [Comparison.joined(parts) if parts else Comparison.of_nothing() for parts in found]
+    bounds = np.cumsum([0, *(len(at) for _, at in places)]).tolist()
+    comparisons: list[list[Comparison]] = [[] for _ in places]
+    for rows in budget.slices(bounds[-1], max(1, COMPARED_AT_ONCE // network.graph.input_shape.numel())):
+        parts = [slice(max(rows.start - start, 0), rows.stop - start) for start in bounds[:-1]]
+        numbers = [n for n, part in enumerate(parts) if part.start < min(part.stop, len(places[n][1]))]
+        some_places = [(places[n][0], places[n][1][parts[n]]) for n in numbers]
+        for number, comparison in zip(numbers, _compared_at_once(network, some_places), strict=True):
+            comparisons[number].append(comparison)
+    return [Comparison.joined(parts) if parts else Comparison.of_nothing() for parts in comparisons]
 
 
 def _compared_at_once(network: Network, places: Sequence[tuple[Obligation, Tensor]]) -> list[Comparison]:
     inputs = np.concatenate([obligation.inputs.runtime_inputs(at) for obligation, at in places])
-    theirs, scores = network.reference(inputs), network.scores(torch.from_numpy(inputs).double())
+    outputs, scores = network.reference(inputs), network.scores(torch.from_numpy(inputs).double())
     ends = [0, *np.cumsum([len(at) for _, at in places]).tolist()]
     parts = [slice(start, end) for start, end in pairwise(ends)]
-    claims = [(own.property, scores[part]) for (own, _), part in zip(places, parts, strict=True)]
-    margin = np.concatenate([about.margin(_outputs(network, about, own)) for about, own in claims])
+    claims = [(obligation.property, scores[part]) for (obligation, _), part in zip(places, parts, strict=True)]
+    margin = np.concatenate([about.margin(_outputs(network, about, ours)) for about, ours in claims])
 
     def noise(within: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        found = [_noise(network, *claim, within[part]) for claim, part in zip(claims, parts, strict=True)]
-        return np.concatenate([own for own, _ in found]), np.concatenate([known for _, known in found])
+        noises = [_noise(network, *claim, within[part]) for claim, part in zip(claims, parts, strict=True)]
+        return np.concatenate([taken for taken, _ in noises]), np.concatenate([known for _, known in noises])
 
     def tells(within: Floats) -> NDArray[np.bool_]:
         taken, knows_winner = noise(within)
         return telling(margin, taken) & knows_winner
 
-    disagreement, within = network.beside(scores, theirs, inputs, tells)
+    disagreement, within = network.beside(scores, outputs, inputs, tells)
     taken, knows_winner = noise(within)
     return [
         Comparison(
             margin=margin[part],
-            fails=own.property.fails(theirs[part]),
+            fails=obligation.property.fails(outputs[part]),
             disagreement=disagreement[part],
             noise=taken[part],
             knows_winner=knows_winner[part],
             strength=at[:, 0].numpy()
-            if isinstance(own.inputs, InputPath) and at.shape[1] == 1
+            if isinstance(obligation.inputs, InputPath) and at.shape[1] == 1
             else np.full(len(at), np.nan),
         )
-        for (own, at), part in zip(places, parts, strict=True)
+        for (obligation, at), part in zip(places, parts, strict=True)
     ]
 
 
@@ -120,9 +119,9 @@ def replayed_at(network: Network, graph: Graph, obligation: Obligation, at: Tens
     `graph` is the network that the property is about, on inputs after clipping.
     """
     inputs, about = obligation.inputs, obligation.property
-    given = inputs.runtime_inputs(at.unsqueeze(0))
-    outputs = network.reference(given)
-    exact, strengths = torch.from_numpy(given).double(), None
+    array = inputs.runtime_inputs(at.unsqueeze(0))
+    outputs = network.reference(array)
+    exact, strengths = torch.from_numpy(array).double(), None
     if isinstance(inputs, InputPath):
         exact, strengths = inputs.path.clipped(inputs.path.at(at.unsqueeze(0))), tuple(at.tolist())
     scores = graph.run(exact).numpy()
@@ -133,7 +132,7 @@ def replayed_at(network: Network, graph: Graph, obligation: Obligation, at: Tens
     margin = float(about.margin(scores)[0])
     return Counterexample(
         strengths=strengths,
-        input=given[0],
+        input=array[0],
         outputs=outputs[0],
         winner=int(rivals.argmax()),
         margin=margin if np.isfinite(margin) else 0.0,  # nothing to be met: any input will do
