@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed
 from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
-from shakeproof.question import Degradation, ParameterisedKernel, Perturbation, Tone
+from shakeproof.question import Perturbation, written_kernels
 from shakeproof.search import Tree
 
 Floats = NDArray[np.float64]
@@ -159,19 +159,6 @@ def _of_enumeration(
     if len(again) != len(pictures) or again.intervals(proof.winners[:count]) != header["intervals"]:
         raise ProofError(f"{name}: the checker finds other pictures than the prover")
     return pack(header, {"pixels": pixels})
-
-
-def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
-    """Its parts' kernels as certificates have them."""
-    return [_written(part.effect) for part in perturbation.parts if not isinstance(part.effect, Degradation)]
-
-
-def _written(effect: ParameterisedKernel | Tone) -> list[list[str]]:
-    """The kernel at full strength; a tone's has one entry, and its offset is in the text."""
-    if isinstance(effect, Tone):
-        return [[str(1 + effect.gain)]]
-    start, (change,) = effect.bias, effect.coefficients
-    return [[str(a + b) for a, b in zip(*rows, strict=True)] for rows in zip(start, change, strict=True)]
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:

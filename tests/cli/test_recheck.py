@@ -158,7 +158,7 @@ PART = {"class": 3, "proved": True}
 def answer(number: int, **change):
     def changed(said):
         for key, value in change.items():
-            said["answers"]["rows"][number][said["answers"]["keys"].index(key)] = value
+            said["answers"][key][number] = value
 
     return changed
 
@@ -167,7 +167,7 @@ def shown(number: int, key: str, **change):
     """Changes the counterexample of an answer, or the last part of its profile."""
 
     def changed(said):
-        found = said["answers"]["rows"][number][said["answers"]["keys"].index(key)]
+        found = said["answers"][key][number]
         (found[-1] if isinstance(found, list) else found).update(change)
 
     return changed
@@ -179,7 +179,7 @@ SHOWN = {
     "where it is lost": answer(1, lost=0.99),
     "a strength": answer(0, strength=1.0),
     "a certificate": answer(3, certificate="0" * 64),
-    "an answer left out": lambda said: said["answers"]["rows"].pop(),
+    "an answer left out": lambda said: [column.pop() for column in said["answers"].values()],
     "the first sentence": lambda said: said.update(lead="2" + said["lead"]),
     "its end": lambda said: said.update(lead=said["lead"].replace(" seconds", "1 seconds")),
     "a notice": lambda said: said["notices"].append("All is well."),

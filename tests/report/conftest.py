@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,8 @@ from shakeproof.budget import no_progress
 from shakeproof.question import ClassNames, read_image
 from shakeproof.report import gathered
 from shakeproof.settings import Settings
-from shakeproof.store import NamedRequirement, Store, StoreWriter, keep
+from shakeproof.store import NamedRequirement, Store, StoredProfile, StoreWriter, flat, keep
+from shakeproof.store.flat import TYPES, with_claim
 
 HOSTILE = "</script><img src=x onerror=document.title='broken'>"
 PERTURBATIONS = {
@@ -24,6 +26,13 @@ PERTURBATIONS = {
     "box-blur:size=5,padding=circular+brightness:max=0.1": (0.2, 0.1),
     "zoom-blur:by=1.3+haze:colour=0.8": (0.1, 0.1),
 }
+
+
+def changed(one: StoredProfile, **values) -> StoredProfile:
+    """An answer as the store would have it if its JSON were another."""
+    answer = {**one.said, **values}
+    columns = dict(zip(TYPES, flat(with_claim(answer), TYPES), strict=True))
+    return replace(one, text=json.dumps(answer), values=columns)
 
 
 @pytest.fixture(scope="session")

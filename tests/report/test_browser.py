@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from report.conftest import HOSTILE
+from report.conftest import HOSTILE, changed
 
 from shakeproof.question import parse_path
 from shakeproof.report import html_page, safety_case
@@ -173,7 +173,7 @@ def test_what_lies_between_proof_and_loss_is_not_settled(opened, reported, tmp_p
     behind = [part for part in unsafe.said["profile"] if part["proved"] and part["from"] > loss / 4]
     label = {"class": unsafe.record.label}
     won = {"from": 0, "to": loss / 4, **label, "proved": True}, {"from": loss / 4, "to": loss, **label, "proved": False}
-    doubtful = replace(unsafe, said={**unsafe.said, "certified_strength": loss / 4, "profile": [*won, *behind]})
+    doubtful = changed(unsafe, certified_strength=loss / 4, profile=[*won, *behind])
     only = replace(reported, profiles=[doubtful], errors=[], checks={})
     path = tmp_path / "doubtful.html"
     path.write_text(html_page(only, safety_case(only), "signs"), encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report.conftest import HOSTILE
+from report.conftest import HOSTILE, changed
 from scipy.stats import binom
 
 import shakeproof.report
@@ -37,8 +37,8 @@ def contents(page: str) -> dict:
     said, drawings = (
         unpacked(re.search(rf'id="{name}">([^<]*)</script>', page)[1]) for name in ("contents", "drawings")
     )
-    keys, rows = said["answers"]["keys"], said["answers"]["rows"]
-    answers = [dict(zip(keys, row, strict=True)) for row in rows]
+    columns = said["answers"]
+    answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for number, answer in enumerate(answers):
         answer["margins"] = drawings["margins"].get(str(number))
     for number, image in enumerate(said["images"]):
@@ -129,7 +129,7 @@ def test_page_evidence_table_and_record_say_the_same_at_every_strength(page, rep
 @pytest.mark.parametrize("change", [{"rounding": "nominal"}, {"reason": "runtime-disagrees"}, {"reason": "not-finite"}])
 def test_what_ignores_rounding_or_is_about_another_network_proves_nothing(reported, change):
     safe = next(one for one in reported.profiles if one.record.status == "safe")
-    other = replace(safe, said={**safe.said, **change})
+    other = changed(safe, **change)
     assert safe.claim.proved == 1.0
     for claim in (other.claim, other.record.claim):
         assert (claim.verdict, claim.proved, claim.lost) == ("undecided", None, None)
@@ -146,7 +146,7 @@ def test_what_ignores_rounding_is_nowhere_called_certified(reported):
 
 
 def nominal(one):
-    return replace(one, said={**one.said, "rounding": "nominal"})
+    return changed(one, rounding="nominal")
 
 
 def section(evidence: dict, heading: str) -> dict:

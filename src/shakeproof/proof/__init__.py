@@ -41,11 +41,11 @@ if TYPE_CHECKING:
         bracketed,
     )
     from shakeproof.proof.sampling import tested
-    from shakeproof.proof.verdict import CLAIMED, FORMAT, Claim, Reason, Status, claim_of
+    from shakeproof.proof.verdict import CLAIMED, FORMAT, Claim, Reason, Status, claim_of, strengths_of
 
 # Where each name lives. They are imported on first use: to read what an answer claims takes no torch.
 _HOMES = {
-    "verdict": "CLAIMED FORMAT Claim Reason Status claim_of",
+    "verdict": "CLAIMED FORMAT Claim Reason Status claim_of strengths_of",
     "evidence": "BoundedCells Counterexample Enumerated EnumeratedWindow Interval Swept SweptWindow by_class",
     "result": "BLURS_AT_ZERO LIKELY_CAUSE Expected Interrupted Record Result begun_by bracketed",
     "sampling": "tested",

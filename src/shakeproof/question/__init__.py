@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Perturbation,
         Tone,
         as_whole,
+        written_kernels,
     )
     from shakeproof.question.preprocessing import PRESETS, Preprocessing, read_preprocessing
     from shakeproof.question.properties import Case, Property, Specification, by_boxes, margins, robustness, wins
@@ -84,7 +85,7 @@ _HOMES = {
     "outputs": "OutputPart address_of listed one_place output_part places",
     "perturbation": (
         "MOST_PARTS PADDINGS AnyKernel ClipRange Degradation ExactPath Matrix ParameterisedKernel Part Perturbation "
-        "Tone as_whole"
+        "Tone as_whole written_kernels"
     ),
     "families": (
         "FAMILIES any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample gaussian_blur haze "

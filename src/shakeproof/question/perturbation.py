@@ -488,3 +488,16 @@ def _strengths(of: object, values: float | Sequence[float], parameters: int) -> 
 
 def plain(number: float) -> str:
     return str(int(number)) if number == int(number) else repr(float(number))
+
+
+def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
+    """Its parts' kernels as certificates have them."""
+    return [_at_full_strength(part.effect) for part in perturbation.parts if not isinstance(part.effect, Degradation)]
+
+
+def _at_full_strength(effect: ParameterisedKernel | Tone) -> list[list[str]]:
+    """The kernel at full strength; a tone's has one entry, and its offset is in the text."""
+    if isinstance(effect, Tone):
+        return [[str(1 + effect.gain)]]
+    start, (change,) = effect.bias, effect.coefficients
+    return [[str(a + b) for a, b in zip(*rows, strict=True)] for rows in zip(start, change, strict=True)]

@@ -11,13 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shakeproof.certificate import written_kernels
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name
-from shakeproof.question import Degradation, Matrix, Part, Perturbation, Tone
+from shakeproof.question import Degradation, Matrix, Part, Perturbation, Tone, written_kernels
 from shakeproof.report import recheck
 from shakeproof.settings import Settings
-from shakeproof.store import Store, StoredCampaign, StoredError, StoredImage, StoredModel, StoredProfile
+from shakeproof.store import (
+    Store,
+    StoredCampaign,
+    StoredError,
+    StoredImage,
+    StoredModel,
+    StoredProfile,
+    read_perturbation,
+)
 
 Advance = Callable[[float], None]
 # The option of a family that says how large a perturbation is, the usual one first.
@@ -46,23 +53,29 @@ class Reported:
     checks: Mapping[int, recheck.Examined] = field(default_factory=dict)
     unchecked: Mapping[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def asked(self) -> list[StoredProfile | StoredError]:
         """What got an answer, and what did not."""
         return [*self.profiles, *self.errors]
 
     @cached_property
     def models(self) -> list[StoredModel]:
-        return list({one.model.digest: one.model for one in self.asked}.values())
+        several = {id(one.model): one.model for one in self.asked}
+        return list({model.digest: model for model in several.values()}.values())
 
     @cached_property
     def images(self) -> list[StoredImage]:
-        return list({image_key(one.image): one.image for one in self.asked}.values())
+        several = {id(one.image): one.image for one in self.asked}
+        return list({image_key(image): image for image in several.values()}.values())
 
     @cached_property
     def perturbations(self) -> list[Perturbation]:
-        several = {id(one.perturbation): one.perturbation for one in self.asked}  # hashing kernels takes long
-        return list(dict.fromkeys(several.values()))
+        return list(dict.fromkeys(self.kinds.values()))
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Perturbation]:
+        """The perturbations by their definitions."""
+        return {definition: read_perturbation(definition) for definition in {one.definition: 0 for one in self.asked}}
 
     @cached_property
     def strengths(self) -> tuple[float, ...]:
@@ -138,19 +151,19 @@ def evidence_rows(reported: Reported) -> Iterator[dict[str, Any]]:
 
 def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
     """What an item is about, and what is claimed. What many items share is worked out once, and kept in `known`."""
-    if id(one.perturbation) not in known:
-        known[id(one.perturbation)] = readable_name(str(one.perturbation))
-    row = {
+    if one.definition not in known:
+        known[one.definition] = readable_name(str(one.perturbation))
+    about = {
         "item": one.number,
         "image": readable_name(one.image.name),
         "image_sha256": one.image.digest,
         "model_sha256": one.model.identity,
-        "perturbation": known[id(one.perturbation)],
+        "perturbation": known[one.definition],
     }
     if isinstance(one, StoredError):
-        return row | {"label": one.image.label, **dict.fromkeys(CLAIMED), "verdict": f"error ({one.kind})"}
-    record, claim = one.said, one.claim
-    key = id(one.model), id(one.perturbation), id(one.settings)
+        return about | {"label": one.image.label, **dict.fromkeys(CLAIMED), "verdict": f"error ({one.kind})"}
+    values, claim, critical = one.values, one.claim, one.claim.critical
+    key = id(one.model), one.definition, id(one.settings)
     if key not in known:  # a digest of what was asked beside the rest of the row, as it is in certificates
         known[key] = recheck.detailed(
             {
@@ -161,15 +174,15 @@ def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, A
                 "rounding": Settings(pixels=one.settings["pixels"]).pixel_rounding,
             }
         )
-    return row | {
-        "label": record["label"],
-        "strength": record["strength"],
+    return about | {
+        "label": values["label"],
+        "strength": one.strength,
         "verdict": claim.verdict.value,
         "certified_strength": claim.proved,
         "violated_from": claim.lost,
-        "critical_strength": None if claim.critical is None else [*claim.critical],
-        "method": record["method"],
-        "arithmetic": record["arithmetic"],
+        "critical_strength": critical and [*critical],
+        "method": values["method"],
+        "arithmetic": values["arithmetic"],
         "details_sha256": known[key],
         "certificate_sha256": one.certificate,
     }

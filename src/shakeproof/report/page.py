@@ -19,7 +19,6 @@ from string import Template
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from shakeproof import __version__
@@ -83,35 +82,36 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
     sections = {section["heading"]: section["rows"] for section in evidence["sections"]}
     answers = _answers(reported, sections)
     covered = {row["what"]: row["count"] for row in sections["Coverage"]}
-    keys = list(answers[0]) if answers else []
-    contents = _packed_json(
-        {
-            "lead": recheck.lead(sections["Results"], answers),
-            "notices": list(recheck.notices(covered, answers)),
-            "strengths": list(reported.strengths),
-            "models": [
-                {
-                    "name": readable_name(model.name),
-                    "sha256": model.identity,
-                    "classes": [readable_name(model.class_names.shown(n)) for n in range(len(model.class_names))],
-                }
-                for model in reported.models
-            ],
-            "images": [
-                {
-                    "name": readable_name(image.name),
-                    "sha256": _digest(image.digest, len(answers)),
-                    "shape": list(image.shape),
-                }
-                for image in reported.images
-            ],
-            "perturbations": [described(kind) for kind in reported.perturbations],
-            "answers": {"keys": keys, "rows": [[*map(answer.__getitem__, keys)] for answer in answers]},
-            "bands": _bands(answers),
-            "evidence": {**evidence, "sections": [_shortened(section) for section in evidence["sections"]]},
-        }
-    )
-    return {"contents": contents, **_drawings(reported, [answer["image"] for answer in answers], room - len(contents))}
+    contents = {
+        "lead": recheck.lead(sections["Results"], sum(answers["pieces"]), sum(answers["seconds"])),
+        "notices": list(recheck.notices(covered, sum(answers["label_predicted"]))),
+        "strengths": list(reported.strengths),
+        "models": [
+            {
+                "name": readable_name(model.name),
+                "sha256": model.identity,
+                "classes": [readable_name(model.class_names.shown(n)) for n in range(len(model.class_names))],
+            }
+            for model in reported.models
+        ],
+        "images": [
+            {
+                "name": readable_name(image.name),
+                "sha256": _digest(image.digest, len(reported.asked)),
+                "shape": list(image.shape),
+            }
+            for image in reported.images
+        ],
+        "perturbations": [described(kind) for kind in reported.perturbations],
+        "answers": {key: values for key, values in answers.items() if key != "profile"},
+        "bands": _bands(zip(answers["model"], answers["perturbation"], strict=True)),
+        "evidence": {**evidence, "sections": [_shortened(section) for section in evidence["sections"]]},
+    }
+    text = json.dumps(contents, separators=(",", ":"), allow_nan=False)
+    # profiles are JSON already
+    start, end = text.split('"answers":{', 1)
+    packed = _packed(f'{start}"answers":{{"profile":[{",".join(answers["profile"])}],{end}'.encode())
+    return {"contents": packed, **_drawings(reported, answers["image"], room - len(packed))}
 
 
 def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,49 +123,61 @@ def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**section, "rows": section["rows"][:MOST_ROWS], "sentences": [*section["sentences"], more]}
 
 
-def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """What the page says of each answer and each error: what its row of the evidence claims, and what else it shows."""
-    images = {image_key(image): number for number, image in enumerate(reported.images)}
+def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Any]]:
+    """What the page says of each answer, and each error behind them, as columns: what its row of the evidence claims,
+    and what else it shows. Profiles are JSON.
+    """
+    rows, asked = sections["Results"], reported.asked
     models = {model.digest: number for number, model in enumerate(reported.models)}
-    numbers = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
-    different = {id(one.perturbation): one.perturbation for one in reported.asked}  # hashing kernels takes long
-    perturbations = {key: numbers[perturbation] for key, perturbation in different.items()}
+    numbers = {image_key(image): number for number, image in enumerate(reported.images)}
+    images = {id(image): numbers[image_key(image)] for image in {id(one.image): one.image for one in asked}.values()}
+    places = {perturbation: number for number, perturbation in enumerate(reported.perturbations)}
+    perturbations = {definition: places[perturbation] for definition, perturbation in reported.kinds.items()}
     why = {row["item"]: row["why"] for row in sections["Undecided"]}
-    return [
-        {
-            **{name: row[key] for name, key in recheck.SAME.items()},
-            **(_shown(one) if isinstance(one, StoredProfile) else _failed(one)),
-            "certificate": _digest(row["certificate_sha256"], len(sections["Results"])),
-            "model": models[one.model.digest],
-            "image": images[image_key(one.image)],
-            "perturbation": perturbations[id(one.perturbation)],
-            "why": why.get(one.number),
-        }
-        for one, row in zip(reported.asked, sections["Results"], strict=True)
-    ]
+    columns = {name: [row[key] for row in rows] for name, key in recheck.SAME.items()}
+    values = [one.values for one in reported.profiles]
+    columns |= {
+        key: [value[key] for value in values] for key in ("predicted", "profile", "pieces", "rounding", "seconds")
+    }
+    columns |= {
+        "counterexample": [*map(_counterexample, values)],
+        "min_margin": [_rounded(value["min_margin"]) for value in values],
+        "label_predicted": [one.label_predicted for one in reported.profiles],
+        "unproved": [one.unproved and readable_name(one.unproved) for one in reported.profiles],
+    }
+    for number, error in enumerate(reported.errors, start=len(values)):
+        for name, value in _failed(error).items():
+            columns[name][number : number + 1] = [value]
+    return columns | {
+        "certificate": [_digest(certificate, len(asked)) for certificate in columns["certificate"]],
+        "model": [models[one.model.digest] for one in asked],
+        "image": [images[id(one.image)] for one in asked],
+        "perturbation": [perturbations[one.definition] for one in asked],
+        "why": [why.get(one.number) for one in asked],
+    }
 
 
-def _shown(one: StoredProfile) -> dict[str, Any]:
-    """What is shown of an answer beside what it claims."""
-    record, counterexample = one.said, one.said["counterexample"]
+def _counterexample(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if values["counterexample_class"] is None:
+        return None
+    strength, replayed = values["counterexample_strength"], values["counterexample_replayed"]
     return {
-        **{key: record[key] for key in ("predicted", "profile", "pieces", "rounding", "seconds")},
-        "counterexample": counterexample and {**counterexample, "margin": _rounded(counterexample["margin"])},
-        "min_margin": _rounded(record["min_margin"]),
-        "label_predicted": one.label_predicted,
-        "unproved": None if one.unproved is None else readable_name(one.unproved),
+        "strength": json.loads(strength) if isinstance(strength, str) else strength,
+        "class": values["counterexample_class"],
+        "margin": _rounded(values["counterexample_margin"]),
+        "replayed": replayed == "true",
     }
 
 
 def _failed(one: StoredError) -> dict[str, Any]:
-    """The same of an error: how it ended."""
+    """What is shown of an error: how it ended."""
     return {
         **dict.fromkeys(("predicted", "counterexample", "min_margin", "unproved", "checked")),
         "status": "error",
         "method": one.kind,
         "rounding": "rigorous",
         "arithmetic": "-",
-        "profile": [],
+        "profile": "[]",
         "pieces": 0,
         "seconds": 0.0,
         "label_predicted": False,
@@ -182,9 +194,11 @@ def _digest(digest: str | None, answers: int) -> str | None:
     return digest if digest is None or answers <= MANY else f"{digest[:SHORT]}…"
 
 
-def _bands(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
-    """For each number of images that a curve is over: the confidence bounds for each count of them."""
-    sizes = {*Counter((answer["model"], answer["perturbation"]) for answer in answers).values()}
+def _bands(curves: Iterable[tuple[int, int]]) -> dict[str, list[list[float]]]:
+    """For each number of images that a curve is over, of a model and a perturbation: the confidence bounds for each
+    count of them.
+    """
+    sizes = {*Counter(curves).values()}
     return {
         str(size): [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(size)]
         for size in sorted(sizes)
@@ -239,7 +253,9 @@ def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str,
     curve_sizes = {number: len(kept) for number in weakest if (kept := reported.profiles[number].packed_curve)}
     order = dict.fromkeys([*(images[number] for number in weakest), *range(len(reported.images))])
     picture_sizes = {number: len(reported.images[number].packed) for number in order}
-    slope_sizes = {number: size for number in weakest if (size := _bytes_of_slopes(reported.profiles[number]))}
+    degraded = {definition for definition, kind in reported.kinds.items() if kind.degradations}
+    moving = [number for number in weakest if degraded and reported.profiles[number].definition in degraded]
+    slope_sizes = {number: _bytes_of_slopes(reported.profiles[number]) for number in moving}
     share = room / (3 if slope_sizes else 2)
     drawn, pictured, moved = (_fitting(sizes, share) for sizes in (curve_sizes, picture_sizes, slope_sizes))
     contents = {
@@ -289,12 +305,14 @@ def _pixels(image: StoredImage, pictures: Blocks) -> dict[str, Any]:
 
 
 def _bytes_of_slopes(one: StoredProfile) -> int:
-    """What `_slopes` takes, about; 0 where the page finds all slopes itself."""
+    """What `_slopes` takes, about."""
     return 2 * len(one.perturbation.degradations) * prod(one.image.shape)
 
 
 def _slopes(one: StoredProfile, pictures: Blocks) -> list[dict[str, Any] | None]:
     """What the full strength of each part adds to the picture, where pixels have kernels of their own; else None."""
+    import torch
+
     perturbation = one.perturbation
     slopes = perturbation.apply(torch.from_numpy(one.image.pixels.astype(np.float64))).slopes.numpy()
     return [

@@ -244,25 +244,21 @@ def coverage(rows: Sequence[Row]) -> dict[str, int]:
     }
 
 
-def lead(rows: Sequence[Row], answers: Sequence[Row]) -> str:
+def lead(rows: Sequence[Row], pieces: int, seconds: float) -> str:
     """How many of what there are, and what it took."""
-    names = {
-        "network": ("model_sha256",),
-        "image": ("image_sha256", "image", "label"),
-        "perturbation": ("perturbation",),
-    }
-    parts = [counted(len({tuple(row[key] for key in keys) for row in rows}), word) for word, keys in names.items()]
+    images = {(row["image_sha256"], row["image"], row["label"]) for row in rows}
+    networks, perturbations = ({row[key] for row in rows} for key in ("model_sha256", "perturbation"))
+    several = {"network": networks, "image": images, "perturbation": perturbations}
+    parts = [counted(len(values), word) for word, values in several.items()]
     answered = sum(not row["verdict"].startswith("error") for row in rows)
-    seconds, pieces = (sum(answer[key] for answer in answers) for key in ("seconds", "pieces"))
     times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
     return f"{', '.join(parts)}: {counted(answered, 'answer')}, each for all strengths at once. {times}."
 
 
-def notices(covered: Mapping[str, int], answers: Sequence[Row]) -> Iterator[str]:
-    """What nobody should overlook; `covered` has the counts of the evidence's coverage."""
+def notices(covered: Mapping[str, int], predicted: int) -> Iterator[str]:
+    """What nobody should overlook: by the counts of the evidence's coverage, and of labels that are predicted."""
     refused, less = (covered[f"certificate {how}"] for how in ("refused by the checker", "proves less than is claimed"))
     missing, failed = covered["not run yet"], covered["in this report, ended in an error"]
-    predicted = sum(answer["label_predicted"] for answer in answers)
     if refused:
         yield f"The checker refused {counted(refused, 'certificate')}: see Evidence, and do not rely on them."
     if less:
@@ -447,10 +443,11 @@ def _contradictions(row: Row) -> Iterator[str]:
 def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[str, Any]) -> Iterator[str]:
     """Where the page says something else."""
     answers = page["answers"]
-    if page["lead"] != lead(rows, answers):
-        yield f"the page does not begin with: {lead(rows, answers)}"
+    pieces, seconds, predicted = (sum(a[key] for a in answers) for key in ("pieces", "seconds", "label_predicted"))
+    if page["lead"] != lead(rows, pieces, seconds):
+        yield f"the page does not begin with: {lead(rows, pieces, seconds)}"
     covered = {entry["what"]: entry["count"] for entry in sections["Coverage"]["rows"]}
-    if page["notices"] != [*notices(covered, answers)]:
+    if page["notices"] != [*notices(covered, predicted)]:
         yield "the notices of the page are not those of the items"
     if page["strengths"] != [entry["strength"] for entry in sections["Claim"]["rows"]]:
         yield "the page is about other strengths"
@@ -540,8 +537,8 @@ def _contents(page: bytes) -> Any:
     if len(blocks) != 1:
         raise BundleError("the page does not have its data once")
     contents = read_json(zlib.decompress(base64.b64decode(blocks[0])))
-    keys, answers = contents["answers"]["keys"], contents["answers"]["rows"]
-    return contents | {"answers": [dict(zip(keys, row, strict=True)) for row in answers]}
+    columns = contents["answers"]
+    return contents | {"answers": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
 
 def _say(line: str) -> None:

@@ -123,7 +123,8 @@ def written(evidence: Mapping[str, Any]) -> str:
 
 
 def _lines(values: Sequence[Any]) -> str:
-    return "[" + ",".join(f"\n   {json.dumps(value, allow_nan=False)}" for value in values) + "]"
+    encoded = json.JSONEncoder(allow_nan=False).encode
+    return "[" + ",".join(f"\n   {encoded(value)}" for value in values) + "]"
 
 
 def _section(heading: str, asks: str, sentences: Sequence[str] = (), rows: Rows = ()) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def _size(perturbation: Perturbation) -> str:
 
 def _arithmetic(reported: Reported) -> dict[str, Any]:
     asked = Counter(
-        (one.said["arithmetic"], one.said["rounding"], str(one.settings.get("pixels", "real")))
+        (one.values["arithmetic"], one.values["rounding"], str(one.settings.get("pixels", "real")))
         for one in reported.profiles
     )
     rows = [
@@ -188,7 +189,7 @@ def _arithmetic(reported: Reported) -> dict[str, Any]:
 
 
 def _method(reported: Reported) -> dict[str, Any]:
-    used = Counter(one.said["method"] for one in reported.profiles)
+    used = Counter(one.values["method"] for one in reported.profiles)
     rows = [
         {"method": method, "how": METHODS[method][0], "completeness": METHODS[method][1], "items": count}
         for method, count in used.items()
@@ -270,7 +271,7 @@ def _coverage(reported: Reported, items: Rows) -> dict[str, Any]:
 
 def _undecided(reported: Reported, items: Rows) -> dict[str, Any]:
     why = {
-        one.number: one.record.why if one.said["rounding"] == "rigorous" else "rounding was not considered"
+        one.number: one.record.why if one.values["rounding"] == "rigorous" else "rounding was not considered"
         for one in reported.profiles
         if one.claim.verdict is Status.UNDECIDED
     }

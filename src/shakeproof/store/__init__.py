@@ -14,6 +14,7 @@ from shakeproof.store.rows import (
     StoredImage,
     StoredModel,
     StoredProfile,
+    read_perturbation,
 )
 from shakeproof.store.tables import PaperTable, paper_table
 

@@ -10,11 +10,13 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shakeproof.proof import Enumerated, Interval, Result
+if TYPE_CHECKING:
+    from shakeproof.proof import Interval, Result
 
 Floats = NDArray[np.float64]
 RIVALS, MOST_PLACES, FEW_PLACES, TOLERANCE = 4, 128, 96, 1e-3
@@ -71,6 +73,8 @@ class DrawnCurve:
 
 def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
     """What there is to draw of an answer, whose profile is known; None without a curve of one strength."""
+    from shakeproof.proof import Enumerated
+
     if result.label is None or result.query.parameters != 1:
         return None
     if isinstance(result.proof, Enumerated):

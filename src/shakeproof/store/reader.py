@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shakeproof.errors import InputError
 from shakeproof.proof import CLAIMED, Claim, Status
 from shakeproof.store.connection import check_intact, explained, opened
-from shakeproof.store.flat import STORED_COLUMNS, TYPES, read_record
+from shakeproof.store.flat import STORED_COLUMNS, TYPES
 from shakeproof.store.rows import (
     NamedRequirement,
     StoredCampaign,
@@ -30,6 +30,7 @@ from shakeproof.store.rows import (
     StoredImage,
     StoredModel,
     StoredProfile,
+    read_image,
     read_model,
     read_perturbation,
 )
@@ -58,7 +59,8 @@ NAMED = "CROSS JOIN models ON models.id = queries.model CROSS JOIN images ON ima
 IN_ORDER = "AND (:status IS NULL OR verdict = :status) ORDER BY items.number"
 PROFILES = ABOUT.format(
     columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
-    " record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished",
+    " record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished,"
+    f" {', '.join(f'answers.{column}' for column in TYPES)}",
     joined=f"{KEPT} {CERTIFIED}",
     only=IN_ORDER,
 )
@@ -86,6 +88,8 @@ TALLY = ABOUT.format(
     joined=ANSWERED,
     only="GROUP BY queries.model, queries.perturbation, verdict, {proved}, {lost}",
 )
+PICTURE = "SELECT id, digest, name, label, shape, kind, pixels FROM images"
+PICTURES = f"{PICTURE} WHERE id IN ({ABOUT.format(columns='items.image', joined=ANSWERED, only=IN_ORDER)})"
 ERRORS = ABOUT.format(
     columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
     " errors.kind, errors.message, errors.finished",
@@ -160,17 +164,18 @@ class Store:
         """The answers of a campaign, in its order; of those models and perturbations (patterns with *) only, and only
         with that verdict: an answer that ignores rounding is undecided, whatever it found.
         """
-        settings = cache(json.loads)
-        for row in self._asked(PROFILES, campaign, model=model, perturbation=perturbation, status=status):
-            (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row
-            network, image = self._model(own), self._image(picture)
+        settings, only = cache(json.loads), {"model": model, "perturbation": perturbation, "status": status}
+        images = {row[0]: read_image(*row[1:]) for row in self._asked(PICTURES, campaign, **only)}
+        for row in self._asked(PROFILES, campaign, **only):
+            (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row[:12]
             yield StoredProfile(
                 query=query,
                 number=number,
-                model=network,
-                image=image,
+                model=self._model(own),
+                image=images[picture],
                 definition=self._definition(kernel),
-                said=read_record(record) | {"model": network.name, "image": image.name},
+                text=record,
+                values=dict(zip(TYPES, row[12:], strict=True)),
                 packed_curve=curve,
                 label_predicted=bool(predicted),
                 settings=settings(how),
@@ -228,9 +233,8 @@ class Store:
 
     def image(self, number: int) -> StoredImage:
         """A picture by the number of its row."""
-        (row,) = self._rows("SELECT digest, name, label, shape, kind, pixels FROM images WHERE id = ?", (number,))
-        digest, name, label, shape, kind, pixels = row
-        return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
+        ((_, *facts),) = self._rows(f"{PICTURE} WHERE id = ?", (number,))
+        return read_image(*facts)
 
     def perturbation(self, number: int) -> Perturbation:
         """A perturbation by the number of its row."""

@@ -13,8 +13,9 @@ from fractions import Fraction
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from shakeproof.proof import Claim, claim_of
+from shakeproof.proof import Claim, Status, strengths_of
 from shakeproof.question import ClassNames
+from shakeproof.store.flat import read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,6 +118,7 @@ class StoredProfile:
     """An answer, with what it is about. `number` is its place in the campaign, `query` its number in the store.
 
     `said` is the answer as JSON; `record` is the same with names and types, and `claim` what it says at which strength.
+    `values` are its typed columns, for which no JSON is read.
     `perturbation` is the real one, made from the kernels in the store: `perturbation.kernel.at(z)` has the entries,
     `perturbation.apply(pixels)` the path of pictures. `settings` are how it was asked. `certificate` is the SHA-256 of
     the certificate, which `Store.certificate(query)` gives; else `unproved` says why there is none, if one was wanted.
@@ -127,7 +129,8 @@ class StoredProfile:
     model: StoredModel
     image: StoredImage
     definition: str
-    said: Mapping[str, Any]
+    text: str
+    values: Mapping[str, Any]
     packed_curve: bytes | None
     label_predicted: bool
     settings: Mapping[str, Any]
@@ -140,6 +143,10 @@ class StoredProfile:
         return read_perturbation(self.definition)
 
     @cached_property
+    def said(self) -> Mapping[str, Any]:
+        return read_record(self.text) | {"model": self.model.name, "image": self.image.name}
+
+    @cached_property
     def record(self) -> Record:
         from shakeproof.proof import Record
 
@@ -147,7 +154,17 @@ class StoredProfile:
 
     @cached_property
     def claim(self) -> Claim:
-        return claim_of(self.said)
+        """What was claimed of it when it was written, by `claim_of`."""
+        values = self.values
+        return Claim(
+            Status(values["verdict"]), strengths_of(self.strength), values["proved_up_to"], values["lost_from"]
+        )
+
+    @property
+    def strength(self) -> Any:
+        """How far it goes, as in JSON: a number, or a list of them."""
+        strength = self.values["strength"]
+        return json.loads(strength) if isinstance(strength, str) else strength
 
     @cached_property
     def curve(self) -> DrawnCurve | None:
@@ -212,6 +229,10 @@ def read_model(digest: str, identity: str, name: str, facts: str) -> StoredModel
     names = ClassNames(tuple(map(tuple, said.pop("class_names"))))
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
     return StoredModel(digest, identity, name, class_names=names, **plain)
+
+
+def read_image(digest: str, name: str, label: int | None, shape: str, kind: str, pixels: bytes) -> StoredImage:
+    return StoredImage(digest, name, label, tuple(json.loads(shape)), kind, pixels)
 
 
 def write_perturbation(perturbation: Perturbation) -> str:

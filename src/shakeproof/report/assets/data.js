@@ -17,12 +17,12 @@ async function unpack(text) {
 
 const parsed = async (id) => JSON.parse(new TextDecoder().decode(await block(id)));
 
-/* Answers come as rows without their keys; what is only drawn, as far as there was room for it. */
+/* Answers come as columns; what is only drawn, as far as there was room for it. */
 async function contents() {
   const [report, drawings] = await Promise.all([parsed("contents"), parsed("drawings")]);
-  const { keys, rows } = report.answers;
-  report.answers = rows.map((row, number) => ({
-    ...Object.fromEntries(row.map((value, i) => [keys[i], value])),
+  const columns = Object.entries(report.answers);
+  report.answers = columns[0][1].map((_, number) => ({
+    ...Object.fromEntries(columns.map(([key, values]) => [key, values[number]])),
     margins: drawings.margins[number] ?? null,
     slopes: drawings.slopes[number] ?? null,
   }));
