@@ -311,15 +311,17 @@ def test_an_older_store_is_brought_up_to_date(tmp_path):
         assert opened.campaigns() == []
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_store_made_before_is_read_and_brought_up_to_date(store, version):
-    """The first version had no checksums, the first two no flat rows."""
+    """The first version had no checksums, the first two no flat rows; later ones may have other columns."""
     with Store.open(store) as opened:
         before = [[one.record for one in opened.profiles()], [*opened.rows()], [*opened.lines()], paper_table(opened)]
     with sqlite3.connect(store) as connection:
-        connection.execute("DROP TABLE answers")
-        connection.execute("ALTER TABLE results ADD COLUMN status TEXT NOT NULL DEFAULT ''")
-        connection.execute("ALTER TABLE results ADD COLUMN reason TEXT")
+        connection.execute(f"ALTER TABLE answers {'DROP COLUMN min_margin' if version == 3 else 'RENAME TO others'}")
+        if version < 3:
+            connection.execute("DROP TABLE others")
+            connection.execute("ALTER TABLE results ADD COLUMN status TEXT NOT NULL DEFAULT ''")
+            connection.execute("ALTER TABLE results ADD COLUMN reason TEXT")
         for table in TABLES.keys() - {"answers"} if version == 1 else ():
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         connection.execute(f"PRAGMA user_version = {version}")

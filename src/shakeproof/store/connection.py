@@ -16,10 +16,11 @@ from shakeproof.store.schema import (
     STEPS,
     TABLES,
     VERSION,
-    WITH_ANSWERS,
+    WITH_CHECKSUMS,
     add_checksum_function,
     add_checksums,
     fill_answers,
+    has_answers,
     is_intact,
     keep_checksums,
     lost_frames,
@@ -64,11 +65,12 @@ def opened(path: Path) -> tuple[sqlite3.Connection, Iterable[str]]:
         if not version:
             raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
         add_checksum_function(connection)
-        if version >= WITH_ANSWERS:
-            return connection, TABLES
-        connection.execute(ANSWERS.replace("TABLE", "TEMP TABLE", 1))
-        fill_answers(connection)
-        return connection, ()
+        unchecked = {*TABLES} if version >= WITH_CHECKSUMS else set()
+        if not has_answers(connection):
+            connection.execute(ANSWERS.replace("TABLE", "TEMP TABLE", 1))
+            fill_answers(connection)
+            unchecked -= {"answers"}
+        return connection, unchecked
 
 
 def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
@@ -81,20 +83,29 @@ def opened_to_write(path: Path) -> tuple[sqlite3.Connection, int]:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last moments
         add_checksum_function(connection)
-        if version < VERSION:
+        if version < VERSION or not has_answers(connection):
             with transaction(connection):
-                for step in STEPS[_version(connection, path) :]:  # another program may have been quicker
-                    for statement in step.split(";\n"):
-                        connection.execute(statement)
-                fill_answers(connection)
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                add_checksums(connection)
+                _bring_up_to_date(connection, path)
         if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise InputError(f"{path}: {DAMAGED}")
         check_intact(connection, path, TABLES)
         keep_checksums(connection)
         return connection, lost
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    version = _version(connection, path)  # another program may have been quicker
+    if version >= WITH_CHECKSUMS:
+        check_intact(connection, path, TABLES.keys() - {"answers"})
+    for step in STEPS[version:]:
+        for statement in step.split(";\n"):
+            connection.execute(statement)
+    connection.execute("DROP TABLE IF EXISTS answers")
+    connection.execute(ANSWERS)
+    fill_answers(connection)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    add_checksums(connection, TABLES if version < WITH_CHECKSUMS else ["answers"])
 
 
 def check_intact(connection: sqlite3.Connection, path: Path, tables: Iterable[str]) -> None:

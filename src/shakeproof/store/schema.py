@@ -30,8 +30,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "certificates": ("certificate",),
     "errors": (),
 }
-# Answers as flat rows, worked out from their JSON when that is written. What they claim is `claim_of` it: a change of
-# that rule takes a step that fills this table anew.
+# Answers as flat rows, worked out from their JSON when that is written. A store with other columns gets the table anew.
+# What answers claim is `claim_of` them: a change of that rule takes a step that drops this table.
 ANSWERS = f"""CREATE TABLE answers (query INTEGER PRIMARY KEY REFERENCES results,
     {", ".join(f"{name} {kind}" for name, kind in TYPES.items())}, checksum INTEGER) STRICT"""
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
@@ -79,11 +79,11 @@ STEPS = (
     """,
     # Checksums of rows.
     ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES if table != "answers"),
-    # Answers as flat rows, which hold their status and reason.
-    f"ALTER TABLE results DROP COLUMN status;\nALTER TABLE results DROP COLUMN reason;\n{ANSWERS}",
+    # Flat rows hold the status and the reason.
+    "ALTER TABLE results DROP COLUMN status;\nALTER TABLE results DROP COLUMN reason",
 )
 # Checksums of the second version were made in another way: its rows count as rows without.
-VERSION, WITH_ANSWERS = len(STEPS), 3
+VERSION, WITH_CHECKSUMS = len(STEPS), 3
 # A write-ahead log has a header, and a header before each page: SQLite's file format, section 4.
 LOG_HEADER, FRAME_HEADER = Struct(">8I"), Struct(">6I")
 
@@ -102,6 +102,12 @@ def fill_answers(connection: sqlite3.Connection) -> None:
     add_answers(connection, ((query, read_record(record)) for query, record in connection.execute(missing).fetchall()))
 
 
+def has_answers(connection: sqlite3.Connection) -> bool:
+    """Whether the store has them as flat rows, with the columns of today."""
+    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(answers)")]
+    return columns == ["query", *TYPES, "checksum"]
+
+
 def add_checksum_function(connection: sqlite3.Connection) -> None:
     connection.create_function("crc32", -1, zlib.crc32, deterministic=True)
 
@@ -118,9 +124,9 @@ def keep_checksums(connection: sqlite3.Connection) -> None:
             )
 
 
-def add_checksums(connection: sqlite3.Connection) -> None:
-    """To rows of an older version, which had none."""
-    for table in TABLES:
+def add_checksums(connection: sqlite3.Connection, tables: Iterable[str]) -> None:
+    """To rows that have none."""
+    for table in tables:
         connection.execute(f"UPDATE {table} SET checksum = {_checksum_of_row(connection, table)}")
 
 
