@@ -22,7 +22,7 @@ from shakeproof.exact import Curve
 from shakeproof.model import Comparison
 from shakeproof.proof.evidence import Counterexample, Swept
 from shakeproof.proof.verdict import Evidence, judge
-from shakeproof.question import fitting
+from shakeproof.question import fitting, wins
 
 
 def straight_line_network(margin_at_0: float, margin_at_1: float) -> tuple[sp.Network, np.ndarray]:
@@ -137,7 +137,7 @@ AGREED = Comparison(np.ones(3), np.zeros(3, bool), np.zeros(3), np.zeros(3), np.
     ],
 )
 def test_verdicts_need_their_evidence(curve, end, witness, lower, start, status, reason):
-    proof = Swept(curve, 0, end, np.array([] if lower is None else [lower]), timed_out=reason == "timeout")
+    proof = Swept(curve, wins(0, 2), 0, end, np.array([] if lower is None else [lower]), timed_out=reason == "timeout")
     shown = status == "misclassified"
     assert judge(Evidence(1, (proof,), witness, AGREED, start, start_fails=shown)) == (status, reason)
 
@@ -378,7 +378,7 @@ def test_json_has_the_promised_keys(demo_network):
     keys = [
         *("version", "model", "image", "label", "predicted", "perturbation", "strength", "status"),
         *("critical_strength", "certified_strength", "profile", "counterexample", "min_margin", "method", "pieces"),
-        *("rounding", "arithmetic", "reason", "seconds", "tested"),
+        *("rounding", "arithmetic", "reason", "seconds", "tested", "requirement"),
     ]
     data = json.loads(json.dumps(sp.profile(demo_network, path, "box-blur:size=11", label=label).to_json()))
     assert list(data) == keys

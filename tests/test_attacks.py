@@ -296,13 +296,14 @@ def test_an_end_of_a_range_is_not_rounded_away():
 
 
 def test_evidence_is_about_its_query(tmp_path):
-    """A proof up to one strength is none up to another, nor of another label."""
+    """A proof up to one strength is none up to another, nor of another label or requirement."""
     network = Tower().linear([[1] * 9, [0] * 9], [1, 0]).saved(tmp_path)
     result = sp.verify(network, DOT, BLUR, 0.5, label=0)
     assert result.status is sp.Status.SAFE
     (longer,) = sp.perturbed(network, [result.query.image], BLUR, 0, 1.0)
     (other,) = sp.perturbed(network, [result.query.image], BLUR, 1, 0.5)
-    for query in (longer, other, replace(result.query, strengths=(1.0,))):
+    (lead,) = sp.perturbed(network, [result.query.image], BLUR, 0, 0.5, "label:lead=100")
+    for query in (longer, other, lead, replace(result.query, strengths=(1.0,))):
         with pytest.raises(ProofError):
             replace(result, query=query)
 

@@ -95,7 +95,8 @@ def test_a_record_reads_back_from_its_own_line(kind):
     result = asked(kind)
     line = json.dumps(result.to_json())
     said = json.loads(line)
-    assert [key for key in said if key not in SELDOM] == [*KEYS, "tested"]
+    assert [key for key in said if key not in SELDOM] == [*KEYS, "tested", "requirement"]
+    assert said["requirement"] == (None if kind.startswith("box") else "label")
     assert (said["status"], said["method"]) == KINDS[kind]
     assert sp.Record.from_json(line) == sp.Record.from_json(said) == result.record
     assert sp.Record.from_json(line).to_json() == said == result.to_json()

@@ -16,6 +16,7 @@ from shakeproof.exact import Curve
 from shakeproof.model import SHARE, Comparison
 from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof, Swept
 from shakeproof.proof.verdict import Evidence, judge
+from shakeproof.question import wins
 from shakeproof.search import SplitBox, SplitCells, Tree
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -36,7 +37,7 @@ def swept(draw) -> tuple[Proof, bool]:
     margin = np.array([draw(lead) for _ in range(rows)])
     scores = np.stack([margin, np.zeros(rows), np.full(rows, -9.0)], 1).reshape(rows, 3)
     lower = [draw(BOUNDS) for _ in range(draw(st.sampled_from([max(rows - 1, 1)] * 4 + [0])))]
-    proof = Swept(Curve(z, scores), 0, 1.0, np.array(lower), timed_out=draw(st.booleans()))
+    proof = Swept(Curve(z, scores), wins(0, 3), 0, 1.0, np.array(lower), timed_out=draw(st.booleans()))
     holds = (
         rows > 0
         and z[0] == 0
@@ -107,7 +108,8 @@ def bounded_cells(draw) -> tuple[Proof, bool]:
             finished=draw(st.booleans()),
             bounded=len(tree),
             doubtful=draw(st.booleans()),
-        )
+        ),
+        wins(0, 3),
     ), holds
 
 
@@ -115,7 +117,7 @@ def bounded_cells(draw) -> tuple[Proof, bool]:
 def bounded_tree(draw) -> tuple[Proof, bool]:
     roots = draw(st.integers(1, 3))
     tree, holds = draw(trees(roots))
-    return BoundedTree(SplitBox(tree, None, None, None, finished=draw(st.booleans()))), holds
+    return BoundedTree(SplitBox(tree, None, None, None, finished=draw(st.booleans())), wins(0, 3)), holds
 
 
 PROOFS = st.one_of(
@@ -215,7 +217,7 @@ def test_a_proof_holds_if_it_is_complete_finite_and_positive(kind, data):
 @given(comparisons())
 def test_a_comparison_agrees_if_it_does_everywhere(made):
     comparison, agrees = made
-    proof = Swept(Curve(np.array([0.0, 1.0]), np.array([[1.0, 0.0]] * 2)), 0, 1.0, np.array([0.9]))
+    proof = Swept(Curve(np.array([0.0, 1.0]), np.array([[1.0, 0.0]] * 2)), wins(0, 2), 0, 1.0, np.array([0.9]))
     assert proof.holds
     assert (judge(Evidence(1, (proof,), None, comparison))[0] is sp.Status.SAFE) == agrees
 

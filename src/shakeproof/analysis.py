@@ -18,13 +18,15 @@ from shakeproof.budget import no_progress
 from shakeproof.digests import digest, query_digest
 from shakeproof.errors import InputError, ShakeproofError, kind_of
 from shakeproof.graph import Graph
-from shakeproof.model import Deployed, Network, load, load_deployed
+from shakeproof.model import Deployed, Network, load, load_deployed, stated
 from shakeproof.proof import EnumeratedWindow, Reason, Result, Status, SweptWindow, begun_by
 from shakeproof.question import (
+    LABEL,
     AnyKernel,
     Perturbation,
     Picture,
     Query,
+    Requirement,
     Specification,
     Strength,
     fitting,
@@ -57,6 +59,7 @@ def profile(  # type: ignore[overload-overlap]
     label: Label = None,
     max_strength: Strength = 1.0,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> Result: ...
 
@@ -69,6 +72,7 @@ def profile(
     label: Label = None,
     max_strength: Strength = 1.0,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -80,9 +84,10 @@ def profile(
     label: Label = None,
     max_strength: Strength = 1.0,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> Result | list[Result]:
-    """The class at every strength in [0, max_strength] of a perturbation of an image.
+    """The class at every strength in [0, max_strength] of a perturbation of an image, or where a requirement holds.
 
     `network` is what `load` gave, or a model file; `image` a picture (channels, height, width), or a file. Without a
     `label`, the image's own or else the class predicted at strength 0 is taken. Of a list of images, of perturbations,
@@ -90,7 +95,7 @@ def profile(
     `Settings`.
     """
     kernels = [parse_path(kernel) for kernel in perturbation] if _is_several(perturbation) else parse_path(perturbation)
-    return _answered(network, image, kernels, label, max_strength, Settings(**options), progress)
+    return _answered(network, image, kernels, label, max_strength, Settings(**options), progress, require)
 
 
 @overload
@@ -101,6 +106,7 @@ def verify(  # type: ignore[overload-overlap]
     strength: Strength,
     label: Label = None,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> Result: ...
 
@@ -113,6 +119,7 @@ def verify(
     strength: Strength,
     label: Label = None,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> list[Result]: ...
 
@@ -124,14 +131,16 @@ def verify(
     strength: Strength,
     label: Label = None,
     progress: Callable[[float], None] = no_progress,
+    require: Requirement | str = LABEL,
     **options: Unpack[Options],
 ) -> Result | list[Result]:
-    """Whether the label wins at every strength in [0, strength]; stops at the first confirmed counterexample.
+    """Whether a requirement holds (the label wins, if nothing is said) at every strength in [0, strength]; stops at the
+    first confirmed counterexample.
 
     If a quick probe finds one, all that is known of the critical strength is that it is in (0, counterexample]. Takes
     the same as `profile`, lists included.
     """
-    return _answered(network, image, perturbation, label, strength, _early(options), progress)
+    return _answered(network, image, perturbation, label, strength, _early(options), progress, require)
 
 
 def verify_specification(
@@ -176,6 +185,7 @@ def _answered(
     strength: Strength,
     settings: Settings,
     progress: Callable[[float], None],
+    require: Requirement | str,
 ) -> Result | list[Result]:
     """One result for an image and a perturbation, a list for a list of either: every image under every perturbation."""
     network = as_network(model, settings)
@@ -186,7 +196,7 @@ def _answered(
             raise InputError(f"there are {len(given)} labels for {len(images)} images; give one for each, or one label")
         images = [replace(own, label=its) for own, its in zip(images, given, strict=True)]
         given = None
-    by_kernel = [perturbed(network, images, kernel, given, strength) for kernel in _several(perturbation)]
+    by_kernel = [perturbed(network, images, kernel, given, strength, require) for kernel in _several(perturbation)]
     queries = [query for own in zip(*by_kernel, strict=True) for query in own]
     results = analyse(network, queries, settings, progress)
     return results if _is_several(image) or _is_several(perturbation) else results[0]
@@ -261,10 +271,11 @@ def _answered_together(
     Those that share a sweep share its clock as well. Whichever is not answered then goes on with one of its own.
     """
     before = settings.untested
-    sweeps: dict[tuple[float, float] | None, list[int]] = {}
+    sweeps: dict[tuple[tuple[float, float] | None, Graph], list[int]] = {}
     for number, query in enumerate(queries):
         if method_for(network, query, settings.method) == "exact" and query.path is not None:
-            sweeps.setdefault(query.path.path.clip, []).append(number)
+            meant = stated(network, query.obligations[0].property)
+            sweeps.setdefault((query.path.path.clip, meant.graph_of_cases), []).append(number)
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
         some = [queries[number] for number in numbers]
@@ -291,7 +302,7 @@ def _completed(network: Deployed, result: Result, settings: Settings) -> Result:
     """
     query = result.query
     blurs = isinstance(query.perturbation, Perturbation) and query.perturbation.blurs_at_zero
-    if result.status is Status.MISCLASSIFIED and query.image is not None and blurs:
+    if result.status is Status.MISCLASSIFIED and result.record.is_about_label and query.image is not None and blurs:
         (unperturbed,) = network.predicted(network.picture().to_input(query.image.pixels).unsqueeze(0))
         return replace(result, unperturbed=unperturbed)
     if result.status is not Status.UNDECIDED:
@@ -370,9 +381,15 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
             raise InputError(f"{query.name}: the exact method takes a path of images, not a box", option="method")
         if query.parameters != 1:
             raise InputError(f"{query.perturbation}: the exact method takes one strength", option="method")
-        if not network.graph.is_piecewise_linear:
-            kinds = ", ".join(network.graph.smooth_operators)
+        if kinds := ", ".join(_smooth_operators(network, query)):
             raise InputError(f"{network.name}: has smooth operators ({kinds}), so use bounds", option="method")
+    if query.path is None and not all(own.property.is_plain for own in query.obligations):
+        raise InputError(f"{query.requirement}: is proved along strengths, not for any kernel; leave any-kernel out")
     if wanted != "auto":
         return wanted
-    return "exact" if query.parameters == 1 and network.graph.is_piecewise_linear else "bounds"
+    return "bounds" if query.parameters != 1 or _smooth_operators(network, query) else "exact"
+
+
+def _smooth_operators(network: Network, query: Query) -> tuple[str, ...]:
+    """What is smooth in front of the scores that a query's property is about."""
+    return stated(network, query.obligations[0].property).graph.smooth_operators

@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed
 from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
-from shakeproof.question import Perturbation, written_kernels
+from shakeproof.question import Perturbation, Query, output_context, written_kernels
 from shakeproof.search import Tree
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,8 @@ def certificate(network: Deployed, result: Result, profile: bool = False, timeou
     header, pixels, model = _asked(network, result)
     if isinstance(result.proof, Enumerated):
         return _of_enumeration(network, header, pixels, result.proof, profile)
-    leaves = _Leaves(_question(network, header, pixels, model), result.query.name, timeout, budget)
+    is_label, question = "requirement" not in header, _question(network, header, pixels, model)
+    leaves = _Leaves(question, is_label, result.query.name, timeout, budget)
     if result.status is not Status.SAFE:
         # a loss at a strength drawn at random is behind what was proved
         is_inside = result.proof is not None and (result.proof.critical is not None or result.counterexample is None)
@@ -84,6 +85,8 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     query = result.query
     if result.status is Status.UNDECIDED:
         raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
+    if isinstance(result.proof, Enumerated) and not result.record.is_about_label:
+        raise NoCertificateError(f"{query.name}: of 8-bit pictures, certificates are about labels alone")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if query.perturbation.degradations:
@@ -120,11 +123,19 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
         "kernels": written_kernels(query.perturbation),
         "mean": [] if said is None else [float(x) for x in said.mean],
         "std": [] if said is None else [float(x) for x in said.std],
-        "label": result.label,
+        "label": -1 if result.label is None else result.label,
         "strength": [float(z) for z in query.strengths],
         "arithmetic": result.arithmetic,
     }
-    return header, pixels, model
+    return header | _required(network, query), pixels, model
+
+
+def _required(network: Deployed, query: Query) -> dict[str, Any]:
+    """A requirement in the checker's words, with numbers for all names; nothing where that is the label."""
+    if query.requirement is None or query.requirement.is_label:
+        return {}
+    start = [] if query.start is None else query.start.tolist()
+    return {"requirement": str(query.requirement.numbered(output_context(network))), "start": start}
 
 
 def _question(network: Deployed, header: dict[str, Any], pixels: Floats, model: bytes) -> checker.Question:
@@ -176,15 +187,18 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
 class _Leaves:
     """What the checker proves of leaves, asked as long as there is time. A leaf takes it about so many `seconds`."""
 
-    def __init__(self, question: checker.Question, name: str, timeout: float | None, budget: Budget) -> None:
+    def __init__(
+        self, question: checker.Question, is_label: bool, name: str, timeout: float | None, budget: Budget
+    ) -> None:
+        self.is_label = is_label
         self.question, self.name, self.timeout, self.budget, self.seconds = question, name, timeout, budget, 0.0
 
     def margins(self, low: Floats, high: Floats, winner: int, over: int | None = None) -> Floats:
-        """Of boxes (n, m); see `checker.Question.margins`."""
+        """Of boxes (n, m): by how much a class wins, or is over another; or a requirement holds, or fails (`over`)."""
         self.check_time(len(low))
         found, began = np.full(len(low), np.nan), now()
         for some in self.budget.slices(len(low), MOST_LEAVES, first=16):
-            found[some] = self.question.margins(low[some], high[some], winner, over)
+            found[some] = self.question.margins(low[some], high[some], winner if self.is_label else 0, over)
         self.check_time()
         self.seconds = (now() - began) / max(1, len(low))
         return found
@@ -199,12 +213,13 @@ class _Leaves:
 
 
 def _of_counterexample(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
-    found, label = result.counterexample, result.label
+    found, label = result.counterexample, header["label"]
     z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
     rival = result.predicted if found is None else found.winner
     if rival is None or not leaves.margins(np.array([z]), np.array([z]), rival, over=label)[0] > 0:
         raise NoCertificateError(f"{leaves.name}: the label loses by less than the checker can tell from rounding")
-    arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8"), "winners": np.array([rival], dtype="<i2")}
+    arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8")}
+    arrays |= {"winners": np.array([rival], dtype="<i2")} if leaves.is_label else {}
     return pack(header | {"claim": "unsafe"}, arrays)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof import __version__
 from shakeproof.model import Deployed, Runtime
-from shakeproof.question import AnyKernel, Perturbation, Query
+from shakeproof.question import LABEL, AnyKernel, Perturbation, Query, Requirement
 from shakeproof.settings import Settings
 
 
@@ -31,21 +31,29 @@ def image_digest(pixels: Tensor) -> str:
 
 
 def question_digest(
-    network: str, image: str, label: int | None, perturbation: Perturbation | AnyKernel | None, settings: Settings
+    network: str,
+    image: str,
+    label: int | None,
+    perturbation: Perturbation | AnyKernel | None,
+    settings: Settings,
+    requirement: Requirement | None = LABEL,
 ) -> str:
     """All that an answer depends on but how far the strengths go: network and image by their digests, the kernel by its
     entries, the settings, our version. Without a label, the class that is predicted is meant.
+
+    A requirement is there by its text, unless it is that the label wins: what it takes from the network's outputs at
+    strength 0 follows from the others.
     """
     kernel = (str(perturbation), getattr(perturbation, "content", None))
-    return digest((__version__, network, image, label, kernel, decisive(settings)))
+    required = () if requirement is None or requirement.is_label else (str(requirement),)
+    return digest((__version__, network, image, label, kernel, decisive(settings), *required))
 
 
 def query_digest(network: Deployed, query: Query, settings: Settings) -> str:
     """The same of a query: without a perturbation, by its boxes and what must hold on them."""
     label = None if query.label_predicted else query.label
-    return question_digest(
-        network_digest(network, settings), content_digest(query), label, query.perturbation, settings
-    )
+    about = network_digest(network, settings), content_digest(query), label, query.perturbation
+    return question_digest(*about, settings, query.requirement)
 
 
 def content_digest(query: Query) -> str:

@@ -137,7 +137,7 @@ def test_a_picture_that_nobody_looked_at_is_no_proof(network, images):
         margins[len(margins) // 2] = bad
         assert told(margins=margins) == "undecided"
     with pytest.raises(ProofError):
-        Enumerated(proof.pictures, proof.label, proof.margins, proof.winners[:-1], proof.deployment)
+        Enumerated(proof.pictures, proof.about, proof.margins, proof.winners[:-1], proof.deployment)
     with pytest.raises(ProofError):
         replace(safe, query=replace(safe.query, strengths=(0.06,)))
 

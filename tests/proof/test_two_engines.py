@@ -80,7 +80,7 @@ def test_an_answer_that_bounds_exclude_is_noticed():
     image = sp.Image("x", torch.from_numpy(random.integers(0, 256, (1, 8, 8)) / 255))
     query = question(network, image, "box-blur:size=3", 0.1)
     claims, proof = both(network, query)
-    lost = replace(proof, winners=np.full_like(proof.winners, (proof.label + 1) % 3))
+    lost = replace(proof, winners=np.full_like(proof.winners, (proof.about.label + 1) % 3))
     assert "bounds prove that there is no disagreement" in told(network, query, claims, lost)[1]
 
 

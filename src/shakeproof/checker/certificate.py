@@ -24,6 +24,7 @@ HEADER = {
     "tool": str, "model": str, "model_sha256": str, "image": str, "image_sha256": str, "file_sha256": str,
     "channels_last": bool, "perturbation": str, "kernels": list, "mean": list, "std": list, "label": int,
     "strength": list, "arithmetic": str, "claim": str, "arrays": dict}
+REQUIRED = {"requirement": str, "start": list}  # where that is not a label
 # What Python raises when a file means something impossible.
 MALFORMED = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
@@ -50,7 +51,8 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     data = memoryview(rest)
     header, arrays = json.loads(line), dict[str, Array]()
     plain = json.dumps(header, ensure_ascii=False, allow_nan=False).encode() == line
-    keys = HEADER | (enumeration.HEADER if header.get("arithmetic") == "deployed" else {})
+    keys = HEADER | (REQUIRED if "requirement" in header else {})
+    keys = HEADER | enumeration.HEADER if header.get("arithmetic") == "deployed" else keys
     typed = plain and {key: type(value) for key, value in header.items()} == keys
     require(typed, "the header is not written as it must be, or has other keys, or values of other types")
     for name, (dtype, *shape) in header["arrays"].items():
@@ -95,16 +97,18 @@ def _checked(
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")
     require(_digest(pixels.tobytes()) == header["image_sha256"], "the pixels are not those of the image")
     require(claim in ("safe", "unsafe", "profile"), f"the claim {claim!r} is not known")
+    required = header.get("requirement")
     if header["arithmetic"] == "deployed":
         return enumeration.checked(header, pixels, model, image, details, progress)
     question = Question(header, pixels, model)
     details["image_compared"], seen = compared(image, pixels, header, question.input_shape)
     details["remarks"] = [*question.remarks, seen]
     where = {"witness"} if claim == "unsafe" else {"cuts"} if len(strength) == 1 else {"axes", "cuts"}
-    names = where | {"pixels"} | (set() if claim == "safe" else {"winners"})
+    require(claim != "profile" or not required, "a profile is of a label")
+    names = where | {"pixels"} | (set() if claim == "safe" or required else {"winners"})
     require(arrays.keys() == names, f"a certificate of this kind has the arrays {sorted(names)}")
     low, high = _leaves(strength, arrays)
-    winners = arrays.get("winners", np.full(len(low), label)).astype(int)
+    winners = arrays.get("winners", np.full(len(low), 0 if required else label)).astype(int)
     require(winners.shape == (len(low),), "there must be one winner for each leaf")
     claimed = winners != OPEN
     require(claimed.all() or (claim == "profile" and claimed.any()), "nothing is claimed")
@@ -116,9 +120,11 @@ def _checked(
     details |= {"gaps": len(left), "gap_length": float(left.sum())}
     first = "".join(f"{low[i].tolist()} to {high[i].tolist()} ({margins[i]:.3g})" for i in failed[:1])
     require(not failed, f"not proved on {len(failed)} of {len(low)} leaves, first {first}")
+    holds = f"{required}, of label {label}, holds" if required else f"class {label} wins"
+    broken = f"{required}, of label {label}, fails" if required else f"class {winners[0]} beats {label}"
     sentences = {
-        "safe": f"class {label} wins at all strengths from 0 to {strength}",
-        "unsafe": f"class {winners[0]} beats {label} at strength {low[0].tolist()}",
+        "safe": f"{holds} at all strengths from 0 to {strength}",
+        "unsafe": f"{broken} at strength {low[0].tolist()}",
         "profile": f"all winners are right, {len(left)} gaps of size {left.sum():.3g} in all are left open",
     }
     return [f"{sentences[claim]}, {len(low)} leaves, margin at least {margins.min():.3g}", *details["remarks"]]

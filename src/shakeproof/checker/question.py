@@ -11,6 +11,7 @@ from shakeproof.checker.enclosure import U64, Tube, clipped, norm, scaled, up
 from shakeproof.checker.kernels import path, understood
 from shakeproof.checker.operators import Program
 from shakeproof.checker.picture import PictureLayout, arranged, input_shape, require_layout
+from shakeproof.checker.requirement import cases, required
 from shakeproof.checker.wire import read_model
 
 MEMORY = 2**27  # bytes that a batch of leaves may take
@@ -40,13 +41,15 @@ class Question:
         self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
         require_layout(PictureLayout(pixels.shape, self._channels_last), self.input_shape)
         nowhere = np.zeros((1, len(parts)))
-        self.classes = self.scores(nowhere, nowhere).radius.shape[1]
+        start, last = self.scores(nowhere, nowhere), self._program.model.operations[-1].kind
+        self.classes, self._cases = start.radius.shape[1], cases(header, start, last)
 
     @np.errstate(all="ignore")  # what is not finite is looked at in the end
     def margins(self, low: Array, high: Array, winner: int | Array, over: int | None = None) -> Array:
         """For each box (n, m) a lower bound of how far the winner's score is above all others, or `over` one of them.
 
-        NaN proves nothing, and is what a class leads itself by.
+        NaN proves nothing, and is what a class leads itself by. If something is required, by how much that holds; or,
+        `over` anything, by how much it fails.
         """
         low, high = (np.atleast_2d(np.asarray(side, dtype=np.float64)) for side in (low, high))
         winners = np.broadcast_to(np.asarray(winner), len(low))
@@ -56,6 +59,9 @@ class Question:
         classes, margins = np.arange(self.classes), np.full(len(low), np.nan)
         step = max(1, min(4096, MEMORY // (8 * 12 * (len(self._slopes) + 2) * self._program.largest)))
         for batch in (slice(first, first + step) for first in range(0, len(low), step)):
+            if self._cases:
+                margins[batch] = required(self.scores(low[batch], high[batch]), self._cases, over is not None)
+                continue
             leads = self._leads(low[batch], high[batch], winners[batch])
             rivals = (classes != winners[batch, None]) & (over is None or classes == over)
             margins[batch] = np.where(rivals.any(1), np.where(rivals, leads, np.inf).min(1), np.nan)

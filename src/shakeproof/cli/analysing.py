@@ -16,6 +16,7 @@ from shakeproof.cli.options import (
     LABEL,
     PRINTED,
     PROVING,
+    REQUIRE,
     WORK,
     InputOptions,
     numbers,
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @click.argument("images", nargs=-1, required=True)
-@with_options(*WORK, *PROVING, *FILES, *PRINTED, LABEL)
+@with_options(*WORK, *PROVING, *FILES, *PRINTED, REQUIRE, LABEL)
 @picture_options
 @click.option("--max-strength", callback=numbers(), default="1", show_default=True, metavar="Z[,Z...]",
               help="Analyse strengths from 0 to Z; for a sum, one Z for all parts or one each.")  # fmt: skip
 def profile(
     model: str, images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any
 ) -> int:
-    """Find the winning class at every strength, and where it changes.
+    """Find the winning class at every strength, and where it changes; or where a requirement holds.
 
     MODEL is an .onnx or .onnx.gz file. IMAGES are pictures, .npy or .npz files, one picture of an array (FILE.npz@7) or
     some (FILE.npz@0:50), folders, patterns ('photos/*.jpg'), or .vnnlib(.gz) files.
@@ -58,7 +59,7 @@ def profile(
 @click.command()
 @click.argument("model")
 @click.argument("images", nargs=-1, metavar="[IMAGE|QUERY.vnnlib]...")
-@with_options(*WORK, *PROVING, *FILES, *PRINTED, LABEL)
+@with_options(*WORK, *PROVING, *FILES, *PRINTED, REQUIRE, LABEL)
 @picture_options
 @with_options(
     click.option("--strength", callback=numbers(), metavar="Z[,Z...]",
@@ -79,7 +80,7 @@ def verify(
     results: Path | None,
     **options: Any,
 ) -> int:
-    """Prove that the label wins up to a strength, or refute it.
+    """Prove that the label wins, or that a requirement holds, up to a strength, or refute it.
 
     With -p, images are perturbed as for `profile`, and the search stops at the first counterexample. Without -p, each
     QUERY.vnnlib(.gz) is verified: the box in it, or the perturbation in it (shakeproof export --format perturbed).
@@ -130,6 +131,7 @@ def _run(
     strict: bool,
     as_json: bool,
     quiet: bool,
+    require: str | None = None,
     results: Path | None = None,
     standard: Specification | None = None,
     **options: Any,
@@ -147,7 +149,9 @@ def _run(
     settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **options)
     if kernels:
         deployed = settings.pixel_rounding is not None
-        asked = perturbed_pictures(model, images, kernels, strength, inputs, deployed)
+        asked = perturbed_pictures(model, images, kernels, strength, inputs, deployed, require)
+    elif require is not None:
+        raise InputError("--require is about perturbed images; a query says itself what must hold: leave it out")
     else:
         asked = specified(model, images, outputs.plot, inputs)
     about_box = results is not None or standard is not None

@@ -96,6 +96,9 @@ PRINTED = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line."),
     click.option("--quiet", is_flag=True, help="Print no progress, notes or table."),
 )  # fmt: skip
+REQUIRE = click.option("--require", metavar="TEXT",
+                       help="What must hold of the outputs, e.g. top:k=3, never:classes=1,2 or"
+                       " output:index=0,within=-0.1..0.1 (docs/requirements) [label: that it wins].")  # fmt: skip
 LABEL = click.option("--label", callback=_label, metavar="N|NAME",
                      help="Class that should win [default: the image's own label, else the prediction].")  # fmt: skip
 

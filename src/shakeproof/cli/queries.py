@@ -107,21 +107,31 @@ def perturbed_pictures(
     strength: Sequence[float],
     inputs: InputOptions,
     deployed: bool,
+    require: str | None,
 ) -> Asked:
     """Every image under every perturbation. Those that share one are convolved together, a batch at a time."""
-    from shakeproof.question import check_image, check_label, class_number, perturbed, sources
+    from shakeproof.question import (
+        LABEL,
+        check_image,
+        check_requirement,
+        class_number,
+        parse_requirement,
+        perturbed,
+        sources,
+    )
 
     files = list(sources(images, inputs.array, inputs.labels))
     network, pictures = load_pictures(model, files, inputs, deployed)
     label = class_number(network, inputs.label)
-    check_label(network, label)
+    requirement = LABEL if require is None else parse_requirement(require)
+    check_requirement(network, requirement, label)
     at_once = max(1, PATHS_AT_ONCE // (16 * prod(network.input_shape) * len(kernels)))
 
     def checked(picture: Image | Refusal) -> Image | Refusal:
         if isinstance(picture, Refusal):
             return picture
         try:
-            check_image(network, picture, label)
+            check_image(network, picture, label, requirement)
         except InputError as error:
             return Refusal(picture.name, error)
         return picture
@@ -129,7 +139,7 @@ def perturbed_pictures(
     def queries() -> Iterator[tuple[Deployed, Query] | Refusal]:
         while batch := [*map(checked, islice(pictures, at_once))]:
             usable = [picture for picture in batch if not isinstance(picture, Refusal)]
-            by_kernel = [perturbed(network, usable, kernel, label, tuple(strength)) for kernel in kernels]
+            by_kernel = [perturbed(network, usable, kernel, label, tuple(strength), requirement) for kernel in kernels]
             by_picture = zip(*by_kernel, strict=True)
             for picture in batch:
                 if isinstance(picture, Refusal):

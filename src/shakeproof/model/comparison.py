@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.graph import Graph
-from shakeproof.operators import Affine
+from shakeproof.operators import Affine, Sigmoid
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.bool_]
@@ -97,6 +97,8 @@ def _moved(graph: Graph, inputs: Tensor) -> Tensor:
                 terms = node.operator.itself(shapes).spread(*sizes) + graph.constants[index]
                 # constants that were put together may have cancelled: the bound of that counts every term of a sum
                 terms = terms + offs[index] / (UNIT_FLOAT32 * node.operator.terms(*shapes))
+            elif isinstance(node.operator, Sigmoid):  # which runtimes make of numbers near 1, however small it is
+                terms = torch.ones_like(result)
             elif len(operands) > 1:  # a product, of which the parts may cancel
                 terms = node.operator.apply(*sizes)
             share = 2 * torch.rand(SAMPLES, *result.shape[1:], generator=random, dtype=torch.float64) - 1

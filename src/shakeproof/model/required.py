@@ -51,13 +51,13 @@ def stated(network: Network, about: Property) -> Stated:
     An order of outputs is one of scores. An output of a sigmoid, or of a softmax of two classes, is above a number
     where a score, or a difference, is above its logit, which is rounded so that the property is not weaker.
     """
-    last = network.graph.nodes[-1]
-    is_sigmoid = isinstance(last.operator, ops.Sigmoid) and last.inputs == (len(network.graph.nodes) - 1,)
-    squashes = "Sigmoid" if is_sigmoid and network.dropped is None else network.dropped
+    if about.is_label:
+        return Stated(network.graph, about)
+    unsquashed, with_softmax = _variants(network.graph)
+    squashes = "Sigmoid" if unsquashed and network.dropped is None else network.dropped
     if squashes is None:
         return Stated(network.graph, about)
-    shorter, with_softmax = _beside_last(network.graph)
-    before = shorter if is_sigmoid else network.graph
+    before = unsquashed if unsquashed and squashes == "Sigmoid" else network.graph
     if about.compares_only:
         return Stated(before, about)
     pairs = squashes == "Softmax" and about.outputs == 2
@@ -83,9 +83,16 @@ def _moved(graph: Graph) -> WeakKeyDictionary[Property, Property]:
 
 
 @cached_per_graph
-def _beside_last(graph: Graph) -> tuple[Graph, Graph]:
-    """The graph without its last node, and with a softmax behind it."""
-    return replace(graph, nodes=graph.nodes[:-1]), graph.then(ops.Softmax(0))
+def _variants(graph: Graph) -> tuple[Graph | None, Graph]:
+    """The graph without the sigmoid that makes its outputs, if one does, and with a softmax behind it."""
+    place, nodes = len(graph.nodes) - 1, list(graph.nodes)
+    while place > 0 and isinstance(nodes[place].operator, ops.Reshape) and nodes[place].inputs == (place,):
+        place -= 1
+    sigmoid, unsquashed = nodes[place], None
+    if isinstance(sigmoid.operator, ops.Sigmoid):
+        nodes[place] = replace(sigmoid, operator=ops.Reshape(tuple(sigmoid.shape)))
+        unsquashed = replace(graph, nodes=tuple(nodes))
+    return unsquashed, graph.then(ops.Softmax(0))
 
 
 def _before_squashing(case: Case, pairs: bool) -> Case | None:

@@ -17,14 +17,14 @@ from shakeproof.bounds import Boxes, enclose, lowest_leads
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import InputError, NotFiniteError
 from shakeproof.graph import Graph
-from shakeproof.model import Comparison, Network, with_claims, without_max_pools
+from shakeproof.model import Comparison, Network, Stated, stated, with_claims, without_max_pools
 from shakeproof.operators import Softmax
 from shakeproof.proof.brackets import CLEARLY
 from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample, Proof
 from shakeproof.proof.replay import compared, fails, places, replayed_at
 from shakeproof.proof.result import Result
 from shakeproof.proof.verdict import Evidence
-from shakeproof.question import InputBox, InputPath, Obligation, Query
+from shakeproof.question import InputBox, InputPath, Obligation, Query, wins
 from shakeproof.search import (
     AnyFailure,
     BoxProblem,
@@ -54,10 +54,11 @@ def answer_by_splitting(
     started = now()
     search = _Search(network, query, settings, Budget.starting(settings.timeout, settings.memory, progress))
     at_start, about = search.start().unsqueeze(0), query.obligations[0].property
-    scores = search.graph.run(at_start).cpu().numpy()
+    meant = search.meant(query.obligations[0])
+    scores = meant.graph.to(search.device).run(at_start).cpu().numpy()
     finite = bool(np.isfinite(scores).all())
     predicted = int(scores.argmax()) if finite else None
-    start = float(about.margin(scores)[0]) if query.perturbation is not None else None
+    start = float(meant.about.margin(scores)[0]) if query.perturbation is not None else None
     if finite and (start is None or start > 0):
         evidence = search.evidence(start)
     else:
@@ -68,13 +69,22 @@ def answer_by_splitting(
 
 
 class _Search:
-    """One query on its way to its evidence. Its properties are about the `stated` graph, proofs about `graph`."""
+    """One query on its way to its evidence."""
 
     def __init__(self, network: Network, query: Query, settings: Settings, budget: Budget) -> None:
         self.network, self.query, self.settings, self.budget = network, query, settings, budget
-        self.device, self.stated = torch.device(settings.device), _graph_of(network, query)
-        graph = self.stated.to(self.device)
-        self.graph = graph.in_float32() if settings.arithmetic == "float32" else graph
+        self.device = torch.device(settings.device)
+
+    def meant(self, obligation: Obligation) -> Stated:
+        """The graph that a property is about, and the property of its scores."""
+        if isinstance(obligation.inputs, InputPath):
+            return stated(self.network, obligation.property)
+        return Stated(_graph_of(self.network, self.query), obligation.property)
+
+    def proving(self, graph: Graph) -> Graph:
+        """The graph as proofs are about it."""
+        graph = graph.to(self.device)
+        return graph.in_float32() if self.settings.arithmetic == "float32" else graph
 
     def start(self) -> Tensor:
         """The image itself, or the middle of the first box, as an input."""
@@ -124,33 +134,37 @@ class _Search:
         if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
             return None, self.counterexample(obligation, inputs.float32[0])
         box = inputs.to(self.device)
-        graph = with_claims(self.graph, *(torch.from_numpy(part).to(self.device) for part in about.claims))
+        meant = self.proving(self.meant(obligation).graph)
+        graph = with_claims(meant, *(torch.from_numpy(part).to(self.device) for part in about.claims))
         if len(box.varying) <= FEW_INPUTS:
             return self.by_inputs(obligation, box, graph, budget)
         problem = BoxProblem(without_max_pools(graph), box, lambda x: fails(self.network, obligation, x))
         found = split_activations(problem, budget)
         x = found.unconfirmed if found.counterexample is None else found.counterexample
-        return BoundedTree(found), None if x is None else self.counterexample(obligation, x)
+        return BoundedTree(found, about), None if x is None else self.counterexample(obligation, x)
 
     def along_path(
         self, obligation: Obligation, inputs: InputPath, budget: Budget
     ) -> tuple[Proof, Counterexample | None]:
         """Split the strengths."""
-        coefficients, constants = obligation.property.claims
-        assert coefficients.shape[1] == 1  # classes are compared
-        assert not constants.any()
+        meant = self.meant(obligation)
+        graph = self.proving(meant.graph_of_cases)
+        claims = wins(meant.label, graph.classes).claims[0][:, 0]
         end = torch.tensor(inputs.end, dtype=torch.float64, device=self.device)
         problem = PathProblem(
-            graph=inputs.within(self.graph).to(self.device),
+            graph=inputs.within(graph).to(self.device),
             path=inputs.path.to(self.device),
-            claims=torch.from_numpy(coefficients[:, 0]).to(self.device),
+            claims=torch.from_numpy(claims).to(self.device),
             low=torch.zeros_like(end),
             high=end,
             replay=lambda z: fails(self.network, obligation, z),
         )
         found = split_inputs(problem, self.goal(inputs), budget)
         failing = found.replayed if len(found.replayed) else _lowest(found, problem)
-        return BoundedCells(found), self.worst(obligation, problem, torch.from_numpy(failing))
+        about = obligation.property
+        return BoundedCells(found, about, meant.label), self.worst(
+            obligation, problem, meant.label, torch.from_numpy(failing)
+        )
 
     def goal(self, inputs: InputPath) -> Goal:
         if inputs.path.parameters == 1:
@@ -158,7 +172,7 @@ class _Search:
         maps = inputs.path.parameters == 2 and not self.settings.stop_early
         return Map(1 / MAP_SIDE) if maps else AnyFailure()
 
-    def worst(self, obligation: Obligation, problem: PathProblem, z: Tensor) -> Counterexample | None:
+    def worst(self, obligation: Obligation, problem: PathProblem, label: int, z: Tensor) -> Counterexample | None:
         """Of strengths (n, m) at which a claim fails, the one at which it does so most clearly; of one strength, the
         first at which it does so clearly.
         """
@@ -167,18 +181,22 @@ class _Search:
         z = z[:MOST_FAILURES]
         scores = problem.graph.run(problem.path.at(z.to(self.device)))
         margin = (scores @ problem.claims.t()).amin(1)
-        clear = z[(margin <= -CLEARLY * scores.abs().amax()).cpu()]
-        worst = clear[clear[:, 0].argmin()] if z.shape[1] == 1 and len(clear) else z[int(margin.argmin())]
+        clear = (margin <= -CLEARLY * scores.abs().amax()).nonzero().squeeze(1).cpu()
+        place = int(margin.argmin())
+        if z.shape[1] == 1 and len(clear):
+            place = int(clear[z[clear, 0].argmin()])
+        worst, at_worst = z[place], scores[place].clone()
         found = self.counterexample(obligation, worst)
-        if found.replayed or obligation.property.label is None or self.settings.arithmetic != "real":
+        if found.replayed or self.settings.arithmetic != "real":
             return found
+        at_worst[label] = -torch.inf
         point = Boxes(worst.unsqueeze(0).to(self.device), worst.unsqueeze(0).to(self.device))
         inputs = problem.path.at(point.points)
-        rival, label = (torch.tensor([c], device=self.device) for c in (found.winner, obligation.property.label))
+        rival, led = (torch.tensor([c], device=self.device) for c in (int(at_worst.argmax()), label))
         closing = self.budget.closing
         try:
             enclosed = enclose(problem.graph, inputs, point, problem.path.error.unsqueeze(0), closing)
-            return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, label, closing)[0] > 0))
+            return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, led, closing)[0] > 0))
         except OutOfTimeError:
             return found
 
@@ -194,12 +212,12 @@ class _Search:
         found = split_inputs(problem, AnyFailure(), budget)
         failing = found.replayed if len(found.replayed) else _lowest(found, problem)
         if not len(failing):
-            return BoundedCells(found), None
+            return BoundedCells(found, obligation.property), None
         x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
-        return BoundedCells(found), self.counterexample(obligation, x)
+        return BoundedCells(found, obligation.property), self.counterexample(obligation, x)
 
     def counterexample(self, obligation: Obligation, at: Tensor) -> Counterexample:
-        return replayed_at(self.network, self.stated, obligation, at.cpu())
+        return replayed_at(self.network, self.meant(obligation), obligation, at.cpu())
 
 
 def _lowest(found: SplitCells, problem: PathProblem) -> NDArray[np.float64]:

@@ -261,10 +261,12 @@ def shown_in(context: SweepContext, piece: Piece) -> Iterator[tuple[int, Counter
 def counterexample_at(context: SweepContext, number: int, z: float, exactly: bool = False) -> Counterexample:
     """What runtime and network say at a strength; if only the network loses there, whether that is proved."""
     at = torch.tensor([z], dtype=torch.float64)
-    counterexample = replayed_at(context.network, context.network.graph, context.obligation(number), at)
+    counterexample = replayed_at(context.network, context.asked[number], context.obligation(number), at)
     if counterexample.replayed or not counterexample.margin < 0 or context.settings.arithmetic != "real":
         return counterexample
-    ahead = leads(context, np.array([number]), [(z, z)], np.array([counterexample.winner]), exactly)
+    scores = context.scores(np.array([number]), np.array([z]))
+    scores[0, context.labels[number]] = -np.inf
+    ahead = leads(context, np.array([number]), [(z, z)], scores.argmax(1), exactly)
     return replace(counterexample, proved=bool(ahead.bounds[0] > 0))
 
 
@@ -295,12 +297,13 @@ def find_counterexamples(
         if known is not None and (known.replayed or known.proved):
             continue
         at = torch.tensor([z], dtype=torch.float64)
-        counterexample = replayed_at(context.network, context.network.graph, context.obligation(number), at)
+        counterexample = replayed_at(context.network, context.asked[number], context.obligation(number), at)
         there = least_lead(context, number, (z, z), label, least.rival)
         if counterexample.replayed:
             best[number] = counterexample
         elif there is not None and there.lead <= 0:
-            best[number] = replace(counterexample, margin=as_float(there.lead), winner=least.rival, proved=True)
+            winner = least.rival if context.asked[number].about.is_label else counterexample.winner
+            best[number] = replace(counterexample, margin=as_float(there.lead), winner=winner, proved=True)
     return best
 
 

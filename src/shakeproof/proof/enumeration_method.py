@@ -22,7 +22,7 @@ from shakeproof.model import Deployed, Deployment, Runtime
 from shakeproof.proof.evidence import Counterexample, Enumerated, EnumeratedWindow
 from shakeproof.proof.result import Expected, Interrupted, Result
 from shakeproof.proof.verdict import Evidence
-from shakeproof.question import Image, Perturbation, Query, as_whole, margins
+from shakeproof.question import Image, Perturbation, Property, Query, as_whole
 from shakeproof.settings import Settings
 
 # So many numbers of pictures, and so many pictures at most, are handed to the runtime at once.
@@ -41,7 +41,7 @@ COUNTED = 4
 # So many seconds pass before what is certified is told again.
 TELL_SECONDS = 0.2
 Judged = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""By how much the label leads on each of some pictures, and who wins."""
+"""By how much a property holds of each of some pictures, and who wins."""
 Tell = Callable[[Query, Expected, float], None]
 """Hears what a query takes before its pictures are run, then every now and then how far it is certified."""
 
@@ -59,13 +59,13 @@ def answer_by_enumeration(
     Where it was `begun` before, it goes on. Who interrupts it gets what is known by then, as an `Interrupted`.
     """
     started, budget = now(), Budget.starting(settings.timeout, settings.memory, progress)
-    runner, label = Runner.of(network, pictures_of(query, settings)), label_of(query)
+    runner, about = Runner.of(network, pictures_of(query, settings)), property_of(query)
     parts, before = ([], 0.0) if begun is None else ([_begun(query, runner, begun)], begun.seconds)
     told = _tell_nobody if expect is None else partial(expect, query, runner.expected)
     told(0.0)
     interrupted, wrong_label_ends = False, not settings.whole_curve and not query.label_predicted
     try:
-        _run_on(runner, label, settings, budget, parts, told, wrong_label_ends)
+        _run_on(runner, about, settings, budget, parts, told, wrong_label_ends)
     except KeyboardInterrupt:
         if not parts:
             raise
@@ -80,7 +80,7 @@ def answer_by_enumeration(
 
 def _run_on(
     runner: Runner,
-    label: int,
+    about: Property,
     settings: Settings,
     budget: Budget,
     parts: list[Judged],
@@ -96,7 +96,7 @@ def _run_on(
     if settings.stop_early and not kept:
         return
     for scores in runner.scores(done):
-        parts.append(judged(scores, label))
+        parts.append(judged(scores, about))
         done += len(scores)
         kept = kept and bool((parts[-1][0] > 0).all())
         budget.progress(min(done / pictures.about, 1.0))
@@ -139,13 +139,13 @@ def _answer(
     lost: int | None = None,
 ) -> Result:
     """The answer, of what was made of the pictures from the first on; one that is `lost` may be behind them."""
-    network, label = runner.network, label_of(query)
-    proof = Enumerated(runner.pictures, label, margins, winners, runner.deployment, timed_out)
+    network, about = runner.network, property_of(query)
+    proof = Enumerated(runner.pictures, about, margins, winners, runner.deployment, timed_out)
     lost = proof.first_lost if lost is None else lost
     evidence = Evidence(
         needed=1,
         proofs=(proof,),
-        counterexample=None if lost is None else runner.counterexample(lost, label),
+        counterexample=None if lost is None else runner.counterexample(lost, about),
         comparison=None,
         start=float(margins[0]),
         finite=not bool(np.isnan(margins).any()),
@@ -161,7 +161,7 @@ def enumerate_window(network: Deployed, query: Query, settings: Settings, start:
     started, budget = now(), Budget.starting(settings.timeout, settings.memory)
     whole = Runner.of(network, pictures_of(query, settings))
     runner, parts = replace(whole, pictures=whole.pictures.between(start, end)), list[Judged]()
-    _run_on(runner, label_of(query), settings, budget, parts, _tell_nobody)
+    _run_on(runner, property_of(query), settings, budget, parts, _tell_nobody)
     margins, winners = _put_together(parts)
     late, before = budget.is_late() and runner.pictures.has(len(margins)), 1 if start else 0
     seconds = now() - started
@@ -198,9 +198,9 @@ def _tell_nobody(certified: float) -> None:
     """Hears how much is certified and does nothing."""
 
 
-def label_of(query: Query) -> int:
-    assert query.label is not None
-    return query.label
+def property_of(query: Query) -> Property:
+    (obligation,) = query.obligations
+    return obligation.property
 
 
 def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
@@ -242,17 +242,19 @@ def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
     return as_whole(image.pixels)
 
 
-def judged(scores: NDArray[np.float32], label: int) -> Judged:
-    """By how much the label leads in each row of scores (n, classes), NaN if one is no number; and who wins.
+def judged(scores: NDArray[np.float32], about: Property) -> Judged:
+    """By how much a property holds of each row of scores (n, classes), NaN if one is no number; and who wins.
 
     One that scores as much as the label beats it.
     """
     finite = np.isfinite(scores).all(1)
     with np.errstate(invalid="ignore"):
-        lead = margins(scores.astype(np.float64), np.full(len(scores), label)).astype(np.float32)
-    rivals = scores.copy()
-    rivals[:, label] = -np.inf
-    winner = np.where(lead > 0, label, rivals.argmax(1))
+        lead = about.margin(scores.astype(np.float64)).astype(np.float32)
+    winner = scores.argmax(1)
+    if about.is_label and about.label is not None:
+        rivals = scores.copy()
+        rivals[:, about.label] = -np.inf
+        winner = np.where(lead > 0, about.label, rivals.argmax(1))
     return np.where(finite, lead, np.float32(np.nan)), winner
 
 
@@ -368,14 +370,14 @@ class Runner:
         """Grey levels as the float32 numbers that are nearest to their 255th parts, as the model lays pictures out."""
         return self.network.picture().to_input(torch.from_numpy(levels / WHITE)).numpy()
 
-    def counterexample(self, number: int, label: int) -> Counterexample:
+    def counterexample(self, number: int, about: Property) -> Counterexample:
         """A picture that is lost, run once more."""
-        return self.shown(self.pictures.picture(number), self.pictures.strength_inside(number), label)
+        return self.shown(self.pictures.picture(number), self.pictures.strength_inside(number), about)
 
-    def shown(self, levels: NDArray[np.uint8], strength: float, label: int) -> Counterexample:
+    def shown(self, levels: NDArray[np.uint8], strength: float, about: Property) -> Counterexample:
         """What the runtime makes of the picture at a strength."""
         scores = self.run(levels[None])
-        lead, winner = judged(scores, label)
+        lead, winner = judged(scores, about)
         return Counterexample(
             strengths=(strength,),
             input=self.given(levels[None])[0],

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
 from shakeproof.model import Deployment
-from shakeproof.question import InputBox, InputPath, InputSet
+from shakeproof.question import InputBox, InputPath, Obligation, Property
 
 if TYPE_CHECKING:
     from shakeproof.enumeration import EightBitPictures
@@ -164,8 +164,8 @@ class Proof(ABC):
         return math.isfinite(self.least) and self.least > 0
 
     @abstractmethod
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
-        """Whether it is a proof of this: for these inputs, and this label if there is one."""
+    def is_about(self, obligation: Obligation) -> bool:
+        """Whether it is a proof of this: for these inputs, and this property."""
 
     @property
     @abstractmethod
@@ -212,6 +212,9 @@ class Proof(ABC):
 class Swept(Proof):
     """A curve of the scores along a path from 0 to `end`, and what is proved of the label's margin along it.
 
+    The scores are those of the graph in which the `label` wins where a property holds (`about`): the network's own,
+    or those of the property's cases. `is_moved`: its margins are of scores before they are squashed to outputs.
+
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
     may have done; none where nobody looked. A curve of one row has one. Within a piece that is not proved, the label
     still wins up to `reached`. It has `lost` at a strength, if one was found. About so many pieces are `left` behind
@@ -220,6 +223,7 @@ class Swept(Proof):
     """
 
     curve: Curve
+    about: Property
     label: int
     end: float
     lower: Floats
@@ -228,6 +232,7 @@ class Swept(Proof):
     timed_out: bool = False
     left: float | None = None
     float32: bool = False
+    is_moved: bool = False
 
     method = "exact"
     is_doubtful = True
@@ -236,19 +241,24 @@ class Swept(Proof):
         if len(self.lower) not in (0, max(len(self.curve.z) - 1, 1)):
             raise ProofError("the rows of a curve and what is proved between them do not fit together")
 
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
-        return isinstance(inputs, InputPath) and inputs.end == (self.end,) and label == self.label
+    def is_about(self, obligation: Obligation) -> bool:
+        inputs = obligation.inputs
+        return isinstance(inputs, InputPath) and inputs.end == (self.end,) and self.about is obligation.property
 
     @property
     def least(self) -> float:
         if not len(self.lower) or not self.curve.covers(0.0, self.end):
             return -math.inf
-        least = float(min(self.lower.min(), self.smallest))
+        least = float(min(self.lower.min(), self._smallest))
         return least if least > 0 else -math.inf
 
     @property
-    def smallest(self) -> float:
+    def _smallest(self) -> float:
         return float(self.curve.margin(self.label).min(initial=math.inf))
+
+    @property
+    def smallest(self) -> float:
+        return math.inf if self.is_moved else self._smallest
 
     @property
     def pieces(self) -> int:
@@ -275,8 +285,10 @@ class Swept(Proof):
     @cached_property
     def profile(self) -> tuple[Interval, ...]:
         """What is proved, narrowed by the slack at ends that are not those of the path; rounding leaves something open
-        next to every flip.
+        next to every flip. Of other properties than a label's, there is none.
         """
+        if not self.about.is_label:
+            return ()
         z, pieces, proved = self.curve.z, np.flatnonzero(self.lower > 0), list[Interval]()
         if len(pieces) and len(pieces) == len(self.lower):
             proved.append(Interval(float(z[0]), float(z[-1]), self.label))
@@ -328,7 +340,7 @@ class SweptWindow:
 @dataclass(frozen=True, eq=False)
 class EnumeratedWindow:
     """What a runtime made of the 8-bit pictures that begin from one strength up to another one, from the first of them
-    as far as the time let it come: by how much the label leads, and who wins.
+    as far as the time let it come: by how much a property holds, and who wins.
     """
 
     start: float
@@ -374,13 +386,20 @@ def _seal(packed: bytes, question: str) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class BoundedCells(Proof):
-    """Boxes of strengths, or of inputs, with a bound for each."""
+    """Boxes of strengths, or of inputs, with a bound for each. Along a path, scores were evaluated in the graph of the
+    property's cases, in which the `label` should win.
+    """
 
     cells: SplitCells
+    about: Property
+    label: int = 0
 
     method = "bounds"
 
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+    def is_about(self, obligation: Obligation) -> bool:
+        inputs = obligation.inputs
+        if self.about is not obligation.property:
+            return False
         if isinstance(inputs, InputPath):
             low, high = np.zeros(len(inputs.end)), np.array(inputs.end)
         else:
@@ -441,10 +460,14 @@ class BoundedTree(Proof):
     """Parts of a box of inputs, told apart by neurons, with what is proved of each."""
 
     box: SplitBox
+    about: Property
 
     method = "bounds"
 
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
+    def is_about(self, obligation: Obligation) -> bool:
+        inputs = obligation.inputs
+        if self.about is not obligation.property:
+            return False
         if self.box.bounds is None:
             return True
         ends = (
@@ -472,12 +495,12 @@ class BoundedTree(Proof):
 class Enumerated(Proof):
     """The 8-bit pictures of a path, and what the deployed runtime makes of them, one after another from the first.
 
-    For each, as far as they were looked at: by how much the label's score exceeds all others (NaN where a score is
-    none), and the class that wins.
+    For each, as far as they were looked at: by how much the property holds (NaN where a score is none), and the class
+    that wins. Of the property that a label wins, that is how far its score exceeds all others.
     """
 
     pictures: EightBitPictures
-    label: int
+    about: Property
     margins: NDArray[np.float32]
     winners: NDArray[np.int64]
     deployment: Deployment
@@ -492,8 +515,9 @@ class Enumerated(Proof):
         ):
             raise ProofError("pictures and what was made of them do not fit together")
 
-    def is_about(self, inputs: InputSet, label: int | None) -> bool:
-        return isinstance(inputs, InputPath) and inputs.end == (self.pictures.end,) and label == self.label
+    def is_about(self, obligation: Obligation) -> bool:
+        inputs, is_property = obligation.inputs, self.about is obligation.property
+        return is_property and isinstance(inputs, InputPath) and inputs.end == (self.pictures.end,)
 
     @property
     def least(self) -> float:
@@ -544,12 +568,16 @@ class Enumerated(Proof):
 
         That the label counts as lost where another scores as much is another matter.
         """
-        tied = np.where(self.margins == 0, np.minimum(self.winners, self.label), self.winners)
+        tied = self.winners
+        if self.about.is_label and self.about.label is not None:
+            tied = np.where(self.margins == 0, np.minimum(tied, self.about.label), tied)
         return np.where(np.isnan(self.margins), -1, tied)
 
     @property
     def profile(self) -> tuple[Interval, ...]:
-        """Which class wins at all float64 strengths from a start to an end, both included."""
+        """Which class wins at all float64 strengths from a start to an end, both included; of a label's query."""
+        if not self.about.is_label:
+            return ()
         first, last = self.pictures.first_of, self.pictures.last_before
         found = (Interval(first(start), last(stop), winner) for start, stop, winner in self._runs())
         return tuple(own for own in found if own.start <= own.end)

@@ -284,6 +284,7 @@ def judge_curves(
         is_open = timed_out and shown is None and not curve.covers(0.0, end) and curve.pieces > 0
         proof = Swept(
             curve=curve,
+            about=query.obligations[0].property,
             label=line.label,
             end=end,
             lower=np.empty(0) if number in wrong else line.lower,
@@ -292,6 +293,7 @@ def judge_curves(
             timed_out=timed_out,
             left=pieces_left(context.graph, context.lines, number, curve, budget.closing) if is_open else None,
             float32=in_float32,
+            is_moved=context.asked[number].about is not query.obligations[0].property,
         )
         is_known = len(curve.z) > 0 and curve.z[0] == 0 and curve.lead is None and number not in wrong
         first = curve.scores[0] if is_known else context.start_scores[number]
@@ -307,6 +309,7 @@ def judge_curves(
             start_fails=bool(comparison.fails[:1].any()),
         )
         took = float(seconds[number]) + (0.0 if window is None else window.seconds)
-        predicted = int(first.argmax()) if is_finite else None
+        outputs = first if context.asked[number].about.is_label else context.outputs(number, np.zeros(1))[0]
+        predicted = int(outputs.argmax()) if is_finite else None
         results.append(Result(network.name, network.identity, query, evidence, predicted, took))
     return results

@@ -17,9 +17,9 @@ from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
 from shakeproof.exact import Curve, Least, Lines, RationalNetwork, longest_window
 from shakeproof.graph import Graph
-from shakeproof.model import Network
+from shakeproof.model import Network, Stated, stated
 from shakeproof.proof.evidence import SLACK
-from shakeproof.question import Obligation, Path, Perturbation, Query, as_whole
+from shakeproof.question import Obligation, Path, Perturbation, Query, as_whole, margins
 from shakeproof.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,8 @@ TIED = 2.0**-1074
 class SweepContext:
     """Queries about paths of one strength, with the same clipping: one line each, and a label for each.
 
-    `graph` is the network behind the clipping, `meant` what proofs are about: in float32 arithmetic, another one.
+    `asked` has for each a graph of outputs and the property of them; `graph` is that of its cases, behind the clipping,
+    in which a label wins where the property holds; `meant` is what proofs are about: in float32, another graph.
     `exact_terms` counts what was added up without rounding for each query: a budget that is spent, as time is.
     """
 
@@ -50,6 +51,7 @@ class SweepContext:
     queries: Sequence[Query]
     settings: Settings
     budget: Budget
+    asked: Sequence[Stated]
     graph: Graph
     meant: Graph
     lines: Lines
@@ -59,12 +61,15 @@ class SweepContext:
     @staticmethod
     def of(network: Network, queries: Sequence[Query], settings: Settings, budget: Budget) -> SweepContext:
         device, paths = torch.device(settings.device), [query.path for query in queries if query.path is not None]
-        graph = paths[0].within(network.graph).to(device)
+        asked = [stated(network, query.obligations[0].property) for query in queries]
+        (of_cases,) = {each.graph_of_cases for each in asked}
+        graph = paths[0].within(of_cases).to(device)
         return SweepContext(
             network=network,
             queries=queries,
             settings=settings,
             budget=budget,
+            asked=asked,
             graph=graph,
             meant=graph.in_float32() if settings.arithmetic == "float32" else graph,
             lines=Lines(
@@ -73,7 +78,7 @@ class SweepContext:
                 end=torch.tensor([path.end[0] for path in paths], dtype=torch.float64, device=device),
                 path=torch.arange(len(paths), device=device),
             ),
-            labels=np.array([query.label for query in queries], dtype=np.int64),
+            labels=np.array([each.label for each in asked], dtype=np.int64),
         )
 
     def obligation(self, number: int) -> Obligation:
@@ -88,6 +93,22 @@ class SweepContext:
         parts = budget.all_slices(len(z), longest_window(self.graph, self.budget))
         scores = [self.graph.run(self.lines.at(line[part], strength[part])).cpu().numpy() for part in parts]
         return np.concatenate([np.empty((0, self.graph.classes)), *scores])
+
+    def outputs(self, number: int, z: Floats) -> Floats:
+        """What a property is about, (rows, outputs), on a line at strengths (rows)."""
+        at = torch.from_numpy(z).to(self.lines.start)
+        inputs = self.lines.paths.clipped(self.lines.at(torch.full_like(at, number, dtype=torch.int64), at))
+        outputs: Floats = self.asked[number].graph.to(inputs.device).run(inputs).cpu().numpy()
+        return outputs
+
+    def has_margins(self, number: int, z: Floats, margin: Floats) -> bool:
+        """Whether the property itself says of the outputs what the graph of its cases does: another way to the same."""
+        meant = self.asked[number]
+        if meant.about.is_label:
+            return True
+        outputs = self.outputs(number, z)
+        size = 1 + np.abs(outputs).max(initial=0.0) + np.abs(margin).max(initial=0.0)
+        return bool((np.abs(meant.about.margin(outputs) - margin) <= DIRECTLY_OFF * size).all())
 
     @cached_property
     def start_scores(self) -> Floats:
@@ -280,6 +301,8 @@ def contradicted(context: SweepContext, lines: Sequence[SweptLine]) -> set[int]:
     direct, wrong = context.scores(owner, z), set()
     for number in dict.fromkeys(owner.tolist()):
         curve, here = lines[number].curve, owner == number
+        if not context.has_margins(number, z[here], margins(direct[here], np.full(here.sum(), lines[number].label))):
+            wrong.add(number)
         error = curve.error[piece[here]]
         off = 2 * np.where(np.isnan(error), 0.0, error) + DIRECTLY_OFF * np.abs(curve.scores).max()
         if not (np.abs(direct[here] - curve.at(z[here])).max(1) <= off).all():

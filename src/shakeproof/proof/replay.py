@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.budget import Budget
-from shakeproof.graph import Graph
-from shakeproof.model import SHARE, Comparison, Floats, Network, telling
+from shakeproof.model import SHARE, Comparison, Floats, Network, Stated, telling
 from shakeproof.proof.evidence import Counterexample
 from shakeproof.question import InputPath, Obligation, Property, margins
 
@@ -113,10 +112,10 @@ def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     return torch.cat([along, corners[:: max(1, len(corners) // MOST_CORNERS)]])
 
 
-def replayed_at(network: Network, graph: Graph, obligation: Obligation, at: Tensor) -> Counterexample:
+def replayed_at(network: Network, meant: Stated, obligation: Obligation, at: Tensor) -> Counterexample:
     """What runtime and graph say at a strength (m) or an input (*input_shape) that may be a counterexample.
 
-    `graph` is the network that the property is about, on inputs after clipping.
+    `meant` is the graph, on inputs after clipping, and the property of its scores that is the obligation's.
     """
     inputs, about = obligation.inputs, obligation.property
     array = inputs.runtime_inputs(at.unsqueeze(0))
@@ -124,12 +123,12 @@ def replayed_at(network: Network, graph: Graph, obligation: Obligation, at: Tens
     exact, strengths = torch.from_numpy(array).double(), None
     if isinstance(inputs, InputPath):
         exact, strengths = inputs.path.clipped(inputs.path.at(at.unsqueeze(0))), tuple(at.tolist())
-    scores = graph.run(exact).numpy()
+    scores = meant.graph.run(exact).numpy()
     replayed = bool(about.fails(outputs)[0])
     rivals = np.array(outputs[0] if replayed else scores[0], dtype=np.float64)
     if about.label is not None:
         rivals[about.label] = -np.inf
-    margin = float(about.margin(scores)[0])
+    margin = float(meant.about.margin(scores)[0])
     return Counterexample(
         strengths=strengths,
         input=array[0],

@@ -46,11 +46,12 @@ from shakeproof.proof.verdict import (
     judge,
     malformed,
 )
-from shakeproof.question import ClassNames, Query
+from shakeproof.question import LABEL, ClassNames, Query
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LABEL_WINS = str(LABEL)
 # How sure the bound on the share of strengths that lose is, where some were drawn at random.
 CONFIDENCE = 0.999
 UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
@@ -80,8 +81,7 @@ class Result:
         """Evidence is about the query, or there is no result."""
         path, obligations = self.query.path, self.query.obligations
         matches = self.evidence.needed == len(obligations) and all(
-            proof.is_about(obligation.inputs, obligation.property.label)
-            for proof, obligation in zip(self.evidence.proofs, obligations, strict=False)
+            proof.is_about(obligation) for proof, obligation in zip(self.evidence.proofs, obligations, strict=False)
         )
         if not matches or (path is not None and path.end != self.query.strengths):
             raise ProofError("evidence was found for another query than this one")
@@ -187,8 +187,8 @@ class Result:
         """The smallest margin there is, or that was found; by bounds, a safe query's is what was proved of it."""
         found = [] if self.counterexample is None else [self.counterexample.margin]
         curve = self.proof.curve if isinstance(self.proof, Swept) and len(self.proof.curve.z) else None
-        if curve is not None and self.label is not None:
-            found.append(float(curve.margin(self.label).min()))
+        if curve is not None and isinstance(self.proof, Swept):
+            found.append(float(curve.margin(self.proof.label).min()))
         if isinstance(self.proof, Enumerated) and len(self.proof.margins):
             return float(np.nanmin(self.proof.margins))
         if self.status is Status.SAFE and (curve is None or curve.lead is not None):  # it may be least just at a jump
@@ -247,6 +247,7 @@ class Result:
             as_pictures=self.as_pictures,
             tested=self.tested,
             unperturbed=self.unperturbed,
+            requirement=None if self.query.requirement is None else str(self.query.requirement),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -418,9 +419,15 @@ class Record:
     comparison: Noise | None = None
     as_pictures: Expected | None = None
     unperturbed: int | None = None
+    requirement: str | None = LABEL_WINS
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
+
+    @property
+    def is_about_label(self) -> bool:
+        """Whether all that is required is that the label wins."""
+        return self.requirement == LABEL_WINS
 
     @property
     def asked(self) -> str:
@@ -433,12 +440,15 @@ class Record:
             "no class" if number is None else (classes or ClassNames()).shown(number, "class {}")
             for number in (self.label, self.predicted, self.unperturbed)
         )
+        asked = None if self.is_about_label or self.requirement is None else self.requirement
+        asked = "the property" if asked is None and self.label is None else asked
+        wins, loses = (f"{label} wins", f"{label} loses") if asked is None else (f"{asked} holds", f"{asked} fails")
         if self.status is Status.MISCLASSIFIED:
+            if asked is not None:
+                return f"{loses} at strength 0"
             blurred = "" if self.unperturbed is None else f"; {BLURS_AT_ZERO}, without blur {unperturbed} wins"
             cause = "" if self.unperturbed == self.label else f"; {LIKELY_CAUSE}"
             return f"{predicted} wins at strength 0, not {label}{blurred}{cause}"
-        loses = "the property fails" if self.label is None else f"{label} loses"
-        wins = "the property holds" if self.label is None else f"{label} wins"
         if self.status is Status.UNSAFE:
             if self.critical_strength is not None:
                 return f"{loses}, critical strength {bracketed(self.critical_strength)}"

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from shakeproof.budget import Budget, now
-from shakeproof.model import Deployed, Network
-from shakeproof.proof.enumeration_method import Runner, judged, label_of
+from shakeproof.model import Deployed, Network, stated
+from shakeproof.proof.enumeration_method import Runner, judged, property_of
 from shakeproof.proof.evidence import Counterexample, Enumerated
 from shakeproof.proof.replay import replayed_at
 from shakeproof.proof.result import Result, Tested
@@ -81,14 +81,15 @@ def _picture_runs(network: Deployed, result: Result, at: Floats) -> Generator[ND
     pictures = result.proof.pictures
     shown = (pictures.at(Fraction(z))[None] for z in at[:, 0].tolist())
     for scores in Runner.alone(network, pictures).run_all(shown):
-        yield ~(judged(scores, label_of(result.query))[0] > 0)
+        yield ~(judged(scores, property_of(result.query))[0] > 0)
 
 
 def _counterexample(network: Deployed, result: Result, at: Floats) -> Counterexample | None:
     """A strength that was lost, run once more."""
     if isinstance(result.proof, Enumerated):
         pictures = result.proof.pictures
-        return Runner.alone(network, pictures).shown(pictures.at(Fraction(at[0])), at[0], label_of(result.query))
+        return Runner.alone(network, pictures).shown(pictures.at(Fraction(at[0])), at[0], property_of(result.query))
     if not isinstance(network, Network):
         return None
-    return replayed_at(network, network.graph, result.query.obligations[0], torch.from_numpy(at))
+    (obligation,) = result.query.obligations
+    return replayed_at(network, stated(network, obligation.property), obligation, torch.from_numpy(at))

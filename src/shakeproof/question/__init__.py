@@ -63,8 +63,10 @@ if TYPE_CHECKING:
         Strength,
         check_image,
         check_label,
+        check_requirement,
         class_number,
         fitting,
+        output_context,
         perturbed,
         specified,
     )
@@ -100,7 +102,10 @@ _HOMES = {
     "vnnlib": "perturbed_directives read_specification written written_perturbed",
     "images": "Image ImageLayout RawImage as_picture image_layout",
     "image_files": "Source Subfolder one_source read_image sources",
-    "query": "Obligation Picture Query Strength check_image check_label class_number fitting perturbed specified",
+    "query": (
+        "Obligation Picture Query Strength check_image check_label check_requirement class_number fitting "
+        "output_context perturbed specified"
+    ),
 }
 
 

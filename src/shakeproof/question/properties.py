@@ -123,11 +123,17 @@ class Property:
         return bool(((np.count_nonzero(rows, axis=1) == 2) & (rows.sum(1) == 0) & (constants == 0)).all())
 
     @property
+    def is_plain(self) -> bool:
+        """Whether each case is met by all of its rows together: none has groups, or counts them."""
+        return all(case.groups[1] == len(case.groups[0]) == len(case.constants) for case in self.cases)
+
+    @property
     def claims(self) -> tuple[Floats, Floats]:
         """Coefficients (cases, rows, outputs) and constants (cases, rows): it holds where each case has a positive row.
 
-        Cases with fewer rows than others repeat their own.
+        Cases with fewer rows than others repeat their own. Of plain cases only.
         """
+        assert self.is_plain
         rows = max(len(case.constants) for case in self.cases)
         chosen = [np.resize(np.arange(len(case.constants)), rows) for case in self.cases]
         pairs = list(zip(self.cases, chosen, strict=True))

@@ -21,7 +21,8 @@ from shakeproof.question.image_files import read_image
 from shakeproof.question.images import Image, RawImage, as_picture
 from shakeproof.question.inputs import InputBox, InputPath, InputSet
 from shakeproof.question.perturbation import AnyKernel, Perturbation
-from shakeproof.question.properties import Property, Specification, wins
+from shakeproof.question.properties import Property, Specification
+from shakeproof.question.requirement import LABEL, OutputContext, Requirement, as_requirement
 
 if TYPE_CHECKING:
     from shakeproof.model import Deployed, Network
@@ -49,7 +50,8 @@ class Query:
     """Do all obligations hold? A perturbed image has one; a specification has one for each of its boxes.
 
     Of a perturbed image: `perturbation`, and up to which `strengths` it may go; `label_predicted` says that the label
-    is what the network made of the image.
+    is what the network made of the image; `requirement`, what is required, which a specification says in its own words;
+    `start`, the runtime's outputs at strength 0, where the requirement takes them as constants.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Query:
     perturbation: Perturbation | AnyKernel | None = None
     strengths: tuple[float, ...] = ()
     label_predicted: bool = False
+    requirement: Requirement | None = LABEL
+    start: NDArray[np.float64] | None = None
     class_names: ClassNames = field(default_factory=ClassNames)
 
     def __repr__(self) -> str:
@@ -84,11 +88,12 @@ def perturbed(
     perturbation: Perturbation | AnyKernel | str,
     label: int | str | None = None,
     strength: Strength = 1.0,
+    requirement: Requirement | str = LABEL,
 ) -> list[Query]:
-    """Does the label win for every strength in [0, strength] of a perturbation, for each of some images?
+    """Does a requirement hold for every strength in [0, strength] of a perturbation, for each of some images?
 
     `label` is a class or its name; without, an image's own is meant, or else the class that is predicted at strength 0.
-    Images that share a perturbation are convolved together.
+    A requirement that names no label takes none. Images that share a perturbation are convolved together.
     """
     if not isinstance(images, Sequence) or isinstance(images, str):
         raise InputError(f"images are a list, even if it is one image, not {kind_of(images)}")
@@ -96,10 +101,11 @@ def perturbed(
     strengths = perturbation.strengths(strength)
     if not images:
         return []
-    label = class_number(network, label)
+    requirement, label = as_requirement(requirement), class_number(network, label)
     pictures = [fitting(network, image) for image in images]
+    check_requirement(network, requirement, label)
     for picture in pictures:
-        check_image(network, picture, label)
+        check_image(network, picture, label, requirement)
     sets: list[InputSet]
     if isinstance(perturbation, AnyKernel):
         layout = network.picture()
@@ -110,24 +116,81 @@ def perturbed(
         paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
         sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
         starts = paths.clipped(network.picture().to_input(paths.base))
-    known_labels = [class_number(network, picture.label) if label is None else label for picture in pictures]
-    unlabelled = [number for number, known in enumerate(known_labels) if known is None]
-    predicted = dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))
-    labels = [predicted[number] if known is None else known for number, known in enumerate(known_labels)]
-    properties = {each: wins(each, network.classes) for each in set(labels)}
+    labels: list[int | None] = [None] * len(pictures)
+    predicted: dict[int, int] = {}
+    if requirement.needs_label:
+        labels = [class_number(network, picture.label) if label is None else label for picture in pictures]
+        unlabelled = [number for number, known in enumerate(labels) if known is None]
+        predicted = dict(zip(unlabelled, _predicted(network, starts[unlabelled]), strict=True))
+        labels = [predicted.get(number, known) for number, known in enumerate(labels)]
+    at_start = [*_at_start(network, starts)] if requirement.needs_start else [None] * len(pictures)
+    properties = _resolved(network, requirement, labels, at_start)
     return [
         Query(
             name=picture.name,
-            obligations=(Obligation(inputs, properties[own_label]),),
+            obligations=(Obligation(inputs, about),),
             image=picture,
             label=own_label,
             perturbation=perturbation,
             strengths=strengths,
             label_predicted=number in predicted,
+            requirement=requirement,
+            start=start,
             class_names=network.class_names,
         )
-        for number, (picture, inputs, own_label) in enumerate(zip(pictures, sets, labels, strict=True))
+        for number, (picture, inputs, own_label, about, start) in enumerate(
+            zip(pictures, sets, labels, properties, at_start, strict=True)
+        )
     ]
+
+
+def output_context(
+    network: Deployed, label: int | None = None, start: NDArray[np.float64] | None = None
+) -> OutputContext:
+    """A network's outputs, as requirements are about them."""
+    return OutputContext(network.parts, network.class_names.number, label, start)
+
+
+def _resolved(
+    network: Deployed,
+    requirement: Requirement,
+    labels: Sequence[int | None],
+    starts: Sequence[NDArray[np.float64] | None],
+) -> list[Property]:
+    """The property that a requirement is for each picture: one object for all that have the same."""
+
+    def property_of(label: int | None, start: NDArray[np.float64] | None = None) -> Property:
+        about = requirement.resolved(output_context(network, label, start))
+        about.check()
+        return about
+
+    if requirement.needs_start:
+        return [property_of(label, start) for label, start in zip(labels, starts, strict=True)]
+    shared = {label: property_of(label) for label in set(labels)}
+    return [shared[label] for label in labels]
+
+
+def _at_start(network: Deployed, inputs: Tensor) -> NDArray[np.float64]:
+    """What the runtime gives at strength 0: from there on, constants of the question."""
+    step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
+    outputs = np.concatenate([network.reference(some.float().numpy()) for some in inputs.split(step)])
+    if not np.isfinite(outputs).all():
+        raise InputError(f"{network.name}: gives outputs at strength 0 that are infinite or no numbers")
+    return outputs.astype(np.float64)
+
+
+def check_requirement(network: Deployed, requirement: Requirement, label: int | None) -> None:
+    """Refuse a label that a requirement does not ask for, or has no use for, and outputs that are not there."""
+    if requirement.needs_label:
+        check_label(network, label)
+    elif label is not None:
+        raise InputError(f"{requirement}: says nothing about a label; leave it out", option="label")
+    about = requirement.resolved(output_context(network, 0, np.zeros(network.classes)))
+    if getattr(network, "ranks_only", False) and not about.compares_only:
+        raise InputError(
+            f"{requirement}: says how large outputs are, and of {network.name} only their order is analysed, by the"
+            " scores that its output is made from; ask which output is larger"
+        )
 
 
 def fitting(network: Deployed, image: Picture) -> Image:
@@ -180,7 +243,8 @@ def specified(network: Network, name: str, specification: Specification) -> tupl
         boxes.append(Obligation(InputBox(low, high, network.layout), about))
     pictured = network.layout is not None and len(specification.parts) == 1
     image = RawImage(name, specification).fitted(network.picture()) if pictured else None
-    return network, Query(name, tuple(boxes), image, specification.label, class_names=network.class_names)
+    names = network.class_names
+    return network, Query(name, tuple(boxes), image, specification.label, requirement=None, class_names=names)
 
 
 def _with_directives(network: Network, name: str, specification: Specification) -> tuple[Network, Query]:
@@ -218,9 +282,10 @@ def check_label(network: Deployed, label: int | None, name: str = "") -> None:
         raise InputError(f"{whose}label {label} is not one of the network's classes 0 to {network.classes - 1}")
 
 
-def check_image(network: Deployed, image: Image, label: int | None) -> None:
-    """Refuse an image that is none of the network's, or whose own label is not, if no other is given."""
-    check_label(network, image.label if label is None else label, image.name)
+def check_image(network: Deployed, image: Image, label: int | None, requirement: Requirement = LABEL) -> None:
+    """Refuse an image that is none of the network's, or whose own label is not, if it is asked about."""
+    if requirement.needs_label:
+        check_label(network, image.label if label is None else label, image.name)
     if tuple(image.pixels.shape) != network.picture().image_shape:
         raise InputError(f"{image.name}: not a picture of the network's shape {network.picture().image_shape}")
     if not bool(torch.isfinite(image.pixels).all()):

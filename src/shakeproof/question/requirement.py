@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -265,12 +265,28 @@ class Requirement:
     def needs_start(self) -> bool:
         return any(kind.needs_start for kind in self.kinds)
 
+    def numbered(self, outputs: OutputContext) -> Requirement:
+        """The same with numbers for the names of classes, and for the addresses of outputs."""
+        return Requirement(tuple(_numbered(kind, outputs) for kind in self.kinds))
+
     def resolved(self, outputs: OutputContext) -> Property:
         """The property of a network's outputs that it stands for."""
         if self.is_label:
             assert outputs.label is not None
             return wins(outputs.label, outputs.count)
         return Property(outputs.count, tuple(case for kind in self.kinds for case in kind.cases(outputs)))
+
+
+def _numbered(kind: Kind, outputs: OutputContext) -> Kind:
+    """Whatever field holds outputs, by their numbers."""
+    changes: dict[str, object] = {}
+    for each in fields(kind):
+        value = getattr(kind, each.name)
+        if each.type == "Output":
+            changes[each.name] = outputs.place(value)
+        elif each.type == "tuple[Output, ...]":
+            changes[each.name] = tuple(map(outputs.place, value))
+    return replace(kind, **changes)
 
 
 LABEL = Requirement((Label(),))

@@ -23,7 +23,7 @@ from torch import Tensor
 from shakeproof.comparing import Compared
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name, write_whole
-from shakeproof.proof import Enumerated, Interval, Result, Swept, by_class
+from shakeproof.proof import BoundedCells, Enumerated, Interval, Result, Swept, by_class
 from shakeproof.question import FAMILIES, Perturbation, parse
 from shakeproof.report.tables import class_name, critical_text, margin_text, short_names
 
@@ -57,7 +57,9 @@ def result_figure(result: Result) -> Figure:
     if parameters not in (1, 2):
         what = result.query.perturbation or result.query.name
         raise InputError(f"{what}: there are plots of one or two strengths, not of {parameters}")
-    return _margin_figure(result) if parameters == 1 else _region_figure(result)
+    if parameters == 2:
+        return _region_figure(result)
+    return _margin_figure(result) if result.record.is_about_label else _requirement_figure(result)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -98,7 +100,8 @@ def _region_figure(result: Result) -> Figure:
     axes.set_ylim(0, strengths[1] or 1.0)
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
-    title = _title(result.query.name, f"{spoken_class(result, result.label)}: {result.status}")
+    what = spoken_class(result, result.label) if result.record.is_about_label else result.query.requirement
+    title = _title(result.query.name, f"{what}: {result.status}")
     axes.set_title(title, fontsize=10, color=INK)
     figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     _plain_axes(axes)
@@ -145,6 +148,31 @@ def _margin_figure(result: Result) -> Figure:
     return figure
 
 
+def _requirement_figure(result: Result) -> Figure:
+    """The margin of a requirement against the strength: it holds where that is above 0."""
+    (strength,) = result.query.strengths
+    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    z, margin = _margin(result)
+    style = "steps-post" if isinstance(result.proof, Enumerated) else "default"
+    axes.plot(z, margin, color=INK, linewidth=1.4, drawstyle=style, label="margin: above 0, it holds")
+    _show_proved(axes, result, "it")
+    axes.axhline(0, color=INK, linewidth=0.9)
+    if result.critical_strength is not None:
+        low, high = result.critical_strength
+        name = f"critical strength {critical_text(result)}"
+        axes.plot([low, high], [0, 0], "o-", color=LOSS, markersize=6, label=name)
+        axes.axvspan(high, strength, color=LOSS, alpha=0.08, linewidth=0)
+    if strength > 0:
+        axes.set_xlim(0, strength)
+    axes.set_xlabel("strength z")
+    axes.set_ylabel(fill(f"margin of {result.query.requirement}", 30), fontsize=9)
+    axes.set_title(_title(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
+    _plain_axes(axes)
+    _legend_below(figure, *axes.get_legend_handles_labels(), most=4)
+    return _without_formulas(figure)
+
+
 def _plot_leads(axes: Axes, result: Result) -> None:
     """The label's lead over the closest rivals; of 8-bit pictures, its margin on each."""
     curve, label, proof = result.curve, result.label, result.proof
@@ -173,7 +201,7 @@ def _show_proved(axes: Axes, result: Result, label: str) -> None:
     """
     if result.regions is not None:
         for number, (start, end) in enumerate(_merged(result.regions.safe[:, :, 0])):
-            name = None if number else f"{label} is proved to win"
+            name = None if number else f"{label} is proved to {'win' if result.record.is_about_label else 'hold'}"
             axes.axvspan(start, end, color=REGION_COLOURS["certified"], alpha=0.35, linewidth=0, label=name)
     (strength,), reached = result.query.strengths, result.certified_strength
     if result.profile:
@@ -207,8 +235,8 @@ def counterexample_figure(result: Result) -> Figure:
         limit = _show_matrix(third, (picture - query.image.pixels).mean(0).numpy())
         third.set_title(f"difference (mean of channels), at most {limit:.3g}", fontsize=9, color=INK)
         third.set_axis_off()
-    name = class_name(result, result.label)
-    what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   label {name}"
+    asked = f"label {class_name(result, result.label)}" if result.record.is_about_label else query.requirement
+    what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   {asked}"
     note = "" if counterexample.replayed else "; the float32 runtime does not show it"
     figure.suptitle(fill(f"{what}: {result.status}{note}", 110), fontsize=10, color=INK)
     return _without_formulas(figure)
@@ -350,8 +378,9 @@ def _margin(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
     proof = result.proof
     if isinstance(proof, Enumerated):
         return proof.pictures.strengths(len(proof.margins))[:-1], proof.margins
-    assert result.label is not None
-    return result.curve.z, result.curve.margin(result.label)
+    if isinstance(proof, (Swept, BoundedCells)):
+        return result.curve.z, result.curve.margin(proof.label)
+    return result.curve.z, np.empty(0)
 
 
 def _bars(result: Result) -> Iterator[Interval]:

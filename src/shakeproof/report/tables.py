@@ -205,6 +205,8 @@ def _journey(result: Result) -> str:
     """
     if result.query.path is None or (len(result.profile) < 2 and result.status == "misclassified"):
         return ""
+    if not result.record.is_about_label:
+        return str(result.query.requirement)
     if result.regions is not None and result.status == "safe":
         return class_name(result, result.label)
     if result.regions is not None:

@@ -75,7 +75,7 @@ def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
     """What there is to draw of an answer, whose profile is known; None without a curve of one strength."""
     from shakeproof.proof import Enumerated
 
-    if result.label is None or result.query.parameters != 1:
+    if result.label is None or not result.record.is_about_label or result.query.parameters != 1:
         return None
     if isinstance(result.proof, Enumerated):
         z, margins = result.proof.pictures.strengths(len(result.proof.margins))[:-1], result.proof.margins

@@ -17,7 +17,7 @@ COUNTEREXAMPLE = ("strength", "class", "margin", "replayed")
 COLUMNS = (
     *("version", "model", "image", "label", "predicted", "perturbation", "strength", "status", *BRACKET),
     *("certified_strength", *(f"counterexample_{key}" for key in COUNTEREXAMPLE), "min_margin", "method", "pieces"),
-    *("rounding", "arithmetic", "reason", "seconds", "profile"),
+    *("rounding", "arithmetic", "reason", "seconds", "profile", "requirement"),
 )
 # And what a store adds: what few answers have, what is claimed, and by what its parts are found again.
 SELDOM = ("tested", "deployment", "remaining", "rest", "comparison", "as_pictures", "unperturbed")
@@ -29,7 +29,7 @@ STORED_COLUMNS = (
 TYPES = {
     **dict.fromkeys(("version", "label", "predicted", "pieces", "counterexample_class"), "INTEGER"),
     **dict.fromkeys(("strength", "counterexample_strength"), "ANY"),  # JSON where there are several
-    **dict.fromkeys(("status", "method", "rounding", "arithmetic", "reason", "profile"), "TEXT"),
+    **dict.fromkeys(("status", "method", "rounding", "arithmetic", "reason", "profile", "requirement"), "TEXT"),
     **dict.fromkeys(("counterexample_replayed", *SELDOM, CLAIMED[0]), "TEXT"),
     **dict.fromkeys((*BRACKET, "certified_strength", "counterexample_margin", "min_margin", "seconds"), "REAL"),
     **dict.fromkeys(CLAIMED[1:], "REAL"),
