@@ -20,7 +20,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from shakeproof import demo
-from shakeproof.question import FAMILIES, AnyKernel, Perturbation, as_picture, parse, read_image, write_linear
+from shakeproof.question import (
+    FAMILIES,
+    AllKernels,
+    AnyKernel,
+    AnyPerturbation,
+    as_picture,
+    parse,
+    read_image,
+    write_linear,
+)
 from shakeproof.report.plots import families_figure, save, show_image, show_kernel
 
 SIGN = next(path for path, _ in demo.images() if path.name == "warning.1.png")
@@ -43,11 +52,16 @@ def shake(seed: int, size: int = 15, steps: int = 400) -> NDArray[np.float64]:
     return time
 
 
-def picture_of(perturbation: Perturbation | AnyKernel) -> Figure:
+def picture_of(perturbation: AnyPerturbation) -> Figure:
     """The kernel at full strength, and the picture at several."""
     raw = read_image(str(SIGN))
     pixels = as_picture(raw.array, (3, 32, 32))
     figure = Figure(figsize=(8, 2.2), layout="constrained")
+    if isinstance(perturbation, AllKernels):
+        random = np.random.default_rng(3)
+        for axes, shares in zip(figure.subplots(1, 4), random.dirichlet(np.full(9, 0.2), 4)[:, :8], strict=True):
+            show_image(axes, perturbation.apply(pixels).image(*shares), "under one kernel")
+        return figure
     kernel, *others = figure.subplots(1, 1 + len(STRENGTHS))
     if isinstance(perturbation, AnyKernel):
         kernel.set_axis_off()

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from shakeproof.model import Deployed, Network, load, load_deployed, read_images
     from shakeproof.proof import Counterexample, Interval, Reason, Record, Result, Status
     from shakeproof.question import (
+        AllKernels,
         AnyKernel,
         Image,
         Perturbation,
         Preprocessing,
         Query,
         Specification,
+        all_kernels,
         any_kernel,
         box_blur,
         brightness,
@@ -76,6 +78,7 @@ _ROOMS = (
 
 __all__ = [
     "Agreement",
+    "AllKernels",
     "AnyKernel",
     "Compared",
     "Counterexample",
@@ -96,6 +99,7 @@ __all__ = [
     "Specification",
     "Status",
     "Store",
+    "all_kernels",
     "analyse",
     "answers",
     "any_kernel",

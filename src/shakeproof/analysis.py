@@ -22,7 +22,7 @@ from shakeproof.model import Deployed, Network, load, load_deployed, stated
 from shakeproof.proof import EnumeratedWindow, Reason, Result, Status, SweptWindow, begun_by
 from shakeproof.question import (
     LABEL,
-    AnyKernel,
+    AnyPerturbation,
     Perturbation,
     Picture,
     Query,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Model = Deployed | str | Path
 """What `load` gave, or a file for it to load."""
-Kernel = Perturbation | AnyKernel | str
+Kernel = AnyPerturbation | str
 Label = int | str | Sequence[int | None] | NDArray[Any] | torch.Tensor | None
 """A class or its name for all images, or a class for each."""
 MOST_NAMED = 4

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof import __version__
 from shakeproof.model import Deployed, Runtime
-from shakeproof.question import LABEL, AnyKernel, Perturbation, Query, Requirement
+from shakeproof.question import LABEL, AnyPerturbation, Query, Requirement
 from shakeproof.settings import Settings
 
 
@@ -34,7 +34,7 @@ def question_digest(
     network: str,
     image: str,
     label: int | None,
-    perturbation: Perturbation | AnyKernel | None,
+    perturbation: AnyPerturbation | None,
     settings: Settings,
     requirement: Requirement | None = LABEL,
 ) -> str:

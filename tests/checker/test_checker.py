@@ -431,8 +431,9 @@ def test_the_image_is_compared(tmp_path):
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-# A set of kernels, and degradations that differ from pixel to pixel.
+# Sets of kernels, and degradations that differ from pixel to pixel.
 WITHOUT_CERTIFICATES = {
+    "all-kernels",
     "any-kernel",
     "chromatic-blur",
     "downsample",

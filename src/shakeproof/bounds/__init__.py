@@ -2,5 +2,5 @@
 
 from shakeproof.bounds.alpha_beta import AlphaBetaCrown, Parts, ascend
 from shakeproof.bounds.crown import Planes, leads_below, lowest_leads, planes_below, pulled_back, usual_shortfall
-from shakeproof.bounds.forward import Boxes, Domain, Enclosed, Enclosure, cells_within, enclose, step
+from shakeproof.bounds.forward import Boxes, Domain, Enclosed, Enclosure, Shares, cells_within, enclose, step
 from shakeproof.bounds.intermediate import BoxBounds, enclose_box, rows_within

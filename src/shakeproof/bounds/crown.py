@@ -31,8 +31,7 @@ class Planes:
 
     def lowest(self, low: Tensor, high: Tensor) -> Tensor:
         """Each one's least value (rows) on its box, low and high (rows, m). NaN where it is not finite."""
-        ends = torch.minimum(self.gradient * low, self.gradient * high)
-        return self.offset + ends.sum(1)
+        return Boxes(low, high).lowest(self.offset, self.gradient)
 
 
 def pulled_back(

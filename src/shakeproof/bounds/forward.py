@@ -33,6 +33,10 @@ from shakeproof.operators import (
 from shakeproof.rounding import carried, gammas, noises_of, norm, planes_share, widened, work_out_norms
 
 FLOAT_BYTES = 8
+# Sums of a few shares and slopes are off by less, as a share of their sizes.
+ROUNDED = 2.0**-42
+# No side that matters is smaller.
+SMALLEST = 1e-200
 
 
 class Domain(ABC):
@@ -63,6 +67,14 @@ class Domain(ABC):
         steps = torch.eye(self.low.shape[1], dtype=self.low.dtype, device=self.low.device).unsqueeze(1) * self.half
         return torch.cat([self.centre.unsqueeze(0), self.centre + steps])
 
+    def __getitem__(self, cells: Tensor) -> Domain:
+        """Some of the cells."""
+        return replace(self, low=self.low[cells], high=self.high[cells])  # type: ignore[type-var]
+
+    def lowest(self, offset: Tensor, gradient: Tensor) -> Tensor:
+        """The least values (cells) of affine functions, offset (cells) and gradient (cells, m), one on each cell."""
+        return offset + torch.minimum(gradient * self.low, gradient * self.high).sum(1)
+
     @abstractmethod
     def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
         """The least and greatest of affine functions over each cell, from their values at the points.
@@ -83,6 +95,53 @@ class Boxes(Domain):
         for value in values[1:]:
             reach += (value - values[0]).abs_()
         return Range(values[0] - reach, values[0] + reach)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares(Domain):
+    """What of boxes from low to high, both (cells, m), sums to at most `total`: parts of a simplex.
+
+    A linear function has its least value where what is left of the total goes to the steepest axes, as far as the box
+    allows: a fractional knapsack. Whatever is given to whom is within the box, so rounding is that of a box.
+    """
+
+    low: Tensor
+    high: Tensor
+    total: float
+
+    @cached_property
+    def left(self) -> Tensor:
+        """What is left of the total (cells) beside the least shares, at least; below 0 where a cell is empty."""
+        return self.total - self.low.sum(1) + ROUNDED * self.total
+
+    @property
+    def is_empty(self) -> Tensor:
+        """Which cells (cells) hold nothing."""
+        return self.left < -ROUNDED * self.total
+
+    def extremes(self, values: Tensor, radius: Tensor | None = None) -> Range:
+        shape = (-1, *(1,) * (values.dim() - 2))
+        halves = self.half.t().reshape(-1, len(self), *shape[1:])
+        changes = values[1:] - values[0]
+        slopes, widths = changes / halves.clamp(min=SMALLEST), (2 * halves).expand_as(changes)
+        start = values[0] - changes.sum(0)
+        least, most = (sign * _knapsack(sign * slopes, widths, self.left.view(shape)) for sign in (1, -1))
+        slack = ROUNDED * values.abs().sum(0)
+        slack = slack if radius is None else slack + radius
+        return Range(start + least - slack, start + most + slack)
+
+    def lowest(self, offset: Tensor, gradient: Tensor) -> Tensor:
+        least = _knapsack(gradient.t(), (self.high - self.low).t(), self.left)
+        start = offset + (gradient * self.low).sum(1)
+        return start + least - ROUNDED * (offset.abs() + (gradient.abs() * self.high).sum(1))
+
+
+def _knapsack(slopes: Tensor, widths: Tensor, left: Tensor) -> Tensor:
+    """The least sum of slopes (m, *shape) times amounts from 0 to widths that are all together at most `left`."""
+    falling, order = slopes.clamp(max=0).sort(dim=0)
+    widths = widths.gather(0, order)
+    amounts = (left - widths.cumsum(0) + widths).clamp(min=0).minimum(widths)
+    return (falling * amounts).sum(0)
 
 
 @dataclass(frozen=True, eq=False)

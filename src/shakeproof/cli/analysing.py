@@ -31,7 +31,7 @@ from shakeproof.cli.terminal import Screen, json_line
 from shakeproof.errors import InputError, Refusal
 
 if TYPE_CHECKING:
-    from shakeproof.question import AnyKernel, Perturbation, Specification
+    from shakeproof.question import AnyPerturbation, Specification
 
 
 @click.command()
@@ -124,7 +124,7 @@ def _read_standard(query: str, networks: Sequence[str], options: dict[str, Any])
 def _run(
     model: str,
     images: Sequence[str],
-    kernels: Sequence[Perturbation | AnyKernel],
+    kernels: Sequence[AnyPerturbation],
     strength: Sequence[float],
     stop_early: bool,
     inputs: InputOptions,
@@ -137,14 +137,14 @@ def _run(
     **options: Any,
 ) -> int:
     """Make queries, answer them, and show each answer as soon as it is known."""
-    from shakeproof.question import AnyKernel
+    from shakeproof.question import Perturbation
 
     files = {field.name: options.pop(field.name) for field in fields(Outputs) if field.name in options}
     outputs = Outputs(results=results, **files)
     outputs.check(ENDINGS)
     for kernel in kernels:
         kernel.strengths(strength)
-        if outputs.plot is not None and (isinstance(kernel, AnyKernel) or kernel.parameters > 2):
+        if outputs.plot is not None and (not isinstance(kernel, Perturbation) or kernel.parameters > 2):
             raise InputError(f"{kernel}: --plot draws one or two strengths; leave it out, or take fewer parts")
     settings = settings_from(stop_early=stop_early, whole_curve=outputs.plot is not None, **options)
     if kernels:

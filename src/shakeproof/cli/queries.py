@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shakeproof.cli.options import InputOptions
     from shakeproof.model import Deployed, Network
     from shakeproof.proof import Result, Tell
-    from shakeproof.question import AnyKernel, Image, Perturbation, Query, Source
+    from shakeproof.question import AnyPerturbation, Image, Query, Source
     from shakeproof.settings import Settings
 
 # Queries are made for as many pictures at once as their paths fit into so many bytes.
@@ -103,7 +103,7 @@ def load_pictures(
 def perturbed_pictures(
     model: str,
     images: Sequence[str],
-    kernels: Sequence[Perturbation | AnyKernel],
+    kernels: Sequence[AnyPerturbation],
     strength: Sequence[float],
     inputs: InputOptions,
     deployed: bool,

@@ -24,7 +24,7 @@ from shakeproof.proof.evidence import BoundedCells, BoundedTree, Counterexample,
 from shakeproof.proof.replay import compared, fails, places, replayed_at
 from shakeproof.proof.result import Result
 from shakeproof.proof.verdict import Evidence
-from shakeproof.question import InputBox, InputPath, Obligation, Query, wins
+from shakeproof.question import InputBox, InputKernels, InputPath, Obligation, Query, wins
 from shakeproof.search import (
     AnyFailure,
     BoxProblem,
@@ -91,6 +91,8 @@ class _Search:
         inputs, image = self.query.obligations[0].inputs, self.query.image
         if isinstance(inputs, InputPath):
             return inputs.start.to(self.device)
+        if isinstance(inputs, InputKernels):
+            return inputs.path.clipped(inputs.path.base).to(self.device)
         if self.query.perturbation is None or image is None or inputs.layout is None:
             return inputs.middle.to(self.device)
         return inputs.layout.to_input(image.pixels).to(self.device)
@@ -129,7 +131,7 @@ class _Search:
     def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof | None, Counterexample | None]:
         """What is proved of an obligation, if there was anything to prove, and a counterexample if there is one."""
         inputs, about = obligation.inputs, obligation.property
-        if isinstance(inputs, InputPath):
+        if not isinstance(inputs, InputBox):
             return self.along_path(obligation, inputs, budget)
         if any(not len(case.constants) for case in about.cases):  # no row to meet: any input will do
             return None, self.counterexample(obligation, inputs.float32[0])
@@ -144,13 +146,15 @@ class _Search:
         return BoundedTree(found, about), None if x is None else self.counterexample(obligation, x)
 
     def along_path(
-        self, obligation: Obligation, inputs: InputPath, budget: Budget
+        self, obligation: Obligation, inputs: InputPath | InputKernels, budget: Budget
     ) -> tuple[Proof, Counterexample | None]:
-        """Split the strengths."""
+        """Split the strengths, or the shares of kernels."""
         meant = self.meant(obligation)
         graph = self.proving(meant.graph_of_cases)
         claims = wins(meant.label, graph.classes).claims[0][:, 0]
-        end = torch.tensor(inputs.end, dtype=torch.float64, device=self.device)
+        total = inputs.total if isinstance(inputs, InputKernels) else None
+        ends = inputs.end if isinstance(inputs, InputPath) else [inputs.total] * inputs.path.parameters
+        end = torch.tensor(ends, dtype=torch.float64, device=self.device)
         problem = PathProblem(
             graph=inputs.within(graph).to(self.device),
             path=inputs.path.to(self.device),
@@ -158,6 +162,7 @@ class _Search:
             low=torch.zeros_like(end),
             high=end,
             replay=lambda z: fails(self.network, obligation, z),
+            total=total,
         )
         found = split_inputs(problem, self.goal(inputs), budget)
         failing = found.replayed if len(found.replayed) else _lowest(found, problem)
@@ -166,7 +171,9 @@ class _Search:
             obligation, problem, meant.label, torch.from_numpy(failing)
         )
 
-    def goal(self, inputs: InputPath) -> Goal:
+    def goal(self, inputs: InputPath | InputKernels) -> Goal:
+        if isinstance(inputs, InputKernels):
+            return AnyFailure()
         if inputs.path.parameters == 1:
             return FirstFailure(self.settings.tolerance)
         maps = inputs.path.parameters == 2 and not self.settings.stop_early

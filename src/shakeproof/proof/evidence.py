@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from shakeproof.errors import InputError, ProofError
 from shakeproof.exact import Curve
 from shakeproof.model import Deployment
-from shakeproof.question import InputBox, InputPath, Obligation, Property
+from shakeproof.question import InputBox, InputKernels, InputPath, Obligation, Property
 
 if TYPE_CHECKING:
     from shakeproof.enumeration import EightBitPictures
@@ -106,10 +106,10 @@ def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
 class Counterexample:
     """An input that may be a counterexample, as the runtime was given it: (*input_shape) before normalisation.
 
-    On a path, it is what is there at some `strengths`. `outputs` are the runtime's; `margin` is how far the network in
-    float64 is from failing there: not positive. Not `replayed`: the runtime does not show it. `proved`: in real numbers
-    the property fails at the strengths, whatever rounding did. Where a range holds no float32 number, the input has the
-    nearest one: the runtime takes no other.
+    On a path, it is what is there at some `strengths`; of a set of kernels, at the `shares` of one. `outputs` are the
+    runtime's; `margin` is how far the network in float64 is from failing there: not positive. Not `replayed`: the
+    runtime does not show it. `proved`: in real numbers the property fails at the strengths, whatever rounding did.
+    Where a range holds no float32 number, the input has the nearest one: the runtime takes no other.
     """
 
     strengths: tuple[float, ...] | None
@@ -119,6 +119,7 @@ class Counterexample:
     margin: float
     replayed: bool
     proved: bool = False
+    shares: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         strengths = ", ".join(f"{strength:.6g}" for strength in self.strengths or ())
@@ -400,11 +401,19 @@ class BoundedCells(Proof):
         inputs = obligation.inputs
         if self.about is not obligation.property:
             return False
+        total = None
         if isinstance(inputs, InputPath):
             low, high = np.zeros(len(inputs.end)), np.array(inputs.end)
+        elif isinstance(inputs, InputKernels):
+            low, high, total = (
+                np.zeros(inputs.path.parameters),
+                np.full(inputs.path.parameters, inputs.total),
+                inputs.total,
+            )
         else:
             low, high = (end.cpu().numpy() for end in inputs.as_path()[1:])
-        return np.array_equal(self.cells.low, low) and np.array_equal(self.cells.high, high)
+        same = np.array_equal(self.cells.low, low) and np.array_equal(self.cells.high, high)
+        return same and self.cells.total == total
 
     @cached_property
     def least(self) -> float:

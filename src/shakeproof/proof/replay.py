@@ -13,7 +13,7 @@ from torch import Tensor
 from shakeproof.budget import Budget
 from shakeproof.model import SHARE, Comparison, Floats, Network, Stated, telling
 from shakeproof.proof.evidence import Counterexample
-from shakeproof.question import InputPath, Obligation, Property, margins
+from shakeproof.question import InputBox, InputKernels, InputPath, Obligation, Property, margins
 
 # In how many places of a path, or of a box beside its corners and middle, the network is compared with the runtime.
 ALONG_PATH, IN_BOX, MOST_CORNERS = 9, 8, 16
@@ -102,6 +102,8 @@ def _noise(network: Network, about: Property, scores: Tensor, within: Floats) ->
 def places(obligation: Obligation, along_path: int = ALONG_PATH) -> Tensor:
     """Where to compare: spread over the strengths, from 0 to the last, or over the box."""
     inputs = obligation.inputs
+    if isinstance(inputs, InputKernels):
+        return torch.cat([inputs.corners, inputs.corners.mean(0, keepdim=True)])
     if not isinstance(inputs, InputPath):
         return torch.cat([torch.stack(inputs.float32), inputs.samples(IN_BOX, seed=0)])
     end = torch.tensor(inputs.end, dtype=torch.float64)
@@ -120,9 +122,10 @@ def replayed_at(network: Network, meant: Stated, obligation: Obligation, at: Ten
     inputs, about = obligation.inputs, obligation.property
     array = inputs.runtime_inputs(at.unsqueeze(0))
     outputs = network.reference(array)
-    exact, strengths = torch.from_numpy(array).double(), None
-    if isinstance(inputs, InputPath):
-        exact, strengths = inputs.path.clipped(inputs.path.at(at.unsqueeze(0))), tuple(at.tolist())
+    exact, strengths, shares = torch.from_numpy(array).double(), None, None
+    if not isinstance(inputs, InputBox):
+        exact = inputs.path.clipped(inputs.path.at(at.unsqueeze(0)))
+        strengths, shares = (tuple(at.tolist()), None) if isinstance(inputs, InputPath) else (None, tuple(at.tolist()))
     scores = meant.graph.run(exact).numpy()
     replayed = bool(about.fails(outputs)[0])
     rivals = np.array(outputs[0] if replayed else scores[0], dtype=np.float64)
@@ -136,4 +139,5 @@ def replayed_at(network: Network, meant: Stated, obligation: Obligation, at: Ten
         winner=int(rivals.argmax()),
         margin=margin if np.isfinite(margin) else 0.0,  # nothing to be met: any input will do
         replayed=replayed,
+        shares=shares,
     )

@@ -46,7 +46,7 @@ from shakeproof.proof.verdict import (
     judge,
     malformed,
 )
-from shakeproof.question import LABEL, ClassNames, Query
+from shakeproof.question import LABEL, AllKernels, ClassNames, Query
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -215,6 +215,14 @@ class Result:
         return inputs.layout.from_input(torch.from_numpy(counterexample.input))
 
     @property
+    def kernel(self) -> CounterexampleKernel | None:
+        """Of a set of kernels, the one that makes the counterexample."""
+        kernels, found = self.query.perturbation, self.counterexample
+        if not isinstance(kernels, AllKernels) or found is None or found.shares is None:
+            return None
+        return CounterexampleKernel(kernels.kernel(found.shares))
+
+    @property
     def record(self) -> Record:
         """The answer as plain data."""
         strength, shown = _one_or_several(self.query.strengths), None
@@ -222,6 +230,7 @@ class Result:
             place = strength if found.strengths is None else _one_or_several(found.strengths)
             shown = RecordedCounterexample(place, found.winner, found.margin, found.replayed)
         return Record(
+            kernel=self.kernel,
             version=FORMAT,
             model=self.model,
             image=self.query.name,
@@ -381,6 +390,19 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class CounterexampleKernel:
+    """The entries, row by row, of a kernel at whose picture the property fails."""
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))  # JSON has lists
+
+    def __str__(self) -> str:
+        return f"kernel {'; '.join(' '.join(f'{entry:.4g}' for entry in row) for row in self.rows)}"
+
+
+@dataclass(frozen=True)
 class RecordedCounterexample:
     """What a record says of a counterexample."""
 
@@ -420,6 +442,7 @@ class Record:
     as_pictures: Expected | None = None
     unperturbed: int | None = None
     requirement: str | None = LABEL_WINS
+    kernel: CounterexampleKernel | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -523,7 +546,13 @@ class Record:
 BLURS_AT_ZERO = "kernels of even size already blur at strength 0"
 LIKELY_CAUSE = "if this is unexpected, check the label and the preprocessing (size, colour, scale, mean and std)"
 # What a record says only of some answers.
-SELDOM = {"remaining": Remaining, "deployment": Deployment, "comparison": Noise, "as_pictures": Expected}
+SELDOM = {
+    "remaining": Remaining,
+    "deployment": Deployment,
+    "comparison": Noise,
+    "as_pictures": Expected,
+    "kernel": CounterexampleKernel,
+}
 # What it says as an object of its own.
 OBJECTS = SELDOM | {"tested": Tested}
 # What `remaining` was called in version 0.1; its JSON has both names.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from shakeproof.question.class_names import ClassNames, names_in_metadata, read_class_names
     from shakeproof.question.families import (
         FAMILIES,
+        all_kernels,
         any_kernel,
         box_blur,
         brightness,
@@ -35,14 +36,16 @@ if TYPE_CHECKING:
     )
     from shakeproof.question.image_files import Source, Subfolder, one_source, read_image, sources
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
-    from shakeproof.question.inputs import InputBox, InputPath, InputSet, Path
+    from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet, Path
     from shakeproof.question.linear_maps import LinearMap
     from shakeproof.question.outputs import OutputPart, address_of, listed, one_place, output_part, places
     from shakeproof.question.own_matrices import write_linear
     from shakeproof.question.perturbation import (
         MOST_PARTS,
         PADDINGS,
+        AllKernels,
         AnyKernel,
+        AnyPerturbation,
         ClipRange,
         Degradation,
         ExactPath,
@@ -83,16 +86,16 @@ if TYPE_CHECKING:
 # Where each name lives. They are imported on first use: to read a perturbation's text takes no torch.
 _HOMES = {
     "class_names": "ClassNames names_in_metadata read_class_names",
-    "inputs": "InputBox InputPath InputSet Path",
+    "inputs": "InputBox InputKernels InputPath InputSet Path",
     "outputs": "OutputPart address_of listed one_place output_part places",
     "perturbation": (
-        "MOST_PARTS PADDINGS AnyKernel ClipRange Degradation ExactPath Matrix ParameterisedKernel Part Perturbation "
-        "Tone as_whole written_kernels"
+        "MOST_PARTS PADDINGS AllKernels AnyKernel AnyPerturbation ClipRange Degradation ExactPath Matrix "
+        "ParameterisedKernel Part Perturbation Tone as_whole written_kernels"
     ),
     "families": (
-        "FAMILIES any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample gaussian_blur haze "
-        "identity linear motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen unsharp varying_blur "
-        "vignetting zoom_blur"
+        "FAMILIES all_kernels any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample "
+        "gaussian_blur haze identity linear motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen "
+        "unsharp varying_blur vignetting zoom_blur"
     ),
     "linear_maps": "LinearMap",
     "own_matrices": "write_linear",

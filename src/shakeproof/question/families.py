@@ -32,7 +32,9 @@ from shakeproof.question.kernel_matrices import (
 from shakeproof.question.perturbation import (
     LARGEST_ENTRY,
     LARGEST_SIZE,
+    AllKernels,
     AnyKernel,
+    AnyPerturbation,
     ClipRange,
     Degradation,
     Matrix,
@@ -269,6 +271,11 @@ def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
     return AnyKernel(size, clip)
 
 
+def all_kernels(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> AllKernels:
+    """Any kernel, the same for all pixels, with entries from 0 to 1 that sum to 1: only for `verify`."""
+    return AllKernels(size, padding, clip)
+
+
 def _to_kernel(family: str, end: Matrix, padding: str, clip: ClipRange | None, **options: str | float) -> Perturbation:
     """From the identity to an end kernel (the paper's Example 1); `options` are the keys of its text."""
     start = identity_matrix(len(end), len(end[0]))
@@ -348,7 +355,7 @@ def _limit(family: str, value: float) -> float:
 class Family:
     """A family by its function, and an example of its text. The function's arguments are the keys of the text."""
 
-    make: Callable[..., Perturbation | AnyKernel]
+    make: Callable[..., AnyPerturbation]
     example: str
     group: str
 
@@ -362,7 +369,7 @@ class Family:
 
 
 # What a family is an effect of.
-GROUPS: Mapping[str, tuple[tuple[Callable[..., Perturbation | AnyKernel], str], ...]] = {
+GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
     "optical": (
         (gaussian_blur, "gaussian-blur:size=7,sigma=1.5"),
         (box_blur, "box-blur:size=5"),
@@ -389,6 +396,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., Perturbation | AnyKernel], str], 
     "yours": (
         (custom, "custom:file=kernel.npy,normalise=yes"),
         (linear, "linear:file=matrix.npz"),
+        (all_kernels, "all-kernels:size=3"),
         (any_kernel, "any-kernel:size=3"),
         (identity, "identity"),
     ),
@@ -402,23 +410,30 @@ _OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if "file" in f
 _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 
 
-def parse(text: str) -> Perturbation | AnyKernel:
+def parse(text: str) -> AnyPerturbation:
     """The perturbation that a text describes, e.g. `motion-blur:size=9,angle=45,padding=zeros+brightness:max=0.2`."""
     if not isinstance(text, str):
         raise InputError(f"a perturbation is parsed from a text, not from {kind_of(text)}")
     parts = [_parse_single(part) for part in _split(text.strip())]
     if len(parts) == 1:
         return parts[0]
-    if any(isinstance(part, AnyKernel) for part in parts):
-        raise InputError(f"{text}: any-kernel is a box of images, to which nothing can be added; ask about it alone")
+    sets = [part for part in parts if not isinstance(part, Perturbation)]
+    if sets:
+        raise InputError(
+            f"{text}: {_name(sets[0])} is a set of images, to which nothing can be added; ask about it alone"
+        )
     return reduce(add, parts)
 
 
-def as_perturbation(perturbation: Perturbation | AnyKernel | str) -> Perturbation | AnyKernel:
+def _name(perturbation: AnyPerturbation) -> str:
+    return str(perturbation).partition(":")[0]
+
+
+def as_perturbation(perturbation: AnyPerturbation | str) -> AnyPerturbation:
     """A perturbation as it is, or what a text describes."""
     if isinstance(perturbation, str):
         return parse(perturbation)
-    if not isinstance(perturbation, (Perturbation, AnyKernel)):
+    if not isinstance(perturbation, AnyPerturbation):
         raise InputError(
             f"a perturbation is a text like motion-blur:size=9,angle=45, or what a family's function gives,"
             f" not {kind_of(perturbation)}"
@@ -426,12 +441,12 @@ def as_perturbation(perturbation: Perturbation | AnyKernel | str) -> Perturbatio
     return perturbation
 
 
-def parse_path(perturbation: Perturbation | AnyKernel | str) -> Perturbation:
+def parse_path(perturbation: AnyPerturbation | str) -> Perturbation:
     """The same, for what needs a path of images."""
     parsed = as_perturbation(perturbation)
-    if isinstance(parsed, AnyKernel):
+    if not isinstance(parsed, Perturbation):
         raise InputError(
-            f"{perturbation}: any-kernel is a box of images, without a kernel or a path; only `verify` takes it"
+            f"{perturbation}: {_name(parsed)} is a set of images, without one kernel or a path; only `verify` takes it"
         )
     return parsed
 
@@ -446,7 +461,7 @@ def _split(text: str) -> list[str]:
     ]
 
 
-def _parse_single(text: str) -> Perturbation | AnyKernel:
+def _parse_single(text: str) -> AnyPerturbation:
     name = text.partition(":")[0]
     family = FAMILIES.get(name)
     if family is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -176,4 +177,31 @@ class InputBox:
         return InputBox(self.low.to(device), self.high.to(device), self.layout)
 
 
-InputSet = InputPath | InputBox
+@dataclass(frozen=True, eq=False)
+class InputKernels:
+    """Inputs x(w) for shares w (m) that are not negative, all together at most `total`: a simplex of kernels."""
+
+    path: Path
+    total: float
+    layout: ImageLayout
+
+    @property
+    def corners(self) -> Tensor:
+        """The shares at the corners (m + 1, m): none, or all of one."""
+        full = torch.eye(self.path.parameters, dtype=torch.float64) * self.total
+        return torch.cat([torch.zeros_like(full[:1]), full])
+
+    def within(self, graph: Graph) -> Graph:
+        """The network that takes x(w) as it is before clipping."""
+        return graph if self.path.clip is None else graph.behind_clip(self.path.clip)
+
+    def runtime_inputs(self, w: Tensor) -> Array32:
+        """What the deployed network is given at w (n, m): float32, clipped if the path is."""
+        return self.path.clipped(self.path.at(w.to(self.path.base))).float().numpy()
+
+    def __contains__(self, w: Sequence[float]) -> bool:
+        shares = [Fraction(share) for share in w]
+        return len(shares) == self.path.parameters and min(shares) >= 0 and sum(shares) <= Fraction(self.total)
+
+
+InputSet = InputPath | InputBox | InputKernels

@@ -456,6 +456,60 @@ class AnyKernel:
         return low, high
 
 
+@dataclass(frozen=True)
+class AllKernels:
+    """Every kernel of size 3 with entries that are not negative and sum to 1, the same one for all pixels.
+
+    At strength z, at least 1 - z of a kernel is in its centre: K = (1 - z) I + z W with any such kernel W. Pictures
+    are x(w) = x + sum_k w_k (x moved by one pixel - x), with a share w_k for each entry beside the centre (row by row):
+    no share is negative, and all together are z at most.
+    """
+
+    size: int
+    padding: str = "reflect"
+    clip: ClipRange | None = None
+
+    def __post_init__(self) -> None:
+        if self.size != 3:
+            raise InputError(f"all-kernels: size must be 3, not {self.size!r}")
+        _check_clip(str(self), self.clip)
+        Part("all-kernels", (), Tone(), self.padding)  # checks the padding
+
+    def __str__(self) -> str:
+        part = Part("all-kernels", (("size", str(self.size)),), Tone(), self.padding)
+        return part.written(*_clip_option(self.clip))
+
+    def strengths(self, strengths: float | Sequence[float]) -> tuple[float, ...]:
+        """The one strength."""
+        return _strengths(self, strengths, 1)
+
+    def apply(self, images: Tensor) -> Path:
+        """The pictures x(w), with a slope for each share."""
+        shifts = (Part(f"shift {place}", (), self._shift(place), self.padding) for place in self.places)
+        return Perturbation(tuple(shifts), self.clip).apply(images)
+
+    def kernel(self, shares: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+        """The kernel that has these shares."""
+        entries = dict(zip(self.places, shares, strict=True))
+        centre = float(1 - sum(map(Fraction, shares)))
+        cells = range(self.size)
+        return tuple(tuple(entries.get(i * self.size + j, centre) for j in cells) for i in cells)
+
+    @property
+    def places(self) -> list[int]:
+        """The entries beside the centre."""
+        return [place for place in range(self.size**2) if place != self.size**2 // 2]
+
+    def _shift(self, place: int) -> ParameterisedKernel:
+        """From the identity to the kernel that has all of it at one place."""
+        identity, cells = identity_matrix(self.size, self.size), range(self.size)
+        change = tuple(tuple(Fraction(self.size * i + j == place) - identity[i][j] for j in cells) for i in cells)
+        return ParameterisedKernel((change,), identity)
+
+
+AnyPerturbation = Perturbation | AnyKernel | AllKernels
+
+
 def _check_clip(text: str, clip: ClipRange | None) -> None:
     try:
         possible = clip is None or (len(clip) == 2 and all(map(math.isfinite, clip)) and clip[0] < clip[1])

@@ -19,8 +19,8 @@ from shakeproof.question.class_names import ClassNames
 from shakeproof.question.families import as_perturbation
 from shakeproof.question.image_files import read_image
 from shakeproof.question.images import Image, RawImage, as_picture
-from shakeproof.question.inputs import InputBox, InputPath, InputSet
-from shakeproof.question.perturbation import AnyKernel, Perturbation
+from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet
+from shakeproof.question.perturbation import AllKernels, AnyKernel, AnyPerturbation
 from shakeproof.question.properties import Property, Specification
 from shakeproof.question.requirement import LABEL, OutputContext, Requirement, as_requirement
 
@@ -58,7 +58,7 @@ class Query:
     obligations: tuple[Obligation, ...]
     image: Image | None = None
     label: int | None = None
-    perturbation: Perturbation | AnyKernel | None = None
+    perturbation: AnyPerturbation | None = None
     strengths: tuple[float, ...] = ()
     label_predicted: bool = False
     requirement: Requirement | None = LABEL
@@ -85,7 +85,7 @@ class Query:
 def perturbed(
     network: Deployed,
     images: Sequence[Picture],
-    perturbation: Perturbation | AnyKernel | str,
+    perturbation: AnyPerturbation | str,
     label: int | str | None = None,
     strength: Strength = 1.0,
     requirement: Requirement | str = LABEL,
@@ -113,8 +113,12 @@ def perturbed(
         sets = [InputBox(layout.to_input(low), layout.to_input(high), layout) for low, high in boxes]
         starts = layout.to_input(torch.stack([picture.pixels for picture in pictures]))
     else:
-        paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
-        sets = [InputPath.of_pictures(paths.numbered(i), strengths, network.picture()) for i in range(len(pictures))]
+        paths, layout = perturbation.apply(torch.stack([picture.pixels for picture in pictures])), network.picture()
+        each = [paths.numbered(number) for number in range(len(pictures))]
+        if isinstance(perturbation, AllKernels):
+            sets = [InputKernels(path.mapped(layout.to_input), strengths[0], layout) for path in each]
+        else:
+            sets = [InputPath.of_pictures(path, strengths, layout) for path in each]
         starts = paths.clipped(network.picture().to_input(paths.base))
     labels: list[int | None] = [None] * len(pictures)
     predicted: dict[int, int] = {}

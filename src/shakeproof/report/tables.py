@@ -175,6 +175,8 @@ def _qualified(result: Result) -> Iterator[str]:
         yield str(result.remaining)
     if result.tested is not None and result.status == "undecided":
         yield f"tested: {result.tested.lost} of {result.tested.strengths} lose"
+    if result.kernel is not None:
+        yield str(result.kernel)
     if result.as_pictures is not None:
         yield f"with --pixels 8bit: {result.as_pictures}"
     if result.status == "undecided" and not result.certified_strength and result.profile:

@@ -15,6 +15,7 @@ from shakeproof.bounds import pulled_back
 from shakeproof.budget import Budget
 from shakeproof.graph import Graph
 from shakeproof.operators import Range
+from shakeproof.question import Path
 
 # Steps are shares of the box's sides, from the first to the last.
 FIRST_STEP, LAST_STEP = 0.25, 0.01
@@ -36,6 +37,18 @@ def descend(graph: Graph, box: Range, x: Tensor, claim: Tensor, steps: int, budg
             return
         size = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (step / max(1, steps - 1))
         x = torch.clamp(x - size * side * gradient.sign(), box.low, box.high)
+
+
+def towards_corner(graph: Graph, path: Path, total: float, w: Tensor, coefficients: Tensor, step: int) -> Tensor:
+    """Shares (rows, m) of a simplex, a step on from w to the corner where a function of the scores falls most.
+
+    M. Frank, P. Wolfe: An algorithm for quadratic programming. Naval Research Logistics Quarterly 3, 1956.
+    """
+    _, gradient = gradients_at(graph, path.at(w), coefficients)
+    slopes = gradient.flatten(1) @ path.slopes.flatten(1).t()
+    least, axis = slopes.min(1)
+    corner = torch.zeros_like(w).scatter_(1, axis.unsqueeze(1), (total * (least < 0).to(w)).unsqueeze(1))
+    return w + 2 / (step + 2) * (corner - w)
 
 
 def gradients_at(graph: Graph, x: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:

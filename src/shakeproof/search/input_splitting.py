@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shakeproof.bounds import Boxes, Enclosed, Planes, cells_within, enclose, planes_below
+from shakeproof.bounds import Boxes, Enclosed, Planes, Shares, cells_within, enclose, planes_below
 from shakeproof.budget import Budget
 from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.graph import Graph
 from shakeproof.question import Path
+from shakeproof.search.attack import towards_corner
 from shakeproof.search.loop import Strategy, branch_and_bound
 from shakeproof.search.tree import Numbers, Tree
 
@@ -36,6 +37,12 @@ NARROWEST, SMALL = 1e-10, 1e-3
 # How many points of its first open box a search along one axis looks at, and how many are replayed at a time.
 PROBES = 8
 FLOAT_BYTES = 8
+# By how much everything holds where there is nothing.
+NOTHING = 1e30
+# How far an attack goes on from the corners of a simplex.
+ATTACK_STEPS = 20
+# Points are so far inside of a total that rounding does not put them outside.
+INSIDE = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class PathProblem:
     """Do all claims hold, claims @ scores > 0, for every z in the box from low to high (m)?
 
     Claims (k, classes). `replay` says of points (n, m) whether the reference runtime agrees that a claim fails there.
+    With a `total`, only points whose coordinates (none below 0) sum to at most that are meant.
     """
 
     graph: Graph
@@ -73,6 +81,26 @@ class PathProblem:
     low: Tensor
     high: Tensor
     replay: Callable[[Tensor], NDArray[np.bool_]]
+    total: float | None = None
+
+    def cells(self, low: Tensor, high: Tensor) -> Boxes | Shares:
+        """What of boxes (n, m) belongs to the domain."""
+        return Boxes(low, high) if self.total is None else Shares(low, high, self.total)
+
+    def middle(self, low: Tensor, high: Tensor) -> Tensor:
+        """A point (n, m) in what of each box belongs to the domain."""
+        if self.total is None:
+            return (low + high) / 2
+        side = high - low
+        part = (INSIDE * self.total - low.sum(1)) / side.sum(1).clamp(min=1e-300)
+        return low + side * part.clamp(0, 0.5).unsqueeze(1)
+
+    @property
+    def corners(self) -> Tensor:
+        """The corners of the domain (n, m)."""
+        if self.total is None:
+            return torch.cartesian_prod(*torch.stack([self.low, self.high], 1)).view(-1, len(self.low))
+        return torch.cat([self.low.unsqueeze(0), self.low.new_full((len(self.low),), self.total).diag()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +109,8 @@ class SplitCells:
 
     `tree` has the boxes on which all claims are proved, with their bounds; on the `violated` parts one claim provably
     fails. `points` (n, m) and `scores` (n, classes) are evaluations; at `replayed` points (k, m) the runtime fails too.
-    `doubtful`: somewhere a claim holds by no more than rounding might explain.
+    `doubtful`: somewhere a claim holds by no more than rounding might explain. With a `total`, what was proved of a box
+    is about what of it sums to that at most.
     """
 
     low: NDArray[np.float64]
@@ -94,6 +123,7 @@ class SplitCells:
     finished: bool
     bounded: int
     doubtful: bool
+    total: float | None = None
 
     def boxes(self, parts: Numbers) -> NDArray[np.float64]:
         """What parts are: (n, low and high, m)."""
@@ -170,8 +200,11 @@ class InputSplitting(Strategy[Leaves]):
         self.cells = 0
         self.doubtful = False
         self.open = self.first_boxes()
-        corners = torch.cartesian_prod(*torch.stack([problem.low, problem.high], 1)).view(-1, len(self.size))
-        self.replay_losing(corners, self.evaluated(corners))
+        corners = problem.corners
+        scores = self.evaluated(corners)
+        self.replay_losing(corners, scores)
+        if problem.total is not None:
+            self.attack(corners, scores, problem.total)
 
     @cached_property
     def grain(self) -> float:
@@ -234,7 +267,7 @@ class InputSplitting(Strategy[Leaves]):
 
     def bound(self, parts: Leaves) -> Leaves:
         """Look for counterexamples in these boxes and settle what can be settled of them."""
-        batch, scores = self.explored(parts)
+        batch, scores = self.explored(self.without_empty(parts))
         if not len(batch) or self.is_decided(batch):
             self.open = Leaves.joined([self.open, batch])
             return self.none
@@ -246,6 +279,14 @@ class InputSplitting(Strategy[Leaves]):
             settled |= self.proved_violated(batch, bounds.enclosed, scores, losing & ~settled)
         rest = self.trimmed(replace(batch, bound=bounds.bound), bounds, ~settled)
         return self.left(rest, batch, bounds, ~settled, scores)
+
+    def without_empty(self, parts: Leaves) -> Leaves:
+        """The boxes in which there is something of the domain; in the others, everything holds."""
+        cells = self.problem.cells(parts.low, parts.high)
+        if not isinstance(cells, Shares):
+            return parts
+        self.close(replace(parts, bound=torch.full_like(parts.bound, NOTHING)).where(cells.is_empty))
+        return parts.where(~cells.is_empty)
 
     def split(self, parts: Leaves) -> None:
         halved = parts.where(parts.axis >= 0)
@@ -273,6 +314,7 @@ class InputSplitting(Strategy[Leaves]):
             finished=finished,
             bounded=self.cells,
             doubtful=self.doubtful,
+            total=self.problem.total,
         )
         margin = (scores @ self.problem.claims.t()).amin(1)
         for leaves, contradicts in ((Leaves.joined([self.none, *self.safe]), margin <= 0), (violated, margin > 0)):
@@ -287,7 +329,7 @@ class InputSplitting(Strategy[Leaves]):
 
     def explored(self, batch: Leaves) -> tuple[Leaves, Tensor]:
         """Evaluate the centres, replay what loses; what is left of the batch, and the scores at its centres."""
-        points = (batch.low + batch.high) / 2
+        points = self.problem.middle(batch.low, batch.high)
         along = isinstance(self.goal, FirstFailure)
         if along:
             first = int(batch.low[:, 0].argmin())
@@ -302,6 +344,21 @@ class InputSplitting(Strategy[Leaves]):
             scores = scores[batch.low[:, 0] < nearest]
             batch = self.before(batch, nearest)
         return batch, scores
+
+    def attack(self, w: Tensor, scores: Tensor, total: float) -> None:
+        """Go from the corners of a simplex to where the claim that is lowest at each falls further."""
+        graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
+        for step in range(1, ATTACK_STEPS + 1):
+            if self.is_decided() or self.budget.is_late():
+                return
+            lowest = claims[(scores @ claims.t()).argmin(1)]
+            moved = [
+                towards_corner(graph, path, total, w[part], lowest[part], step)
+                for part in self.budget.closing.all_slices(len(w), self.fitting)
+            ]
+            w = INSIDE * torch.cat(moved)
+            scores = self.evaluated(w)
+            self.replay_losing(w, scores)
 
     def before(self, leaves: Leaves, nearest: Tensor) -> Leaves:
         """What is left of boxes along one axis below a number, in their order."""
@@ -344,7 +401,7 @@ class InputSplitting(Strategy[Leaves]):
     def bounded(self, batch: Leaves) -> _Bounds:
         """The least value of any claim on each box: forward where that suffices, backward for the other claims."""
         graph, path, claims = self.problem.graph, self.problem.path, self.problem.claims
-        boxes = Boxes(batch.low, batch.high)
+        boxes = self.problem.cells(batch.low, batch.high)
         error = path.error.expand(len(batch), *path.error.shape)
         enclosed = enclose(graph, path.at(boxes.points), boxes, error, self.budget)
         points, radius = enclosed.scores.points @ claims.t(), enclosed.scores.radius @ claims.abs().t()
@@ -352,7 +409,7 @@ class InputSplitting(Strategy[Leaves]):
         least = torch.where(least.isnan(), -torch.inf, least)
         cell, claim = (~(least > 0)).nonzero(as_tuple=True)
         planes = self.planes(enclosed, claims[claim], cell)
-        lowest = planes.lowest(batch.low[cell], batch.high[cell])
+        lowest = boxes[cell].lowest(planes.offset, planes.gradient)
         lowest = torch.where(lowest.isnan(), -torch.inf, lowest)
         settled = least.clone()
         settled[cell, claim] = torch.inf
