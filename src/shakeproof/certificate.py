@@ -87,6 +87,9 @@ def check_certifiable(network: Deployed, result: Result) -> None:
         raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
     if isinstance(result.proof, Enumerated) and not result.record.is_about_label:
         raise NoCertificateError(f"{query.name}: of 8-bit pictures, certificates are about labels alone")
+    kinds = () if query.requirement is None else query.requirement.kinds
+    if unknown := [kind.name for kind in kinds if kind.name in ("pixels", "detection")]:
+        raise NoCertificateError(f"{query.name}: the checker does not know {unknown[0]}, so there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
     if query.perturbation.degradations:

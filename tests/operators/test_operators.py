@@ -43,6 +43,7 @@ from shakeproof.operators import (
     Normalise,
     Operator,
     Pad,
+    Pairs,
     Positive,
     Power,
     Range,
@@ -550,6 +551,9 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
     "max pool overlapping": (MaxPool(SlidingWindow((3, 2), (1, 2), pads=(1, 1, 1, 0))), [CHANNELS_LAST], NARROW),
     "max pool padded": (MaxPool(SlidingWindow((3, 3), (2, 2), pads=(1, 1, 1, 1))), [CHANNELS_LAST], NARROW),
     "max pool of a relu": (MaxPool(SlidingWindow((2, 2), (1, 1)), floor=0.0), [CHANNELS_LAST], NARROW),
+    "pairs": (
+        Pairs(normal(7, 2), torch.tensor([[0, 1], [1, 3], [4, 2], [2, 0], [3, 0], [0, 4], [1, 2]]), normal(7)),
+        [(5,)], NARROW),
     "least": (Ranked(1), [(2, 5)], NARROW),
     "greatest": (Ranked(5), [(2, 5)], NARROW),
     "third of six": (Ranked(3), [(2, 6)], NARROW),

@@ -11,6 +11,7 @@ from models import network_of
 from torch import nn
 
 import shakeproof as sp
+from shakeproof import demo
 from shakeproof.errors import InputError
 from shakeproof.model import stated
 from shakeproof.question import perturbed
@@ -174,3 +175,34 @@ def test_any_kernel_takes_what_needs_no_order_of_several():
     assert safe.status == "safe"
     with pytest.raises(InputError, match="top:k=2: is proved along strengths"):
         sp.verify(network, image, "any-kernel:size=3", 1e-4, require="top:k=2")
+
+
+# -- the bundled networks that look at roads ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "text", "status"),
+    [
+        ("segmenter", "crossing", "pixels:share=0.9", "safe"),
+        ("segmenter", "crossing", "pixels:share=0.995,class=2", None),
+        ("segmenter", "road", "pixels:share=1.0", None),
+        ("detector", "crossing", "detection:box=44,score=0.5,drift=4", "safe"),
+        ("detector", "crossing", "detection:box=44,score=0.5,drift=0.3", None),
+        ("steering", "road", "drift:index=angle,by=2", "safe"),
+        ("steering", "road", "drift:index=angle,by=0.2", None),
+        ("pedestrian", "pedestrian", "score:class=0,above=0.5", "safe"),
+    ],
+)
+def test_road_networks_beside_dense_evaluation(name, image, text, status):
+    network = sp.load(demo.ROAD / f"{name}.onnx", output_name="*")
+    image, shake = str(demo.ROAD / f"{image}.png"), "motion-blur:size=5,angle=90"
+    result = sp.profile(network, image, shake, require=text, timeout=120)
+    z, margin = margins_along(network, image, shake, text, 501)
+    assert result.method == "exact"
+    assert result.status in (status or "unsafe", "safe" if not (margin <= 0).any() else "unsafe")
+    if result.status == "unsafe":
+        low, high = result.critical_strength
+        assert high - low < 1e-6
+        assert (margin[z < low] > 0).all()
+    else:
+        assert (margin > 0).all()

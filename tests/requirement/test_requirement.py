@@ -17,7 +17,7 @@ from shakeproof.graph import Graph
 from shakeproof.model import with_cases
 from shakeproof.model.required import logit
 from shakeproof.question import KINDS, LABEL, Case, OutputContext, OutputPart, Property, Requirement, parse_requirement
-from shakeproof.question.requirement import Among, Drift, Kind, Label, Never, Score, Top, Within
+from shakeproof.question.requirement import Among, Detection, Drift, Kind, Label, Never, Pixels, Score, Top, Within
 
 OUTPUTS = 5
 PARTS = (OutputPart("y", (OUTPUTS,)),)
@@ -35,6 +35,8 @@ kinds = st.one_of(
     st.builds(Score, classes, finite),
     st.builds(Within, st.one_of(st.integers(0, OUTPUTS - 1), st.sampled_from(["steering", "boxes[3,1]"])), bands),
     st.builds(Drift, st.integers(0, OUTPUTS - 1), positive),
+    st.builds(Pixels, st.floats(0, 1, exclude_min=True), st.one_of(st.none(), classes)),
+    st.builds(Detection, st.integers(0, 99), finite, positive),
 )
 requirements = st.lists(kinds, min_size=1, max_size=3).map(lambda parts: Requirement(tuple(parts)))
 
@@ -216,3 +218,63 @@ def test_logits_are_rounded_outwards(share):
     assert low <= high
     nearest = math.log(share) - math.log1p(-share)
     assert math.isclose((low + high) / 2, nearest, rel_tol=1e-12, abs_tol=1e-15)
+
+
+# -- pixels and boxes -------------------------------------------------------------------------------------------------
+
+HEIGHT, WIDTH, CLASSES = 2, 3, 3
+SEGMENTED = (OutputPart("classes", (CLASSES, HEIGHT, WIDTH)),)
+images = st.lists(st.integers(-3, 3).map(lambda n: n / 4), min_size=18, max_size=18).map(np.array)
+
+
+@given(y=images, start=images, share=st.sampled_from([0.1, 0.5, 0.6, 0.95, 1.0]), chosen=st.sampled_from([None, 0, 2]))
+@settings(max_examples=300)
+def test_a_share_of_pixels_keeps_its_class(y, start, share, chosen):
+    before, after = (value.reshape(CLASSES, -1) for value in (start, y))
+    classes = before.argmax(0)
+    pixels = [at for at in range(HEIGHT * WIDTH) if chosen in (None, classes[at])]
+    requirement = Requirement((Pixels(share, chosen),))
+    context = OutputContext(SEGMENTED, int, None, start)
+    if not pixels:
+        with pytest.raises(InputError, match="no pixel"):
+            requirement.resolved(context)
+        return
+    kept = sum(
+        all(after[classes[at], at] > after[rival, at] for rival in range(CLASSES) if rival != classes[at])
+        for at in pixels
+    )
+    about = requirement.resolved(context)
+    about.check()
+    expected = Fraction(kept, len(pixels)) >= Fraction(str(share))
+    assert bool(about.margin(y[None])[0] > 0) == (not about.fails(y[None])[0]) == expected
+    made = with_cases(Graph(torch.Size([18]), ()), about).run(torch.from_numpy(y[None])).numpy()[0]
+    assert -made[1] == about.margin(y[None])[0]
+
+
+@given(seed=st.integers(0, 10**6), box=st.integers(0, 3))
+def test_a_box_keeps_its_score_and_its_sides(seed, box):
+    parts = (OutputPart("scores", (4, 2)), OutputPart("boxes", (4, 4)))
+    random = np.random.default_rng(seed)
+    start = random.normal(size=24)
+    y = start + random.normal(size=24) * random.choice([0.01, 0.3])
+    about = Requirement((Detection(box, 0.1, 0.4),)).resolved(OutputContext(parts, int, None, start))
+    kind = start[:8].reshape(4, 2)[box].argmax()
+    drift = np.abs(y - start)[8:].reshape(4, 4)[box].max()
+    expected = y[:8].reshape(4, 2)[box, kind] > 0.1 and drift < 0.4
+    assert bool(about.margin(y[None])[0] > 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "words"),
+    [
+        ("pixels:share=0.9", PARTS, "needs one output of shape"),
+        ("pixels:share=0.9,class=3", SEGMENTED, "classes 0 to 2"),
+        ("pixels:share=0.9", (OutputPart("m", (1, 4, 4)),), "needs one output of shape"),
+        ("pixels:share=0.9", (OutputPart("m", (20, 64, 64)),), "too many"),
+        ("detection:box=0,score=0,drift=1", PARTS, "needs two outputs"),
+        ("detection:box=9,score=0,drift=1", (OutputPart("s", (4, 2)), OutputPart("b", (4, 4))), "numbered from 0 to 3"),
+    ],
+)
+def test_networks_of_another_kind_are_refused(text, parts, words):
+    with pytest.raises(InputError, match=words):
+        parse_requirement(text).resolved(OutputContext(parts, int, 0, np.zeros(sum(part.size for part in parts))))

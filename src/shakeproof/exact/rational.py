@@ -37,6 +37,7 @@ from shakeproof.operators import (
     Mean,
     Operator,
     Pad,
+    Pairs,
     Positive,
     Ranked,
     Relu,
@@ -52,7 +53,7 @@ from shakeproof.operators import (
 MOST_TERMS = 300_000
 # So do those whose matrices have more entries than this, zeros included.
 MOST_ENTRIES = 2**25
-AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Reshape, Scale, Transpose, Unrolled)
+AFFINE = (AveragePool, Combine, Concat, Conv, Linear, Mean, Pad, Pairs, Reshape, Scale, Transpose, Unrolled)
 JUMPS: Mapping[type[Operator], Callable[[Fraction], int]] = {Ceil: ceil, Floor: floor, Round: round}
 Form = tuple[int, int]
 Windows = list[list[int]]
@@ -225,7 +226,7 @@ def _rows_of(graph: Graph, node: Node) -> Rows:
     operator, shapes = node.operator, [graph.shape(value) for value in node.inputs]
     bare, whole = operator, 1
     divisors: list[int] = []
-    if isinstance(operator, (Linear, Conv, Unrolled)):
+    if isinstance(operator, (Linear, Conv, Pairs, Unrolled)):
         bare = replace(operator, bias=torch.zeros_like(operator.bias))
     elif isinstance(operator, Scale):
         bare = replace(operator, offset=torch.zeros_like(operator.offset))

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import shakeproof.operators as ops
 from shakeproof.errors import InputError
@@ -153,8 +152,8 @@ def _built(graph: Graph, about: Property) -> Graph:
     parts = []
     for shape, cases in _alike(about.cases).items():
         groups, rows, count = shape
-        weight, bias = _linear(cases, groups, rows, graph.device)
-        value = add(ops.Linear(weight, bias), scores, shape=(len(bias),))
+        operator = _linear(cases, groups, rows, graph.device)
+        value = add(operator, scores, shape=(len(operator.bias),))
         if rows > 1:  # a group is met by its largest row,
             value = add(ops.Reshape((len(cases) * groups, rows)), value, shape=(len(cases) * groups, rows))
             value = add(ops.Ranked(rows), value, shape=(len(cases) * groups, 1))
@@ -180,8 +179,11 @@ def _alike(cases: Sequence[Case]) -> dict[tuple[int, int, int], list[Case]]:
     return alike
 
 
-def _linear(cases: Sequence[Case], groups: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows of all cases, one group after another; groups with fewer rows than others repeat their own."""
+def _linear(cases: Sequence[Case], groups: int, rows: int, device: torch.device) -> ops.Linear | ops.Pairs:
+    """The rows of all cases, one group after another; groups with fewer rows than others repeat their own.
+
+    Rows of up to two outputs each are not written as a matrix.
+    """
     weights, constants = [], []
     for case in cases:
         ends = np.append(case.groups[0], len(case.constants))
@@ -189,4 +191,7 @@ def _linear(cases: Sequence[Case], groups: int, rows: int, device: torch.device)
         weights.append(case.coefficients[chosen])
         constants.append(case.constants[chosen])
     weight, bias = (torch.from_numpy(np.concatenate(part)).to(device) for part in (weights, constants))
-    return weight, bias
+    if weight.shape[1] < 2 or int((weight != 0).sum(1).max()) > 2:
+        return ops.Linear(weight, bias)
+    places = weight.abs().topk(2, dim=1).indices
+    return ops.Pairs(weight.gather(1, places), places, bias)

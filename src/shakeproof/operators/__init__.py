@@ -47,7 +47,7 @@ from shakeproof.operators.elementwise import (
     Sign,
     TwoLines,
 )
-from shakeproof.operators.order import Ranked
+from shakeproof.operators.order import Pairs, Ranked
 from shakeproof.operators.pictures import AveragePool, Conv, MaxPool, Unrolled, unrolled
 from shakeproof.operators.smooth import (
     Elu,
@@ -109,6 +109,7 @@ __all__ = [
     "Operator",
     "Pad",
     "Pair",
+    "Pairs",
     "PiecewiseLinear",
     "Positive",
     "Power",

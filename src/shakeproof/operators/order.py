@@ -1,20 +1,67 @@
-"""The number of a given rank among others: the least, the greatest, or any in between."""
+"""What margins are made of: differences of outputs, and the number of a given rank among others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from shakeproof.linalg import UNIT
-from shakeproof.operators.base import Breaks, Cells, PiecewiseLinear, Range, Relaxation, envelope_breaks
+from shakeproof.linalg import ABOVE, UNIT, Check
+from shakeproof.operators.base import (
+    Affine,
+    Breaks,
+    Cells,
+    Operator,
+    PiecewiseLinear,
+    Range,
+    Relaxation,
+    envelope_breaks,
+)
 from shakeproof.operators.elementwise import TwoLines
 
 # So many pairs of chords are compared at once.
 PAIRS_AT_ONCE = 2**22
 # Where two chords cross, others may be as high but for so many units.
 AS_HIGH = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Affine):
+    """Sums of two entries each: weight (outputs, 2) times the entries at `places` (outputs, 2), plus bias (outputs)."""
+
+    rounds_as_ieee = True
+
+    weight: Tensor
+    places: Tensor
+    bias: Tensor
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        first, second = (inputs[0].index_select(-1, places) for places in self.places.unbind(1))
+        return first * self.weight[:, 0] + second * self.weight[:, 1] + self.bias
+
+    def to(self, where: torch.device | torch.dtype) -> Pairs:
+        places = self.places.to(where) if isinstance(where, torch.device) else self.places
+        return replace(self, weight=self.weight.to(where), places=places, bias=self.bias.to(where))
+
+    def terms(self, *inputs: torch.Size) -> int:
+        return 3
+
+    def magnitude(self) -> Operator:
+        return replace(self, weight=self.weight.abs(), bias=torch.zeros_like(self.bias))
+
+    def adjoint(self, coefficients: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        pulled = coefficients.new_zeros(*coefficients.shape[:-1], shapes[0][-1])
+        for side in range(2):
+            pulled.index_add_(-1, self.places[:, side], coefficients * self.weight[:, side])
+        return (pulled,)
+
+    def norm(self, shape: torch.Size, check: Check) -> float:
+        """The root of the largest row sum times the largest column sum, both of absolute values."""
+        size = self.weight.abs()
+        columns = size.new_zeros(shape[-1]).index_add_(0, self.places.flatten(), size.flatten())
+        return float((size.sum(1).max() * columns.max()).sqrt() * ABOVE)
 
 
 @dataclass(frozen=True, eq=False)

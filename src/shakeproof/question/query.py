@@ -189,8 +189,12 @@ def check_requirement(network: Deployed, requirement: Requirement, label: int | 
         check_label(network, label)
     elif label is not None:
         raise InputError(f"{requirement}: says nothing about a label; leave it out", option="label")
-    about = requirement.resolved(output_context(network, 0, np.zeros(network.classes)))
-    if getattr(network, "ranks_only", False) and not about.compares_only:
+    if requirement.needs_start:  # what it is follows from the image
+        requirement.numbered(output_context(network))
+        compares_only = False
+    else:
+        compares_only = requirement.resolved(output_context(network, 0)).compares_only
+    if getattr(network, "ranks_only", False) and not compares_only:
         raise InputError(
             f"{requirement}: says how large outputs are, and of {network.name} only their order is analysed, by the"
             " scores that its output is made from; ask which output is larger"

@@ -13,18 +13,21 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 
 from shakeproof.errors import InputError, kind_of
-from shakeproof.question.outputs import OutputPart, one_place
+from shakeproof.question.outputs import OutputPart, listed, one_place, places
 from shakeproof.question.properties import Case, Floats, Property, wins
 from shakeproof.question.text_form import Key, Reader, read_interval, read_number, read_options, read_whole
 
 Output = int | str
 """A class by its number or name, or an output by its address."""
 Band = tuple[float, float]
+# A property of pixels has no more coefficients than this.
+LARGEST = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +243,97 @@ def _outside(outputs: OutputContext, place: int, low: float, high: float) -> Ite
     yield _case([outputs.row(place)], [-high])
 
 
-KINDS: Mapping[str, type[Kind]] = {kind.name: kind for kind in (Label, Top, Among, Never, Score, Within, Drift)}
+@dataclass(frozen=True)
+class Pixels(Kind):
+    """A share of the pixels keep the class that the runtime gives them at strength 0; or of those of one class."""
+
+    name = "pixels"
+    example = "pixels:share=0.95,class=2"
+    needs_start = True
+
+    share: float
+    output: Output | None = field(default=None, metadata={"key": "class"})
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        """Each pixel is a group of rows: it is lost where any rival scores as much. So many may be lost, but one."""
+        assert outputs.start is not None
+        parts = [part for part in outputs.parts if len(part.shape) == 3 and part.shape[0] > 1]
+        if len(parts) != 1:
+            raise InputError(
+                f"{self}: needs one output of shape (classes, height, width); there are {listed(outputs.parts)}"
+            )
+        (part,) = parts
+        numbers = places(outputs.parts, part.name).reshape(part.shape[0], -1)
+        classes = outputs.start[numbers].argmax(0)
+        chosen = np.arange(numbers.shape[1])
+        if self.output is not None:
+            chosen = np.flatnonzero(classes == self.of_class(outputs, part.shape[0]))
+        if not len(chosen):
+            raise InputError(f"{self}: the runtime gives that class to no pixel at strength 0")
+        rivals = part.shape[0] - 1
+        if len(chosen) * rivals * outputs.count > LARGEST:
+            raise InputError(f"{self}: {len(chosen)} pixels of {part.shape[0]} classes are too many; cut the picture")
+        rows = np.zeros((len(chosen) * rivals, outputs.count))
+        for place, pixel in enumerate(chosen.tolist()):
+            here = np.arange(place * rivals, (place + 1) * rivals)
+            rows[here, np.delete(numbers[:, pixel], classes[pixel])] = 1
+            rows[here, numbers[classes[pixel], pixel]] = -1
+        kept = math.ceil(Fraction(repr(self.share)) * len(chosen))
+        starts, nothing = np.arange(0, len(rows), rivals), np.zeros(len(rows))
+        yield Case(rows, nothing, nothing.astype(bool), starts, len(chosen) - kept + 1)
+
+    def of_class(self, outputs: OutputContext, count: int) -> int:
+        """The class that is meant; an error if there is none."""
+        number = outputs.number(self.output) if isinstance(self.output, str) else self.output
+        if number is None or number not in range(count):
+            raise InputError(f"{self}: the pixels have classes 0 to {count - 1}")
+        return number
+
+    def check(self) -> None:
+        _require(0 < self.share <= 1, self, "share", "above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Detection(Kind):
+    """A box of a dense detector keeps its best score above a number, and its sides near where they are at strength 0.
+
+    That is before non-maximum suppression, and about this one box: by its row in the outputs of scores and boxes.
+    """
+
+    name = "detection"
+    example = "detection:box=10,score=0.5,drift=4"
+    needs_start = True
+
+    box: int
+    score: float
+    drift: float
+
+    def cases(self, outputs: OutputContext) -> Iterator[Case]:
+        assert outputs.start is not None
+        sides = [part for part in outputs.parts if len(part.shape) == 2 and part.shape[1] == 4]
+        scores = [part for part in outputs.parts if len(part.shape) == 2 and part not in sides]
+        if (len(sides), len(scores), len(outputs.parts)) != (1, 1, 2) or scores[0].shape[0] != sides[0].shape[0]:
+            raise InputError(
+                f"{self}: needs two outputs, scores (boxes, kinds) and sides (boxes, 4), read with --output-name '*';"
+                f" there are {listed(outputs.parts)}; or join score and drift of single outputs by and"
+            )
+        if self.box >= sides[0].shape[0]:
+            raise InputError(f"{self}: the boxes are numbered from 0 to {sides[0].shape[0] - 1}")
+        of_scores = places(outputs.parts, f"{scores[0].name}[{self.box}]").reshape(-1)
+        best = int(of_scores[outputs.start[of_scores].argmax()])
+        yield _case([-outputs.row(best)], [self.score])
+        for place in places(outputs.parts, f"{sides[0].name}[{self.box}]").tolist():
+            start = float(outputs.start[place])
+            yield from _outside(outputs, place, start - self.drift, start + self.drift)
+
+    def check(self) -> None:
+        _require(math.isfinite(self.score), self, "score", "a finite number")
+        _require(0 < self.drift < math.inf, self, "drift", "a positive number")
+
+
+KINDS: Mapping[str, type[Kind]] = {
+    kind.name: kind for kind in (Label, Top, Among, Never, Score, Within, Drift, Pixels, Detection)
+}
 
 
 @dataclass(frozen=True)
@@ -343,6 +436,7 @@ READERS: Mapping[str, Reader] = {
     "float": read_number,
     "Band": read_interval,
     "Output": _read_output,
+    "Output | None": _read_output,
     "tuple[Output, ...]": _read_outputs,
 }
 
