@@ -314,7 +314,7 @@ class Detection(Kind):
         scores = [part for part in outputs.parts if len(part.shape) == 2 and part not in sides]
         if (len(sides), len(scores), len(outputs.parts)) != (1, 1, 2) or scores[0].shape[0] != sides[0].shape[0]:
             raise InputError(
-                f"{self}: needs two outputs, scores (boxes, kinds) and sides (boxes, 4), read with --output-name '*';"
+                f'{self}: needs two outputs, scores (boxes, kinds) and sides (boxes, 4), all read (output name "*");'
                 f" there are {listed(outputs.parts)}; or join score and drift of single outputs by and"
             )
         if self.box >= sides[0].shape[0]:
