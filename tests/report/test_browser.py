@@ -6,13 +6,19 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from report.conftest import HOSTILE, changed
 
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.budget import no_progress
+from shakeproof.parallel import TaskRunner, TaskScheduler
 from shakeproof.question import parse_path
-from shakeproof.report import html_page, safety_case
+from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.gathering import described
+from shakeproof.store import StoredProfile, StoreWriter, read_campaign, register
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:
@@ -226,8 +232,13 @@ def test_the_strength_moves_what_is_counted(opened, reported):
     at_full = tile.inner_text()
     page.locator("#z").evaluate("(own) => { own.value = 0.1; own.dispatchEvent(new Event('input')); }")
     page.wait_for_function("before => document.querySelector('.tile').innerText !== before", arg=at_full)
-    certified = sum(one.record.certified_strength >= 0.1 for one in reported.profiles)
-    assert f"{certified} certified up to strength 0.1" in tile.inner_text()
+    images: dict[str, list[bool]] = {}
+    for one in reported.asked:
+        images.setdefault(one.image.name, []).append(
+            isinstance(one, StoredProfile) and one.claim.at(0.1) is sp.Status.SAFE
+        )
+    certified = sum(map(all, images.values()))
+    assert f"{certified} certified under every perturbation up to strength 0.1" in tile.inner_text()
 
 
 def test_a_cell_of_the_matrix_shows_its_images(opened):
@@ -235,6 +246,78 @@ def test_a_cell_of_the_matrix_shows_its_images(opened):
     page.get_by_role("button", name="haze, colour 0.8").first.click()
     page.wait_for_function("document.querySelectorAll('.row').length === 2")
     assert "haze" in page.locator(".verdict").inner_text()
+
+
+@pytest.fixture(scope="module")
+def decided(demo_network, tmp_path_factory):
+    """Two networks, a picture that is misclassified, sizes out of their order, a long name, and no certificates."""
+    folder = tmp_path_factory.mktemp("decided")
+    kernel = folder / "measured-shake-of-the-camera-on-the-left-hand-side-of-the-vehicle.npy"
+    np.save(kernel, np.full((3, 3), 1 / 9))
+    other = str(shutil.copy(demo.MODEL, folder / "a-network-with-a-long-name-that-was-trained-again.onnx"))
+    (folder / "labels.csv").write_text(
+        "path,label\n" + "".join(f"{path},{label}\n" for path, label in [*demo.images()[:2], (demo.images()[4][0], 5)])
+    )
+    (folder / "c.toml").write_text(
+        f'name = "Two"\nmodels = ["{demo.MODEL}", "{other}"]\n[images]\ncsv = "labels.csv"\n[analysis]\ntimeout = 20\n'
+        + "".join(f'[[perturbations]]\nfamily = "motion-blur"\nsize = {size}\nangle = [90, 0]\n' for size in (11, 5))
+        + f'[[perturbations]]\nfamily = "psf"\nfile = "{kernel}"\n'
+    )
+    # another digest, but the same weights
+    model = onnx.load(other)
+    model.doc_string = "trained again"
+    onnx.save(model, other)
+    campaign = read_campaign(folder / "c.toml")
+    with StoreWriter.open(campaign.store) as writer:
+        registered = register(campaign, writer)
+        scheduler, runner = TaskScheduler(campaign, registered, writer, 1), TaskRunner()
+        while (task := scheduler.next_task()) is not None:
+            scheduler.finish(task, list(runner.outcomes(task)), 1.0)
+        reported = gathered(writer, None, checks=False, advance=no_progress)
+    path = folder / "report.html"
+    path.write_text(html_page(reported, safety_case(reported), "Two"), encoding="utf-8")
+    return path.as_uri(), reported
+
+
+def test_a_page_for_somebody_who_decides(opened, decided):
+    address, reported = decided
+    page = opened(address=address)
+    assert page.locator("#lead").inner_text().startswith("3 images, 5 perturbations, 2 networks. Each of 30 answers")
+    assert page.locator("#notices").inner_text() == "No certificates: verdicts rest on the prover alone."
+    wrong = {one.image.name for one in reported.profiles if one.claim.verdict is sp.Status.MISCLASSIFIED}
+    assert len(wrong) == 1
+    assert "2 images are wrong from the start, and left out" in " ".join(page.locator("#glance").inner_text().split())
+    assert "Of 4 images that are classified correctly" in page.locator("#glance").inner_text()
+    heads = page.locator("#matrix thead th").all_inner_texts()
+    assert heads == ["size 5", "size 11", "any"]
+    rows = page.locator("#matrix tbody th").all_inner_texts()
+    assert rows[:2] == ["motion blur 0°", "motion blur 90°"]
+    # the page opens on a picture that is lost on the way, not on one that is wrong from the start
+    assert "violated" in page.locator(".verdict").inner_text()
+    shares = page.locator(".networks tbody tr").first.locator("td").all_inner_texts()
+    assert len(shares) == 2
+    assert shares[0] == shares[1]
+    page.get_by_role("button", name="Wrong without any shake: 2 images.").click()
+    page.wait_for_function("document.querySelector('.verdict').textContent.includes('misclassified')")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_names_wrap_and_overlap_nothing(opened, decided, width):
+    page = opened(width, address=decided[0])
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    overlaps = page.evaluate(
+        """() => [...document.querySelectorAll('#matrix tbody tr, .networks tr, .classtable tr')].flatMap((row) => {
+            const range = document.createRange();
+            range.selectNodeContents(row.children[0]);
+            return range.getBoundingClientRect().right > row.children[1].getBoundingClientRect().left + 1 ? [row] : [];
+        }).length"""
+    )
+    assert overlaps == 0
+    chips = page.evaluate(
+        "[...document.querySelectorAll('.rivals span')].map((own) => own.getBoundingClientRect().right)"
+    )
+    assert chips
+    assert max(chips) <= width
 
 
 def test_names_do_nothing(opened):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from math import ceil, floor, inf, prod
@@ -104,7 +104,7 @@ def blocks(reported: Reported, evidence: Mapping[str, Any], room: int = ROOM) ->
         ],
         "perturbations": [described(kind) for kind in reported.perturbations],
         "answers": {key: values for key, values in answers.items() if key != "profile"},
-        "bands": _bands(zip(answers["model"], answers["perturbation"], strict=True)),
+        "bands": _bands(answers),
         "evidence": {**evidence, "sections": [_shortened(section) for section in evidence["sections"]]},
     }
     text = json.dumps(contents, separators=(",", ":"), allow_nan=False)
@@ -194,11 +194,12 @@ def _digest(digest: str | None, answers: int) -> str | None:
     return digest if digest is None or answers <= MANY else f"{digest[:SHORT]}…"
 
 
-def _bands(curves: Iterable[tuple[int, int]]) -> dict[str, list[list[float]]]:
-    """For each number of images that a curve is over, of a model and a perturbation: the confidence bounds for each
-    count of them.
+def _bands(answers: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]:
+    """For each number of images that a curve of a model and a perturbation is over, which leaves misclassified ones
+    out: the confidence bounds for each count of them.
     """
-    sizes = {*Counter(curves).values()}
+    curves = zip(answers["status"], answers["model"], answers["perturbation"], strict=True)
+    sizes = {*Counter((model, kind) for status, model, kind in curves if status != "misclassified").values()}
     return {
         str(size): [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(size)]
         for size in sorted(sizes)

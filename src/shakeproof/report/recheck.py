@@ -248,17 +248,19 @@ def lead(rows: Sequence[Row], pieces: int, seconds: float) -> str:
     """How many of what there are, and what it took."""
     images = {(row["image_sha256"], row["image"], row["label"]) for row in rows}
     networks, perturbations = ({row[key] for row in rows} for key in ("model_sha256", "perturbation"))
-    several = {"network": networks, "image": images, "perturbation": perturbations}
+    several = {"image": images, "perturbation": perturbations, "network": networks}
     parts = [counted(len(values), word) for word, values in several.items()]
     answered = sum(not row["verdict"].startswith("error") for row in rows)
     times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
-    return f"{', '.join(parts)}: {counted(answered, 'answer')}, each for all strengths at once. {times}."
+    return f"{', '.join(parts)}. Each of {counted(answered, 'answer')} holds for all strengths at once. {times}."
 
 
 def notices(covered: Mapping[str, int], predicted: int) -> Iterator[str]:
     """What nobody should overlook: by the counts of the evidence's coverage, and of labels that are predicted."""
     refused, less = (covered[f"certificate {how}"] for how in ("refused by the checker", "proves less than is claimed"))
     missing, failed = covered["not run yet"], covered["in this report, ended in an error"]
+    if covered["with a verdict"] and not covered["with a certificate"]:
+        yield "No certificates: verdicts rest on the prover alone."
     if refused:
         yield f"The checker refused {counted(refused, 'certificate')}: see Evidence, and do not rely on them."
     if less:
@@ -451,7 +453,8 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
         yield "the notices of the page are not those of the items"
     if page["strengths"] != [entry["strength"] for entry in sections["Claim"]["rows"]]:
         yield "the page is about other strengths"
-    sizes = Counter((answer["model"], answer["perturbation"]) for answer in answers).values()
+    right = [answer for answer in answers if answer["status"] != "misclassified"]
+    sizes = Counter((answer["model"], answer["perturbation"]) for answer in right).values()
     bands = page["bands"]
     if bands.keys() != {*map(str, sizes)} or not all(is_band(int(n), bounds) for n, bounds in bands.items()):
         yield "the confidence bands of the page are not those of so many images"

@@ -95,22 +95,93 @@ function drawAccuracy(selection) {
       " (Clopper–Pearson). Hatched: not settled, never counted as certified.";
 }
 
-function drawGlance(selection, z) {
-  const found = counted(selection.answers, z),
-    share = (count) => percent(count / (found.all || 1));
-  const wrong = selection.answers.filter((answer) => answer.status === "misclassified").length;
+/* What to look at next: each point shows its answers in the list. */
+function nextPoints(selection, z) {
+  const { report, answers } = selection;
+  const weakest = [...selection.byPerturbation]
+    .map(([number, own]) => ({ number, words: report.perturbations[number].words, ...counted(own, z) }))
+    .sort((a, b) => a.certified / a.all - b.certified / b.all)[0];
+  const images = [...byImage(answers).values()].map((own) => ({
+    name: own[0].imageWords,
+    fails: own.filter((answer) => lost(answer, z)).length,
+    all: own.length,
+  }));
+  const worst = images.sort((a, b) => b.fails / b.all - a.fails / a.all)[0];
+  const open = [...selection.byPerturbation]
+    .map(([number, own]) => ({ number, words: report.perturbations[number].words, ...counted(own, z) }))
+    .sort((a, b) => b.open - a.open)[0];
+  const wrong = byImage(selection.asked.filter(isWrong)).size;
+  return [
+    weakest && weakest.certified < weakest.all
+      ? [
+          { kind: weakest.number },
+          ["The weakest shake: ", name(weakest.words), `, certified for ${weakest.certified} of ${words(weakest.all, "image")}.`],
+        ]
+      : null,
+    worst && worst.fails
+      ? [
+          { image: worst.name },
+          ["The weakest picture: ", name(worst.name), `, lost under ${worst.fails} of ${words(worst.all, "perturbation")}.`],
+        ]
+      : null,
+    open && open.open
+      ? [
+          { kind: open.number, status: "undecided" },
+          ["Not settled: ", name(open.words), ` for ${words(open.open, "image")}. More time, or --pixels 8bit, may decide.`],
+        ]
+      : null,
+    wrong ? [{ status: "misclassified" }, [`Wrong without any shake: ${words(wrong, "image")}.`]] : null,
+  ].filter(Boolean);
+}
+
+/* Networks beside each other: which share of its images each has certified, all together and for each perturbation. */
+function networkTable(report, z) {
+  const networks = report.models.map((_, number) => new Selection(report, String(number)));
+  const shares = (cells) => {
+    const found = cells.map(({ certified, all }) => (all ? certified / all : 0)),
+      best = largest(found, 0);
+    return cells.map(({ all, open }, i) => {
+      const text = all ? `${percent(found[i])} of ${all}${open ? " ?" : ""}` : "–";
+      return found[i] === best && found.some((share) => share < best) ? { shown: el("b", {}, text) } : text;
+    });
+  };
+  const kinds = report.perturbations
+    .map((kind, number) => ({ number, words: kind.words }))
+    .sort((a, b) => inOrder(a.words, b.words));
+  return table(
+    `Networks side by side, certified up to strength ${plain(z)}`,
+    ["", ...shortened(report.models.map((own) => own.name)).map(name)],
+    [
+      ["every perturbation", ...shares(networks.map((own) => countedImages(own.answers, z)))],
+      ["wrong from the start", ...networks.map((own) => `${byImage(own.asked.filter(isWrong)).size}`)],
+      ...kinds.map(({ number, words: text }) => [
+        name(text),
+        ...shares(networks.map((own) => counted(own.byPerturbation.get(number) ?? [], z))),
+      ]),
+    ],
+    { class: "networks" },
+  );
+}
+
+function drawGlance(selection, z, look) {
+  const { report } = selection,
+    found = countedImages(selection.answers, z),
+    wrong = byImage(selection.asked.filter(isWrong)).size;
   const tiles = [
-    ["safe", found.certified, `certified up to strength ${plain(z)}`],
-    ["unsafe", found.violated - wrong, "lose their label on the way"],
-    ["misclassified", wrong, "wrong from the start"],
-    ["undecided", found.open, "not settled there"],
+    ["safe", found.certified, `certified under every perturbation up to strength ${plain(z)}`],
+    ["unsafe", found.violated, "lose their label under some perturbation"],
+    ["undecided", found.open, "are not settled"],
   ];
   const rect = (from, count, fill) =>
     svg("rect", { x: (100 * from) / found.all, width: (100 * count) / found.all, height: 18, fill });
-  const worst = [...selection.byPerturbation]
-    .map(([number, answers]) => ({ kind: selection.report.perturbations[number], ...counted(answers, z) }))
-    .sort((a, b) => a.certified / a.all - b.certified / b.all)[0];
+  const points = nextPoints(selection, z);
   document.querySelector("#glance .body").replaceChildren(
+    el(
+      "p",
+      {},
+      `Of ${words(found.all, "image")} that ${found.all === 1 ? "is" : "are"} classified correctly`,
+      selection.pooled ? " (an image counts once for each network):" : ":",
+    ),
     el(
       "div",
       { class: "tiles" },
@@ -118,10 +189,18 @@ function drawGlance(selection, z) {
         el(
           "div",
           { class: "tile" },
-          el("b", {}, mark(status), share(count)),
+          el("b", {}, mark(status), percent(count / (found.all || 1))),
           el("span", {}, `${count.toLocaleString("en")} ${text}`),
         ),
       ),
+      wrong
+        ? el(
+            "div",
+            { class: "tile" },
+            el("b", {}, mark("misclassified"), wrong.toLocaleString("en")),
+            el("span", {}, `${wrong === 1 ? "image is" : "images are"} wrong from the start, and left out of all shares`),
+          )
+        : null,
     ),
     svg(
       "svg",
@@ -134,17 +213,20 @@ function drawGlance(selection, z) {
       },
       rect(0, found.certified, "var(--safe)"),
       rect(found.certified, found.open, "url(#hatch)"),
-      rect(found.certified + found.open, found.violated - wrong, "var(--lost)"),
-      rect(found.all - wrong, wrong, "var(--wrong)"),
+      rect(found.certified + found.open, found.violated, "var(--lost)"),
     ),
-    worst && worst.certified < worst.all
-      ? el(
-          "p",
-          { css: { "margin-top": "1rem" } },
-          "Weakest at this strength: ",
-          name(worst.kind.words),
-          `, certified for ${worst.certified} of ${words(worst.all, "image")}.`,
-        )
-      : "",
+    ...(points.length
+      ? [
+          el("h3", { css: { "margin-top": "1.4rem" } }, "Look at next"),
+          el(
+            "ul",
+            { class: "next" },
+            points.map(([wanted, text]) => el("li", {}, el("button", { onclick: () => look(wanted) }, text))),
+          ),
+        ]
+      : []),
+    ...(report.models.length > 1
+      ? [el("h3", { css: { "margin-top": "1.4rem" } }, "Networks side by side"), networkTable(report, z)]
+      : []),
   );
 }

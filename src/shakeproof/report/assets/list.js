@@ -1,10 +1,12 @@
 /* The images: filtered, sorted, and only those rows in the page that can be seen. */
 
 const ROW = 68;
+/* What is wrong from the start says nothing about shake: it comes last. */
+const isWrong = (answer) => answer.status === "misclassified";
 const SORTS = {
   weakest: [
     "weakest first",
-    (a, b) => a.lost - b.lost || a.reached - b.reached || (a.min_margin ?? 0) - (b.min_margin ?? 0),
+    (a, b) => isWrong(a) - isWrong(b) || a.lost - b.lost || a.reached - b.reached || (a.min_margin ?? 0) - (b.min_margin ?? 0),
   ],
   strongest: [
     "strongest first",
@@ -14,7 +16,7 @@ const SORTS = {
     "least settled first",
     (a, b) => Math.min(b.lost, b.end) - b.reached - (Math.min(a.lost, a.end) - a.reached),
   ],
-  image: ["by name", (a, b) => a.imageWords.localeCompare(b.imageWords, "en", { numeric: true })],
+  image: ["by name", (a, b) => inOrder(a.imageWords, b.imageWords)],
 };
 
 class Finder {
@@ -25,9 +27,7 @@ class Finder {
       const box = el("select", { "aria-label": text, onchange: () => this.refresh() }, options(pairs));
       return [box, el("label", {}, text, box)];
     };
-    const labels = [...new Set(report.answers.map((answer) => answer.labelWords))].sort((a, b) =>
-      a.localeCompare(b, "en", { numeric: true }),
-    );
+    const labels = [...new Set(report.answers.map((answer) => answer.labelWords))].sort(inOrder);
     let about, status, kind, label, sort;
     this.search = el("input", {
       type: "search",
@@ -42,7 +42,7 @@ class Finder {
     ]);
     [this.kind, kind] = select("Perturbation", [
       ["", "any"],
-      ...report.perturbations.map((own, number) => [number, own.words]),
+      ...report.perturbations.map((own, number) => [number, own.words]).sort((a, b) => inOrder(a[1], b[1])),
     ]);
     [this.label, label] = select("Label", [["", "any"], ...labels.map((own) => [own, own])]);
     [this.sort, sort] = select(
@@ -96,12 +96,27 @@ class Finder {
       (!wanted || answer.found.includes(wanted));
     let fitting = this.report.answers.filter(fits).sort(SORTS.weakest[1]);
     if (this.each.value)
-      fitting = [...grouped(fitting, (answer) => `${answer.model} ${answer.image}`).values()].map((own) => own[0]);
+      fitting = [...byImage(fitting).values()].map(([weakest]) => weakest);
     this.shown = fitting.sort(SORTS[this.sort.value][1]);
     this.count.textContent = `${this.shown.length.toLocaleString("en")} of ${words(this.report.answers.length, "answer")}`;
     this.rows.style.height = `${this.shown.length * ROW}px`;
     this.list.scrollTop = 0;
     this.select(0, false);
+  }
+
+  /* Show the answers that fit these words; whatever is left out may be anything. */
+  look({ kind = "", status = "", image = "" }) {
+    [this.kind.value, this.status.value, this.search.value, this.label.value] = [String(kind), status, image, ""];
+    this.refresh();
+    document.getElementById("images").scrollIntoView();
+    this.list.focus({ preventScroll: true });
+  }
+
+  /* Open on a picture that teaches something: one that can be drawn, and is lost on the way. */
+  open() {
+    const teaches = (answer) => answer.status === "unsafe" && answer.margins && this.report.images[answer.image].pixels;
+    const number = this.shown.findIndex(teaches);
+    if (number > 0) this.select(number, false);
   }
 
   select(number, opens = true) {

@@ -147,12 +147,6 @@ async function start() {
     detail.show(answer).then(() => opens && matchMedia("(max-width: 900px)").matches && detail.body.scrollIntoView());
   });
   document.querySelector("#images .body").replaceChildren(finder.body, detail.body);
-  const choose = (number) => {
-    finder.kind.value = String(number);
-    finder.refresh();
-    document.getElementById("images").scrollIntoView();
-    finder.list.focus({ preventScroll: true });
-  };
   let waiting = false,
     selection = null,
     known = null;
@@ -163,10 +157,11 @@ async function start() {
       drawAccuracy(selection);
       drawDirections(selection);
       finder.refresh();
+      finder.open();
     }
-    drawGlance(selection, z);
+    drawGlance(selection, z, (wanted) => finder.look(wanted));
     for (const panel of document.querySelectorAll("#accuracy .panel")) panel.at(z);
-    drawMatrix(selection, z, choose);
+    drawMatrix(selection, z, (kind) => finder.look({ kind }));
     drawClasses(selection, z);
   };
   const state = controls(report, () => {

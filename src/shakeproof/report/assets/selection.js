@@ -22,6 +22,20 @@ function grouped(items, key) {
   return groups;
 }
 
+/* Texts in the order of their numbers: 5 before 11, 0° before 90°. */
+const inOrder = (a, b) => a.localeCompare(b, "en", { numeric: true });
+
+/* The answers about each image, for each network apart. */
+const byImage = (answers) => grouped(answers, (answer) => `${answer.model} ${answer.image}`);
+
+/* How many images hold under all that was asked of them up to a strength, fail under something, or neither. */
+function countedImages(answers, z) {
+  const images = [...byImage(answers).values()];
+  const certified = images.filter((own) => own.every((answer) => proved(answer, z))).length;
+  const violated = images.filter((own) => own.some((answer) => lost(answer, z))).length;
+  return { certified, violated, open: images.length - certified - violated, all: images.length };
+}
+
 const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / (numbers.length || 1);
 
 /* Everything that the summaries need of a report, for the network that was chosen. */
@@ -29,7 +43,9 @@ class Selection {
   constructor(report, model) {
     this.report = report;
     this.pooled = model === "" && report.models.length > 1;
-    this.answers = report.answers.filter((answer) => model === "" || answer.model === Number(model));
+    this.asked = report.answers.filter((answer) => model === "" || answer.model === Number(model));
+    /* Shares and averages are over what the network classifies as it should. */
+    this.answers = this.asked.filter((answer) => answer.status !== "misclassified");
     this.byPerturbation = grouped(this.answers, (answer) => answer.perturbation);
     this.end = largest(
       this.answers.map((answer) => answer.end),
@@ -40,9 +56,10 @@ class Selection {
   /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */
   get families() {
     const kinds = [...this.byPerturbation.keys()].map((number) => ({ number, ...this.report.perturbations[number] }));
-    const families = grouped(kinds, (kind) => kind.family);
-    for (const members of families.values()) members.sort((a, b) => (a.size ?? 0) - (b.size ?? 0));
-    return families;
+    return grouped(
+      kinds.sort((a, b) => inOrder(a.family, b.family) || inOrder(a.sizeWords, b.sizeWords)),
+      (kind) => kind.family,
+    );
   }
 
   /* How many images are certified, and how many are not lost, as steps over the strength. */

@@ -3,7 +3,10 @@
 function drawMatrix(selection, z, choose) {
   const families = [...selection.families.values()];
   const sizes = [...new Map(families.flat().map((kind) => [kind.sizeWords, kind])).values()].sort(
-    (a, b) => (a.size ?? 0) - (b.size ?? 0),
+    (a, b) =>
+      (a.size === null) - (b.size === null) ||
+      b.sizeWords.startsWith("size") - a.sizeWords.startsWith("size") ||
+      inOrder(a.sizeWords, b.sizeWords),
   );
   const cell = (kind) => {
     if (!kind) return el("td", {}, el("span", { class: "hidden" }, "not asked"));
@@ -224,7 +227,7 @@ function drawClasses(selection, z) {
         ? el(
             "span",
             { class: "rivals" },
-            rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), ` ${count}`)),
+            rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), `: ${words(count, "time")}`)),
             rivals.length > 4 ? el("span", {}, `${rivals.length - 4} more`) : null,
           )
         : "nobody",
