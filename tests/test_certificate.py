@@ -14,6 +14,7 @@ import pytest
 from exact_checker import check_exactly
 from models import model
 from onnx import helper
+from processes import HANGING
 
 import shakeproof as sp
 from shakeproof import checker
@@ -69,7 +70,7 @@ def test_a_certificate_of_a_float32_answer_takes_moments(shared):
     image = np.load(shared("data/mnist_test.npz"))["x"][0][None] / 255.0
     result = sp.profile(network, image, "box-blur:size=3", arithmetic="float32")
     assert result.status is sp.Status.UNSAFE
-    made = certificate(network, result, profile=True, timeout=20.0)
+    made = certificate(network, result, profile=True, timeout=HANGING)
     outcome = accepted(network, made)
     assert outcome.accepted, outcome.sentence
     assert outcome.details["leaves"] < 500

@@ -54,7 +54,7 @@ class WarmCommand:
     def close(self) -> None:
         assert self.server.stdin is not None
         self.server.stdin.close()
-        self.server.wait(timeout=30)
+        self.server.wait(timeout=600)
 
 
 @cache

@@ -134,7 +134,7 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(given, policy):
         env=kept | given | {"OMP_DISPLAY_ENV": "true"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANGING,
         check=False,
     )
     assert done.returncode == 0

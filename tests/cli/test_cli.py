@@ -15,6 +15,7 @@ import pytest
 from models import model
 from onnx import helper
 from PIL import Image
+from processes import HANGING
 from warm import complaint, run
 
 from shakeproof import demo, motion_blur
@@ -456,7 +457,7 @@ def test_a_full_disk_is_one_line():
         pytest.skip("needs /dev/full")
     words = [sys.executable, "-m", "shakeproof", "kernels", "box-blur:size=3"]
     with full.open("w") as target:
-        done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, text=True, timeout=HANGING, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("shakeproof: ")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import click
 import numpy as np
 import pytest
+from processes import HANGING
 
 from shakeproof import demo
 from shakeproof.cli import cli
@@ -30,7 +31,9 @@ ENVIRONMENTS = {
 def printed(folder, environment: dict[str, str], *words: bytes | str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "shakeproof", *words]
     kept = {key: value for key, value in os.environ.items() if key not in ("LC_ALL", "PYTHONIOENCODING", "COLUMNS")}
-    return subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, timeout=100, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=kept | environment, capture_output=True, timeout=HANGING, check=False
+    )
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from processes import HANGING
 from test_exporting import dense, save
 from warm import complaint, run
 
@@ -308,7 +309,7 @@ def test_any_kernel_and_clip_and_layouts(tmp_path):
     image = random.uniform(size=(3, 8, 6))
     source = save(dense((1, 8, 6, 3)), tmp_path)
     network = sp.load(source)
-    result = sp.verify(network, image, "any-kernel:size=3,clip=0.4..0.6", 1.0, timeout=20)
+    result = sp.verify(network, image, "any-kernel:size=3,clip=0.4..0.6", 1.0, timeout=HANGING)
     low, high = sp.parse("any-kernel:size=3,clip=0.4..0.6").box(torch.from_numpy(image), 1.0)
     assert float(low.min()) >= 0.4
     assert float(high.max()) <= 0.6
@@ -323,7 +324,7 @@ def test_any_kernel_and_clip_and_layouts(tmp_path):
 
 def script(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(SCRIPTS / name), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGING, check=False)
 
 
 def test_scripts_of_the_competition(tmp_path, model):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import recheck, sections
+from processes import HANGING
 from warm import run
 
 import shakeproof as sp
@@ -423,7 +424,7 @@ def test_by_bounds_a_certificate_that_proves_less_than_the_claim_is_not_counted(
     network = sp.load(tmp_path / "signs.onnx")
     path, label = next(own for own in demo.images() if own[0].stem == "warning.1")
     picture = replace(read_image(str(path)).fitted(network.picture()), name="warning.1", label=label)
-    answer = sp.profile(network, picture, "haze:colour=0.8", method="bounds", timeout=20)
+    answer = sp.profile(network, picture, "haze:colour=0.8", method="bounds", timeout=HANGING)
     assert (answer.status, answer.method) == ("unsafe", "bounds")
     assert answer.certified_strength > 0.1
     keep(tmp_path / "s.db", "Signs", network, [answer], Settings(method="bounds"), certificates=True)

@@ -14,6 +14,7 @@ import pytest
 from models import model
 from onnx import helper
 from PIL import Image
+from processes import HANGING
 from warm import complaint, run
 
 from shakeproof import Record, Settings, demo, digests, load
@@ -144,7 +145,7 @@ def test_a_disk_that_fills_up_leaves_whole_lines(tmp_path, name):
         "--json",
     ]
     limited = ["bash", "-c", 'ulimit -f 5; exec "$@"', "bash", *COMMAND, *words]  # files of 5,120 bytes at most
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, timeout=HANGING, check=False)
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
@@ -175,7 +176,7 @@ def test_what_cannot_be_written_is_found_out_before_the_work(tmp_path, option):
     for name in (f"nowhere/x{ending}", f"pipe{ending}", "."):
         assert "gone.onnx" not in complaint(*words, name, cwd=tmp_path)
     limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *COMMAND, *words, f"x{ending}"]
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, timeout=HANGING, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"shakeproof: x{ending}: cannot be written")
     assert [path.name for path in tmp_path.iterdir()] == [f"pipe{ending}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import HANGING
 from warm import run
 
 from shakeproof import demo
@@ -43,7 +44,7 @@ def replayed(answers, folder):
     file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     mean, std = NORMALISED
     words = [sys.executable, SCRIPT, file, "--count", "60", "--mean", mean, "--std", std]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANGING, check=False)
     assert not done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from processes import HANGING, interruptible, until
+from processes import HANGING, interruptible, processor_seconds, until
 
 import shakeproof as sp
 from shakeproof import demo
@@ -37,7 +36,7 @@ def query(network):
 
 
 def assert_same(one: sp.Result, other: sp.Result) -> None:
-    mine, theirs = (replace(own.record, seconds=0.0, rest=None) for own in (one, other))
+    mine, theirs = (replace(own.record, seconds=0.0, remaining=None) for own in (one, other))
     assert mine == theirs
     assert one.proof.margins.tobytes() == other.proof.margins.tobytes()
     assert one.proof.winners.tobytes() == other.proof.winners.tobytes()
@@ -179,13 +178,15 @@ def test_the_command_goes_on_after_ctrl_c(tmp_path):
     words += ["--output", tmp_path / "r.jsonl", "--resume", "--json", "--threads", "1"]
     process = interruptible(words)
     assert "pictures, about" in process.stderr.readline()
-    time.sleep(0.5)  # all of it takes some seconds
+    begun = processor_seconds(process.pid)
+    until(lambda: processor_seconds(process.pid) > begun + 0.5)  # all of it takes some seconds
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=HANGING)
     assert process.returncode == 130
     assert not printed
-    (line,) = errors.splitlines()
-    assert "1 of 1 queries are not answered" in line
+    line, wrote = errors.splitlines()
+    assert wrote == f"wrote {tmp_path / 'r.jsonl'}"
+    assert "0 of 1 answered; next: " in line
     assert "pictures were run, certified up to strength 0." in line
     assert "--resume goes on from there" in line
     (part,) = (tmp_path / "r.jsonl.parts").iterdir()

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from processes import HANGING
 
 import shakeproof as sp
 from shakeproof import demo
@@ -50,7 +51,7 @@ def results(hostile_network):
     ]
     pictures[1] = replace(pictures[1], name=f"signs/{HOSTILE}.png")
     found = [
-        sp.profile(hostile_network, picture, text, max_strength=strength, timeout=30)
+        sp.profile(hostile_network, picture, text, max_strength=strength, timeout=HANGING)
         for text, strength in PERTURBATIONS.items()
         for picture in pictures
     ]
