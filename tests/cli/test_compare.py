@@ -120,7 +120,7 @@ def test_exit_codes(folder):
     assert late.returncode == 3
     assert "undecided" in late.stdout
     assert "to 1.000000 (timeout)" in late.stdout
-    assert "timeout: the time was up" in late.stdout
+    assert "timeout: the time limit was reached" in late.stdout
 
 
 def test_a_bad_picture_among_good_ones(folder):

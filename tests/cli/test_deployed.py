@@ -61,13 +61,13 @@ def test_what_to_expect_is_said_before(files):
         words = ("profile", name, image, "-p", "box-blur:size=3", "--pixels", "8bit", "--json")
         done = run(*words)
         row = json.loads(done.stdout)
-        assert f"box-blur:size=3: {row['pieces']} pictures, about " in done.stderr
+        assert f"box-blur:size=3: {row['pieces']:,} pictures, about " in done.stderr
         assert done.stderr.count("\n") == 1
         assert run(*words, "--quiet").stderr == ""
         said = json.loads(run("supports", name, image, "--json").stdout)["enumeration"]
         assert said["pictures"] == row["pieces"]
         assert said["seconds"] > 0
-        assert f"{row['pieces']} pictures" in run("supports", name, image).stdout
+        assert f"{row['pieces']:,} pictures" in run("supports", name, image).stdout
         assert json.loads(run("supports", name, "--json", "--trial", "0").stdout)["enumeration"] is None
 
 
