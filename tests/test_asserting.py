@@ -37,7 +37,7 @@ def test_a_loss_fails_with_the_critical_strength(demo_network):
 
 def test_what_is_undecided_fails_unless_it_is_allowed(demo_network):
     asked = (demo_network, SIGN, "motion-blur:size=9,angle=90", 0.6)
-    with pytest.raises(AssertionError, match="undecided, the time was up"):
+    with pytest.raises(AssertionError, match="undecided, the time limit was reached"):
         sp.assert_safe(*asked, timeout=1e-6)
     assert sp.assert_safe(*asked, timeout=1e-6, allow_undecided=True).status is sp.Status.UNDECIDED
     with pytest.raises(AssertionError, match="unsafe"):
