@@ -189,25 +189,27 @@ def _answered(
 ) -> Result | list[Result]:
     """One result for an image and a perturbation, a list for a list of either: every image under every perturbation."""
     network = as_network(model, settings)
-    images = [fitting(network, own) for own in _several(image)]
-    given: Any = label.tolist() if isinstance(label, (np.ndarray, np.generic, torch.Tensor)) else label
-    if isinstance(given, (list, tuple)):
-        if len(given) != len(images):
-            raise InputError(f"there are {len(given)} labels for {len(images)} images; give one for each, or one label")
-        images = [replace(own, label=its) for own, its in zip(images, given, strict=True)]
-        given = None
-    by_kernel = [perturbed(network, images, kernel, given, strength, require) for kernel in _several(perturbation)]
-    queries = [query for own in zip(*by_kernel, strict=True) for query in own]
+    images = [fitting(network, each) for each in _several(image)]
+    labels: Any = label.tolist() if isinstance(label, (np.ndarray, np.generic, torch.Tensor)) else label
+    if isinstance(labels, (list, tuple)):
+        if len(labels) != len(images):
+            raise InputError(
+                f"there are {len(labels)} labels for {len(images)} images; give one for each, or one label"
+            )
+        images = [replace(each, label=known) for each, known in zip(images, labels, strict=True)]
+        labels = None
+    by_kernel = [perturbed(network, images, kernel, labels, strength, require) for kernel in _several(perturbation)]
+    queries = [query for of_image in zip(*by_kernel, strict=True) for query in of_image]
     results = analyse(network, queries, settings, progress)
     return results if _is_several(image) or _is_several(perturbation) else results[0]
 
 
-def _several(given: Any) -> Sequence[Any]:
-    return given if _is_several(given) else [given]
+def _several(value: Any) -> Sequence[Any]:
+    return value if _is_several(value) else [value]
 
 
-def _is_several(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str)
+def _is_several(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def analyse(
@@ -246,10 +248,10 @@ def answers(
     read = readable(network)
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
-    while some := list(islice(waiting, methods.lines_at_once(read))):
-        known_windows = [None if begun is None else _kind_of_window(begun(query), SweptWindow) for query in some]
-        yield from _answered_together(read, some, settings, _part(progress, done, 1), known_windows)
-        done += len(some)
+    while chosen := list(islice(waiting, methods.lines_at_once(read))):
+        known_windows = [None if begun is None else _kind_of_window(begun(query), SweptWindow) for query in chosen]
+        yield from _answered_together(read, chosen, settings, _part(progress, done, 1), known_windows)
+        done += len(chosen)
 
 
 def queries_at_once(network: Deployed, settings: Settings) -> int:
@@ -278,9 +280,9 @@ def _answered_together(
             sweeps.setdefault((query.path.path.clip, meant.graph_of_cases), []).append(number)
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
-        some = [queries[number] for number in numbers]
+        together = [queries[number] for number in numbers]
         tell = _part(progress, len(swept), len(numbers))
-        results = methods.answer_by_sweep(network, some, before, tell, [begun[number] for number in numbers])
+        results = methods.answer_by_sweep(network, together, before, tell, [begun[number] for number in numbers])
         swept.update(zip(numbers, results, strict=True))
     done = len(swept)
     for number, query in enumerate(queries):
@@ -383,7 +385,7 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
             raise InputError(f"{query.perturbation}: the exact method takes one strength", option="method")
         if kinds := ", ".join(_smooth_operators(network, query)):
             raise InputError(f"{network.name}: has smooth operators ({kinds}), so use bounds", option="method")
-    if query.path is None and not all(own.property.is_plain for own in query.obligations):
+    if query.path is None and not all(each.property.is_plain for each in query.obligations):
         raise InputError(f"{query.requirement}: is proved along strengths, not for any kernel; leave any-kernel out")
     if wanted != "auto":
         return wanted

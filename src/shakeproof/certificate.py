@@ -66,17 +66,17 @@ def certificate(network: Deployed, result: Result, profile: bool = False, timeou
         of = _of_profile if profile and result.profile and is_inside else _of_counterexample
     else:
         of = _of_path if len(result.query.strengths) == 1 else _of_boxes
-    made = of(leaves, header, pixels, result)
-    leaves.check_time(_count(made))
-    outcome = checker.check(made, model)
+    packed = of(leaves, header, pixels, result)
+    leaves.check_time(_count(packed))
+    outcome = checker.check(packed, model)
     if not outcome.accepted:
         raise NoCertificateError(f"{result.query.name}: the checker refuses its certificate: {outcome.sentence}")
-    return made
+    return packed
 
 
-def _count(made: bytes) -> int:
+def _count(packed: bytes) -> int:
     """How many leaves a certificate has."""
-    _, arrays = checker.unpack(made)
+    _, arrays = checker.unpack(packed)
     return len(arrays.get("cuts", ())) + 1
 
 
@@ -113,7 +113,7 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
             f"{network.name}: has weights in other files, another output is meant than its first, or it has changed"
         )
     pixels, file = query.image.pixels.numpy().astype("<f8"), Path(query.name)
-    said = network.normalisation
+    normalisation = network.normalisation
     header = {
         "tool": f"shakeproof {shakeproof.__version__}",
         "model": path.name,
@@ -124,8 +124,8 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
         "channels_last": network.picture().channels_last,
         "perturbation": str(query.perturbation),
         "kernels": written_kernels(query.perturbation),
-        "mean": [] if said is None else [float(x) for x in said.mean],
-        "std": [] if said is None else [float(x) for x in said.std],
+        "mean": [] if normalisation is None else [float(x) for x in normalisation.mean],
+        "std": [] if normalisation is None else [float(x) for x in normalisation.std],
         "label": -1 if result.label is None else result.label,
         "strength": [float(z) for z in query.strengths],
         "arithmetic": result.arithmetic,
@@ -164,7 +164,7 @@ def _of_enumeration(
         "deployment": asdict(proof.deployment),
         "pictures": count,
         "kept": len(pictures) if lost is None else lost,
-        "intervals": [[str(own), own.winner] for own in proof.exact_profile(count)],
+        "intervals": [[str(interval), interval.winner] for interval in proof.exact_profile(count)],
     }
     try:
         again = checker.Pictures(header, pixels)
@@ -177,13 +177,13 @@ def _of_enumeration(
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """A certificate's bytes; the header's "arrays" is filled in, pixels stored as float32 where that is exact."""
-    made = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    if (made["pixels"].astype("<f4") == made["pixels"]).all():
-        made["pixels"] = made["pixels"].astype("<f4")
-    listed = {name: [array.dtype.str, *array.shape] for name, array in made.items()}
+    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    if (stored["pixels"].astype("<f4") == stored["pixels"]).all():
+        stored["pixels"] = stored["pixels"].astype("<f4")
+    listed = {name: [array.dtype.str, *array.shape] for name, array in stored.items()}
     words = json.dumps({**header, "arrays": listed}, ensure_ascii=False, allow_nan=False)
     body = b"\n".join([b"shakeproof certificate 1", words.encode(), b""])
-    body += b"".join(array.tobytes() for array in made.values())
+    body += b"".join(array.tobytes() for array in stored.values())
     return body + hashlib.sha256(body).digest()
 
 
@@ -199,12 +199,12 @@ class _Leaves:
     def margins(self, low: Floats, high: Floats, winner: int, over: int | None = None) -> Floats:
         """Of boxes (n, m): by how much a class wins, or is over another; or a requirement holds, or fails (`over`)."""
         self.check_time(len(low))
-        found, began = np.full(len(low), np.nan), now()
-        for some in self.budget.slices(len(low), MOST_LEAVES, first=16):
-            found[some] = self.question.margins(low[some], high[some], winner if self.is_label else 0, over)
+        margins, began = np.full(len(low), np.nan), now()
+        for batch in self.budget.slices(len(low), MOST_LEAVES, first=16):
+            margins[batch] = self.question.margins(low[batch], high[batch], winner if self.is_label else 0, over)
         self.check_time()
         self.seconds = (now() - began) / max(1, len(low))
-        return found
+        return margins
 
     def check_time(self, ahead: int = 0) -> None:
         """Stop if the time is up, or would be after so many more leaves."""
@@ -216,9 +216,13 @@ class _Leaves:
 
 
 def _of_counterexample(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
-    found, label = result.counterexample, header["label"]
-    z = [0.0] * len(result.query.strengths) if found is None or found.strengths is None else list(found.strengths)
-    rival = result.predicted if found is None else found.winner
+    counterexample, label = result.counterexample, header["label"]
+    z = (
+        [0.0] * len(result.query.strengths)
+        if counterexample is None or counterexample.strengths is None
+        else list(counterexample.strengths)
+    )
+    rival = result.predicted if counterexample is None else counterexample.winner
     if rival is None or not leaves.margins(np.array([z]), np.array([z]), rival, over=label)[0] > 0:
         raise NoCertificateError(f"{leaves.name}: the label loses by less than the checker can tell from rounding")
     arrays = {"pixels": pixels, "witness": np.array(z, dtype="<f8")}
@@ -305,17 +309,17 @@ def _cut(
     """Leaves cut evenly, or at the prover's rows if there are fewer: between two rows, every neuron is affine. Of a
     leaf whose middle cannot be proved, the halves are kept whose other end can be.
     """
-    made: list[tuple[float, float]] = []
+    ends_of_leaves: list[tuple[float, float]] = []
     for start, stop, count in zip(low.tolist(), high.tolist(), parts.tolist(), strict=True):
         if count:
             inner = rows[np.searchsorted(rows, start, "right") : np.searchsorted(rows, stop)]
             cuts = inner if 0 < len(inner) < count else start + (stop - start) * np.arange(1, count) / count
-            made += pairwise(np.unique([start, *cuts, stop]).tolist())
+            ends_of_leaves += pairwise(np.unique([start, *cuts, stop]).tolist())
             continue
         ends = np.array([[start], [stop]])
         holds, middle = leaves.margins(ends, ends, winner) > 0, start + (stop - start) / 2
-        made += [(start, middle)] * bool(holds[0]) + [(middle, stop)] * bool(holds[1])
-    starts, stops = np.array(made).reshape(-1, 2).T
+        ends_of_leaves += [(start, middle)] * bool(holds[0]) + [(middle, stop)] * bool(holds[1])
+    starts, stops = np.array(ends_of_leaves).reshape(-1, 2).T
     return starts, stops
 
 
@@ -326,7 +330,7 @@ def _joined(proved: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
     starts, stops = starts[order], stops[order]
     breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
     parts = zip(np.split(starts, breaks), np.split(stops, breaks), strict=True)
-    return [np.append(some, after[-1]) for some, after in parts if len(some)]
+    return [np.append(places, after[-1]) for places, after in parts if len(places)]
 
 
 def _of_boxes(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
@@ -366,6 +370,6 @@ def _pruned(tree: Tree) -> Tree:
     for part, parent in enumerate(tree.parent.tolist()):  # which has the smaller number
         gone[part] = parent >= 0 and (gone[parent] or proved[parent])
     kept, number = np.flatnonzero(~gone), np.cumsum(~gone) - 1
-    columns = {own.name: getattr(tree, own.name)[kept] for own in fields(tree)}
+    columns = {column.name: getattr(tree, column.name)[kept] for column in fields(tree)}
     parent = columns["parent"]
     return Tree(**columns | {"parent": np.where(parent < 0, -1, number[parent])})

@@ -68,7 +68,7 @@ class Compared:
 
     @property
     def status(self) -> Agreement:
-        if any(found.replayed for found in self.disagreements):
+        if any(stretch.replayed for stretch in self.disagreements):
             return Agreement.DISAGREE
         return Agreement.AGREE if self.reason is None else Agreement.UNDECIDED
 
@@ -80,7 +80,7 @@ class Compared:
             return Reason.NOT_FINITE
         if not all(result.evidence.runtime_agrees for result in results):
             return Reason.RUNTIME_DISAGREES
-        if not all(found.replayed for found in self.disagreements):
+        if not all(stretch.replayed for stretch in self.disagreements):
             return Reason.NOT_REPLAYED
         if not self.open:
             return None
@@ -93,7 +93,7 @@ class Compared:
     def share(self) -> float:
         """Of all strengths, the share at which they disagree."""
         (end,) = self.query.strengths
-        return sum(found.end - found.start for found in self.disagreements) / end if end else 0.0
+        return sum(stretch.end - stretch.start for stretch in self.disagreements) / end if end else 0.0
 
     @property
     def seconds(self) -> float:
@@ -120,7 +120,7 @@ class Compared:
         """The object that `shakeproof compare --json` prints."""
         results = self.first, self.second
         deployments = [result.record.deployment for result in results]
-        said = {
+        facts = {
             "version": FORMAT,
             "models": [result.model for result in results],
             "image": self.query.name,
@@ -130,13 +130,13 @@ class Compared:
             "predicted": [_predicted(result) for result in results],
             "disagreements": [
                 {
-                    "from": own.start,
-                    "to": own.end,
-                    "classes": [own.first, own.second],
-                    "strength": own.strength,
-                    "replayed": own.replayed,
+                    "from": stretch.start,
+                    "to": stretch.end,
+                    "classes": [stretch.first, stretch.second],
+                    "strength": stretch.strength,
+                    "replayed": stretch.replayed,
                 }
-                for own in self.disagreements
+                for stretch in self.disagreements
             ],
             "open": [{"from": start, "to": end} for start, end in self.open],
             "method": self.first.method,
@@ -145,7 +145,11 @@ class Compared:
             "reason": None if self.reason is None else self.reason.value,
             "seconds": round(self.seconds, 6),
         }
-        return said | ({"deployments": [asdict(own) for own in deployments if own]} if all(deployments) else {})
+        return facts | (
+            {"deployments": [asdict(deployment) for deployment in deployments if deployment]}
+            if all(deployments)
+            else {}
+        )
 
     def plot(self) -> Figure:
         """Both networks' margins and classes against the strength, in matplotlib."""
@@ -175,8 +179,8 @@ def compare(
     settings = Settings(timeout=timeout, memory=memory, device=device, pixels=pixels)
     one, other = (as_network(model, settings) for model in (first, second))
     asked = [(image, parse_path(perturbation))]
-    (found,) = comparisons(one, other, asked, max_strength, settings, progress)
-    return found
+    (compared,) = comparisons(one, other, asked, max_strength, settings, progress)
+    return compared
 
 
 def comparisons(
@@ -207,7 +211,7 @@ def comparisons(
             unlabelled = replace(fitting(network, image), label=None)
             return perturbed(network, [unlabelled], perturbation, None, strength)[0]
 
-        return answers(network, (query(*own) for own in asked), half, tell)
+        return answers(network, (query(*each) for each in asked), half, tell)
 
     first, second = tee(asked)
     for mine, theirs in zip(results(0, one, first), results(1, other, second), strict=True):
@@ -269,20 +273,27 @@ def _compared(one: Deployed, other: Deployed, mine: Result, theirs: Result) -> C
         # one function agrees with itself, even where rounding hides what it is
         same = all(getattr(one, name) == getattr(other, name) for name in ("identity", "normalisation", "layout"))
         stretches = [] if same else list(_of_lines(mine, theirs))
-    apart = [own for own in stretches if not own.is_open and own.first != own.second]
+    apart = [stretch for stretch in stretches if not stretch.is_open and stretch.first != stretch.second]
     again = (_seen_again(network, result, apart) for network, result in ((one, mine), (other, theirs)))
     parts: list[tuple[float, float]] = []  # that are open, those that touch made one
-    for own in stretches:
-        if own.is_open and parts and parts[-1][1] == own.start:
-            parts[-1] = parts[-1][0], own.end
-        elif own.is_open:
-            parts.append((own.start, own.end))
+    for stretch in stretches:
+        if stretch.is_open and parts and parts[-1][1] == stretch.start:
+            parts[-1] = parts[-1][0], stretch.end
+        elif stretch.is_open:
+            parts.append((stretch.start, stretch.end))
     return Compared(
         first=mine,
         second=theirs,
         disagreements=tuple(
-            Disagreement(own.start, own.end, own.first, own.second, own.strength, seen == [own.first, own.second])
-            for own, *seen in zip(apart, *again, strict=True)
+            Disagreement(
+                stretch.start,
+                stretch.end,
+                stretch.first,
+                stretch.second,
+                stretch.strength,
+                seen == [stretch.first, stretch.second],
+            )
+            for stretch, *seen in zip(apart, *again, strict=True)
         ),
         open=tuple(parts),
     )
@@ -294,12 +305,12 @@ def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch])
         return []
     if isinstance(result.proof, Enumerated):
         runner = Runner.of(network, result.proof.pictures)
-        scores = np.concatenate([*runner.scores_of([own.number for own in stretches])])
+        scores = np.concatenate([*runner.scores_of([stretch.number for stretch in stretches])])
     else:
         assert result.query.path is not None
-        z = torch.tensor([[own.strength] for own in stretches], dtype=torch.float64)
+        z = torch.tensor([[stretch.strength] for stretch in stretches], dtype=torch.float64)
         scores = network.reference(result.query.path.runtime_inputs(z))
-    return [int(own.argmax()) if np.isfinite(own).all() else -1 for own in scores]
+    return [int(row.argmax()) if np.isfinite(row).all() else -1 for row in scores]
 
 
 def _of_pictures(one: Enumerated, other: Enumerated) -> Iterator[Stretch]:
@@ -322,11 +333,11 @@ def _of_pictures(one: Enumerated, other: Enumerated) -> Iterator[Stretch]:
 def _of_lines(mine: Result, theirs: Result) -> Iterator[Stretch]:
     """Where stretches overlap on which a class is proved to win."""
     (end,) = mine.query.strengths
-    parts = [[own for own in result.profile if own.proved] for result in (mine, theirs)]
-    inner = {z for own in parts for part in own for z in (part.start, part.end) if 0 < z < end}
+    parts = [[part for part in result.profile if part.proved] for result in (mine, theirs)]
+    inner = {z for profile in parts for part in profile for z in (part.start, part.end) if 0 < z < end}
     cuts = np.array([0.0, *sorted(inner), end])
     middles = (cuts[1:] + cuts[:-1]) / 2
-    first, second = (_winners(own, cuts[:-1]) for own in parts)
+    first, second = (_winners(profile, cuts[:-1]) for profile in parts)
     columns = cuts[:-1].tolist(), cuts[1:].tolist(), first, second, middles.tolist()
     yield from map(Stretch, *columns)
 
@@ -335,8 +346,8 @@ def _winners(parts: Sequence[Interval], starts: NDArray[np.float64]) -> list[int
     """Who is proved to win behind the starts of cells that no part cuts; -1 where nobody is."""
     places = np.searchsorted([part.start for part in parts], starts, side="right").tolist()
     before = [Interval(0.0, -1.0, -1), *parts]
-    found = [(before[place], start) for place, start in zip(places, starts.tolist(), strict=True)]
-    return [part.winner if start < part.end or start == part.start else -1 for part, start in found]
+    pairs = [(before[place], start) for place, start in zip(places, starts.tolist(), strict=True)]
+    return [part.winner if start < part.end or start == part.start else -1 for part, start in pairs]
 
 
 def _predicted(result: Result) -> int | None:

@@ -74,7 +74,7 @@ class PixelChanges:
             # half way to the next level: 2 (b + a z) = (2 level + sign) w
             start, speed = sign * ((2 * first + sign) * w - 2 * b), 2 * abs(a)
             parts.append((first, sign, abs(final - first), start, speed))
-        first, sign, count, start, speed = (np.concatenate(own) for own in zip(*parts, strict=True))
+        first, sign, count, start, speed = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return PixelChanges(
             first=first.astype(np.uint8),
             sign=sign.astype(np.int8),
@@ -112,10 +112,10 @@ class PixelChanges:
     def until(self, strength: Fraction, behind: bool) -> NDArray[np.int64]:
         """How many changes each pixel has up to a strength, with or without those right behind it."""
         above, unit = self._above(strength)
-        found, earlier = self._numbers(-above // unit + 1), self._numbers(-(above // unit))
-        there = np.flatnonzero((found > earlier) & (not behind))
-        found[there] -= self.behind(there, earlier[there])
-        return found
+        numbers, earlier = self._numbers(-above // unit + 1), self._numbers(-(above // unit))
+        there = np.flatnonzero((numbers > earlier) & (not behind))
+        numbers[there] -= self.behind(there, earlier[there])
+        return numbers
 
     def between(self, start: Fraction, end: Fraction | None) -> PixelChanges:
         """Those at a strength or behind it, and before another one, or all that follow; they begin with the picture
@@ -166,13 +166,13 @@ class PictureWindow:
             ends = self.ends[start : start + size]
             row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=reached))
             changed = slice(reached, reached := ends[-1])
-            made = np.zeros((len(ends), picture.size), np.uint8)
-            made[row, self.pixels[changed]] = self.steps[changed]  # a pixel changes once from a picture to the next
-            for after in made:
+            pictures = np.zeros((len(ends), picture.size), np.uint8)
+            pictures[row, self.pixels[changed]] = self.steps[changed]  # a pixel changes once from a picture to the next
+            for after in pictures:
                 after += picture
                 picture = after
             picture = picture.copy()  # what is handed out is no longer ours
-            yield made
+            yield pictures
 
 
 class EightBitPictures:
@@ -295,21 +295,21 @@ class EightBitPictures:
         number = max(bisect_right(self._known, first) - 1, 0) if self.has(first) else len(self._heads)
         while (window := self._window(number)) is not None:
             passed = max(0, first - self._known[number]) if number else first
-            for made in window.batches(size, passed):
-                yield made.reshape(-1, *self.shape)
+            for pictures in window.batches(size, passed):
+                yield pictures.reshape(-1, *self.shape)
             number += 1
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _window(self, number: int) -> PictureWindow | None:
         """A window that was made before, or the next one; None if there is no other."""
-        made, window, reached = self._made
-        if made == number:
+        known_number, window, reached = self._made
+        if known_number == number:
             return window
         if self._cuts[number] is None:
             return None
         self._made = -2, None, reached  # its memory is needed
-        before = reached if made == number - 1 else self._before(number)
+        before = reached if known_number == number - 1 else self._before(number)
         is_next = number == len(self._heads)
         cut, reached = self._next_cut(before) if is_next else (None, self._before(number + 1))
         window, heads = self._sort(before, reached, number == 0)
@@ -397,9 +397,9 @@ def _in_order(numerators: Array, denominators: Array, behind: NDArray[np.bool_])
 def _among_equal(strengths: NDArray[np.float64], numerators: Array, denominators: Array) -> NDArray[np.int64]:
     """The order of fractions among those whose nearest float64 is the same."""
     _, place, count = np.unique(strengths, return_inverse=True, return_counts=True)
-    equal, found = np.flatnonzero(count[place] > 1), np.zeros(len(strengths), np.int64)
+    equal, order = np.flatnonzero(count[place] > 1), np.zeros(len(strengths), np.int64)
     if len(equal):
         # fractions that are not the same differ by 1 / (their denominators) at least: so far they are written out
         places = 2 * int(max(denominators[equal])).bit_length() + 1
-        found[equal] = np.unique((numerators[equal] << places) // denominators[equal], return_inverse=True)[1]
-    return found
+        order[equal] = np.unique((numerators[equal] << places) // denominators[equal], return_inverse=True)[1]
+    return order

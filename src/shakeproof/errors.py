@@ -67,9 +67,9 @@ class Refusal:
     error: InputError
 
 
-def strictly(found: Iterable[T | Refusal]) -> Iterator[T]:
+def strictly(items: Iterable[T | Refusal]) -> Iterator[T]:
     """The same; the first refusal is an error."""
-    for own in found:
-        if isinstance(own, Refusal):
-            raise own.error
-        yield own
+    for item in items:
+        if isinstance(item, Refusal):
+            raise item.error
+        yield item

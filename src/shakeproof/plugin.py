@@ -29,14 +29,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Every answer, under its test."""
-    found: dict[str, list[tuple[str, object]]] = {}
+    by_test: dict[str, list[tuple[str, object]]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):  # a test has several: the last of them knows all answers
-                said = [(key, value) for key, value in report.user_properties if key.startswith(PREFIX)]
-                found[report.nodeid] = max(found.get(report.nodeid, []), said, key=len)
-    if any(found.values()):
+                properties = [(key, value) for key, value in report.user_properties if key.startswith(PREFIX)]
+                by_test[report.nodeid] = max(by_test.get(report.nodeid, []), properties, key=len)
+    if any(by_test.values()):
         terminalreporter.section("shakeproof")
-    for test, said in found.items():
-        for key, value in said:
+    for test, properties in by_test.items():
+        for key, value in properties:
             terminalreporter.line(f"{test}  {key.removeprefix(PREFIX)}: {value}")

@@ -104,16 +104,16 @@ class Settings:
         return self if self.timeout is None else replace(self, timeout=(1 - TEST_SHARE) * self.timeout)
 
     def __post_init__(self) -> None:
-        for name, own in asked().items():
-            value, must_be = getattr(self, name), own.metadata.get("must_be")
-            if must_be is None or (value is None and own.default is None):
+        for name, setting in asked().items():
+            value, must_be = getattr(self, name), setting.metadata.get("must_be")
+            if must_be is None or (value is None and setting.default is None):
                 continue
-            if own.metadata["type"] is float and not isinstance(value, Real):
+            if setting.metadata["type"] is float and not isinstance(value, Real):
                 raise InputError(f"the {name} must be a number, not {value!r}")
-            if not own.metadata["holds"](value):
+            if not setting.metadata["holds"](value):
                 raise InputError(f"the {name} must be {must_be}, not {value!r}")
 
 
 def asked() -> dict[str, Field[Any]]:
     """The settings that users are asked for: options of commands, and keys of a campaign."""
-    return {own.name: own for own in fields(Settings) if own.metadata}
+    return {setting.name: setting for setting in fields(Settings) if setting.metadata}

@@ -192,4 +192,4 @@ class JunitFile:
 
 def _in_xml(text: str) -> str:
     """What XML has no way to write, as file names may have it: control characters, bytes that are no text, by codes."""
-    return NOT_IN_XML.sub(lambda found: f"\\x{found[0].encode('utf-8', 'surrogateescape')[0]:02x}", text)
+    return NOT_IN_XML.sub(lambda match: f"\\x{match[0].encode('utf-8', 'surrogateescape')[0]:02x}", text)

@@ -48,7 +48,7 @@ class Recording:
 
     def left(self, asked: Asked) -> Asked:
         """What is asked, with what is known already in the place of its query."""
-        return replace(asked, queries=(self._known(own) for own in asked.queries))
+        return replace(asked, queries=(self._known(asked_query) for asked_query in asked.queries))
 
     def add(self, answer: Answer) -> None:
         """Write an answer down; a line is there as a whole or not at all."""
@@ -58,8 +58,8 @@ class Recording:
         late = result.reason == "timeout"
         if late:
             self.keep(network, result)
-        said = {"question": question(network, result.query, self.settings, late)} | result.to_json()
-        line = next(csv_lines([flat(said, self.columns)])) if self.is_table else f"{json.dumps(said)}\n"
+        row = {"question": question(network, result.query, self.settings, late)} | result.to_json()
+        line = next(csv_lines([flat(row, self.columns)])) if self.is_table else f"{json.dumps(row)}\n"
         self._append(line.encode(errors="surrogateescape"))
         part = self._part(network, result.query)
         if not late and part.exists():
@@ -89,12 +89,12 @@ class Recording:
         except OSError as error:
             raise InputError(f"{part}: cannot be read ({error.strerror})") from error
 
-    def _known(self, own: tuple[Deployed, Query] | Refusal | Known) -> tuple[Deployed, Query] | Refusal | Known:
-        if not isinstance(own, tuple):
-            return own
-        begun = self._part(*own).exists()
-        asked = (question(*own, self.settings, late) for late in ([False] if begun else [False, True]))
-        return next((Known(self.known[digest]) for digest in asked if digest in self.known), own)
+    def _known(self, asked_query: tuple[Deployed, Query] | Refusal | Known) -> tuple[Deployed, Query] | Refusal | Known:
+        if not isinstance(asked_query, tuple):
+            return asked_query
+        begun = self._part(*asked_query).exists()
+        asked = (question(*asked_query, self.settings, late) for late in ([False] if begun else [False, True]))
+        return next((Known(self.known[digest]) for digest in asked if digest in self.known), asked_query)
 
     def _part(self, network: Deployed, query: Query) -> Path:
         """Where is kept what was swept or run of a query, if its time was up."""
@@ -120,8 +120,8 @@ class Recording:
         """A line's question, and how it was answered."""
         from shakeproof.proof import Status
 
-        said = dict(zip(self.columns, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
-        return str(said["question"]), Status(said["status"])
+        answer = dict(zip(self.columns, next(csv.reader([line])), strict=True)) if self.is_table else json.loads(line)
+        return str(answer["question"]), Status(answer["status"])
 
     def _strange(self, number: int) -> InputError:
         return InputError(f"{self.path}: line {number} is not what shakeproof writes; choose another name")

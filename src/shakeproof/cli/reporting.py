@@ -63,18 +63,18 @@ def report(
     with Store.open(store) as opened, many_values():
         with progress_bar("checking certificates", quiet or not checks) as bar:
             only = {"model": model, "perturbation": perturbation, "status": status}
-            found = gathered(opened, campaign, checks, bar.advance, **only)
-        evidence = safety_case(found)
-        text = html_page(found, evidence, title or found.campaign.name) if form == "html" or bundle else ""
+            contents = gathered(opened, campaign, checks, bar.advance, **only)
+        evidence = safety_case(contents)
+        text = html_page(contents, evidence, title or contents.campaign.name) if form == "html" or bundle else ""
         if output is not None:
             write_whole({output: (text if form == "html" else written(evidence)).encode()})
         if bundle is not None:
-            write_bundle(bundle, opened, found, evidence, text)
-    refused = sum(outcome.refused for outcome in found.checks.values())
+            write_bundle(bundle, opened, contents, evidence, text)
+    refused = sum(outcome.refused for outcome in contents.checks.values())
     if not quiet:
-        held = sum(outcome.accepted for outcome in found.checks.values())
-        less = len(found.checks) - held - refused
-        said = f"; {held} of {len(found.checks)} certificates hold" if found.checks else ""
-        said += f", {less} prove less than is claimed" if less else ""
-        say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{said}")
+        held = sum(outcome.accepted for outcome in contents.checks.values())
+        less = len(contents.checks) - held - refused
+        outcome_words = f"; {held} of {len(contents.checks)} certificates hold" if contents.checks else ""
+        outcome_words += f", {less} prove less than is claimed" if less else ""
+        say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{outcome_words}")
     return 1 if refused else 0
