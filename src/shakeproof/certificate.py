@@ -62,7 +62,7 @@ def certificate(network: Deployed, result: Result, profile: bool = False, timeou
     leaves = _Leaves(question, is_label, result.query.name, timeout, budget)
     if result.status is not Status.SAFE:
         # a loss at a strength drawn at random is behind what was proved
-        is_inside = result.proof is not None and (result.proof.critical is not None or result.counterexample is None)
+        is_inside = result.critical_strength is not None or result.counterexample is None
         of = _of_profile if profile and result.profile and is_inside else _of_counterexample
     else:
         of = _of_path if len(result.query.strengths) == 1 else _of_boxes
