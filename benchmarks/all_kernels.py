@@ -37,7 +37,8 @@ def instances(data: Path, benchmark: str) -> Iterator[tuple[Path, str]]:
         pair = model, query.rpartition("_")[0] if benchmark == "mnist_fc" else query
         if pair not in seen:
             seen.add(pair)
-            yield folder / model, str(folder / query)
+            packed = folder / f"{query}.gz"
+            yield folder / model, str(packed if packed.exists() else folder / query)
 
 
 def asked(network: Any, picture: str, text: str, strength: float, seconds: float) -> tuple[str, bool, float]:

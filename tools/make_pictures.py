@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from shakeproof import demo
 from shakeproof.question import (
     FAMILIES,
-    AllKernels,
     AnyKernel,
     AnyPerturbation,
+    KernelSet,
     as_picture,
     parse,
     read_image,
@@ -57,9 +57,10 @@ def picture_of(perturbation: AnyPerturbation) -> Figure:
     raw = read_image(str(SIGN))
     pixels = as_picture(raw.array, (3, 32, 32))
     figure = Figure(figsize=(8, 2.2), layout="constrained")
-    if isinstance(perturbation, AllKernels):
-        random = np.random.default_rng(3)
-        for axes, shares in zip(figure.subplots(1, 4), random.dirichlet(np.full(9, 0.2), 4)[:, :8], strict=True):
+    if isinstance(perturbation, KernelSet):
+        count = len(perturbation.ends)
+        mixtures = np.random.default_rng(3).dirichlet(np.full(count + 1, 0.2), 4)[:, :count]
+        for axes, shares in zip(figure.subplots(1, 4), mixtures, strict=True):
             show_image(axes, perturbation.apply(pixels).image(*shares), "under one kernel")
         return figure
     kernel, *others = figure.subplots(1, 1 + len(STRENGTHS))

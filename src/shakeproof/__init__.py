@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from shakeproof.model import Deployed, Network, load, load_deployed, read_images
     from shakeproof.proof import Counterexample, Interval, Reason, Record, Result, Status
     from shakeproof.question import (
-        AllKernels,
         AnyKernel,
         Image,
+        KernelSet,
         Perturbation,
         Preprocessing,
         Query,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         parse,
         perturbed,
         psf,
+        psf_hull,
         read_image,
         read_preprocessing,
         read_specification,
@@ -78,7 +79,6 @@ _ROOMS = (
 
 __all__ = [
     "Agreement",
-    "AllKernels",
     "AnyKernel",
     "Compared",
     "Counterexample",
@@ -87,6 +87,7 @@ __all__ = [
     "Exported",
     "Image",
     "Interval",
+    "KernelSet",
     "Network",
     "Perturbation",
     "Preprocessing",
@@ -124,6 +125,7 @@ __all__ = [
     "perturbed",
     "profile",
     "psf",
+    "psf_hull",
     "read_image",
     "read_images",
     "read_preprocessing",

@@ -438,6 +438,7 @@ WITHOUT_CERTIFICATES = {
     "chromatic-blur",
     "downsample",
     "linear",
+    "psf-hull",
     "rolling-shutter",
     "rotation-blur",
     "varying-blur",

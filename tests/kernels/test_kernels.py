@@ -22,6 +22,7 @@ from shakeproof.question import (
     sharpen,
     unsharp,
 )
+from shakeproof.question.kernel_matrices import resized
 from shakeproof.question.perturbation import identity_matrix
 
 SIZES = st.integers(3, 14)
@@ -205,6 +206,23 @@ def test_pixels_inside_the_disk_weigh_the_same():
 def test_impossible_radii(radius):
     with pytest.raises(InputError, match="radius must be"):
         defocus(radius)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.37, 1, 1.7, 3, 0.01])
+def test_a_resized_kernel_covers_what_it_covered(scale):
+    """Beside a grid of a thousand points to each pixel: where they are after it was stretched around its middle."""
+    matrix = np.random.default_rng(0).uniform(0, 1, (4, 7))
+    exact = tuple(tuple(map(Fraction, row)) for row in matrix.tolist())
+    found = np.array(resized(exact, Fraction(str(scale))), dtype=float)
+    assert total(resized(exact, Fraction(str(scale)))) == total(exact)
+    steps, expected, shape = 999, np.zeros(found.shape), found.shape
+    places = [
+        np.clip(((np.arange(n * steps) + 0.5) / steps - n / 2) * scale + size / 2, 0, size - 1e-9).astype(int)
+        for n, size in zip(matrix.shape, shape, strict=True)
+    ]
+    dense = np.kron(matrix, np.full((steps, steps), 1 / steps**2))
+    np.add.at(expected, (places[0][:, None], places[1][None, :]), dense)
+    assert np.abs(found - expected).max() < 2e-3 * max(1, 1 / scale)
 
 
 @pytest.mark.parametrize("size", [-3, 0, 1, 2, 1001, 3.0])

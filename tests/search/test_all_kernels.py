@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from models import network_of, random_module
-from scipy.ndimage import correlate
+from scipy.ndimage import convolve, correlate
 from scipy.optimize import linprog
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, Shares
 from shakeproof.certificate import NoCertificateError, certificate
+from shakeproof.digests import question_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.question import InputKernels, fitting
 
@@ -221,3 +222,70 @@ def test_there_is_no_certificate(demo_network):
     result = sp.verify(demo_network, path, "all-kernels:size=3", 0.01, label)
     with pytest.raises(NoCertificateError, match="certificates are about perturbed images"):
         certificate(demo_network, result)
+
+
+# -- the hull of measured shakes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shakes(tmp_path, monkeypatch):
+    """Three point spread functions of different sizes, heavy in the middle, so that this is where they are centred."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(4)
+    spreads = [random.uniform(0, 1, shape) for shape in ((3, 5), (5, 5), (1, 3))]
+    for spread in spreads:
+        spread[spread.shape[0] // 2, spread.shape[1] // 2] = 3
+    np.savez("shakes.npz", *spreads)
+    return [spread / spread.sum() for spread in spreads]
+
+
+def test_mixtures_of_measured_shakes(shakes):
+    hull, image = sp.parse("psf-hull:file=shakes.npz,padding=zeros"), np.random.default_rng(1).uniform(0, 1, (2, 8, 9))
+    path = hull.apply(torch.from_numpy(image))
+    assert path.parameters == 3
+    for shares in ((0.2, 0.3, 0.4), (0, 0, 1), (0, 0, 0)):
+        expected = (1 - sum(shares)) * image
+        for share, spread in zip(shares, shakes, strict=True):  # what a point becomes
+            spread_out = [convolve(plane, spread, mode="constant") for plane in image]
+            expected = expected + share * np.stack(spread_out)
+        assert np.abs(path.image(*shares).numpy() - expected).max() < 1e-14
+        kernel = np.array(hull.kernel(shares))
+        assert kernel.shape == (5, 5)
+        assert kernel.sum() == pytest.approx(1)
+
+
+def test_a_hull_is_as_safe_as_each_of_its_corners(shakes, demo_network):
+    path, label = sp.demo.images()[0]
+    whole = sp.verify(demo_network, path, "psf-hull:file=shakes.npz", 0.3, label)
+    assert whole.status == "safe"
+    for index in range(3):
+        assert sp.verify(demo_network, path, f"psf:file=shakes.npz,index={index}", 0.3, label).status == "safe"
+    digests = {question_digest("network", "image", 0, sp.parse("psf-hull:file=shakes.npz"), sp.Settings())}
+    np.savez("shakes.npz", np.ones((3, 3)))
+    digests.add(question_digest("network", "image", 0, sp.parse("psf-hull:file=shakes.npz"), sp.Settings()))
+    assert len(digests) == 2
+
+
+def test_a_scale_is_part_of_the_text(shakes):
+    for text in ("psf-hull:file=shakes.npz,scale=0.5", "psf:file=shakes.npz,index=1,scale=2"):
+        assert str(sp.parse(text)) == text
+    assert str(sp.parse("psf:file=shakes.npz,index=1,scale=1")) == "psf:file=shakes.npz,index=1"
+    assert sp.parse("psf:file=shakes.npz,index=1,scale=2").kernel.shape == (11, 11)
+    assert sp.parse("psf:file=shakes.npz,index=1,scale=0.5").kernel.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("psf-hull:file=shakes.npz,scale=0", "scale must be a number from 0.01 to 100"),
+        ("psf:file=shakes.npz,index=0,scale=nan", "scale must be a number from 0.01 to 100"),
+        ("psf-hull:file=none.npz", "cannot read a kernel"),
+        ("psf-hull:file=many.npz", "a set has 1 to 8 kernels, not 9"),
+        ("psf-hull:file=negative.npz", "has no negative entries"),
+    ],
+)
+def test_hulls_that_are_refused(shakes, text, words):
+    np.savez("many.npz", *[np.ones((3, 3))] * 9)
+    np.savez("negative.npz", -np.ones((3, 3)))
+    with pytest.raises(InputError, match=words):
+        sp.parse(text)

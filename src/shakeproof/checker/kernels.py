@@ -81,7 +81,7 @@ FAMILIES: Mapping[str, Callable[..., tuple[Matrix | None, Any]]] = {
     "haze": lambda colour: ([[0]], colour),
     "brightness": lambda max: (identity(1, 1), max),
     "contrast": lambda max: ([[1 + max]], 0),
-    "psf": lambda file, index="": (None, 0),
+    "psf": lambda file, index="", scale=1: (None, 0),
     "custom": lambda file, index="", normalise="": (None, 0),
 }
 WORDS = {"file", "index", "normalise", "padding"}  # options that are no numbers

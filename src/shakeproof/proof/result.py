@@ -46,7 +46,7 @@ from shakeproof.proof.verdict import (
     judge,
     malformed,
 )
-from shakeproof.question import LABEL, AllKernels, ClassNames, Query
+from shakeproof.question import LABEL, ClassNames, KernelSet, Query
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -218,7 +218,7 @@ class Result:
     def kernel(self) -> CounterexampleKernel | None:
         """Of a set of kernels, the one that makes the counterexample."""
         kernels, found = self.query.perturbation, self.counterexample
-        if not isinstance(kernels, AllKernels) or found is None or found.shares is None:
+        if not isinstance(kernels, KernelSet) or found is None or found.shares is None:
             return None
         return CounterexampleKernel(kernels.kernel(found.shares))
 

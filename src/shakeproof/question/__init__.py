@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         parse,
         parse_path,
         psf,
+        psf_hull,
         rolling_shutter,
         rotation_blur,
         sharpen,
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
     from shakeproof.question.perturbation import (
         MOST_PARTS,
         PADDINGS,
-        AllKernels,
         AnyKernel,
         AnyPerturbation,
         ClipRange,
         Degradation,
         ExactPath,
+        KernelSet,
         Matrix,
         ParameterisedKernel,
         Part,
@@ -89,13 +90,13 @@ _HOMES = {
     "inputs": "InputBox InputKernels InputPath InputSet Path",
     "outputs": "OutputPart address_of listed one_place output_part places",
     "perturbation": (
-        "MOST_PARTS PADDINGS AllKernels AnyKernel AnyPerturbation ClipRange Degradation ExactPath Matrix "
+        "MOST_PARTS PADDINGS KernelSet AnyKernel AnyPerturbation ClipRange Degradation ExactPath Matrix "
         "ParameterisedKernel Part Perturbation Tone as_whole written_kernels"
     ),
     "families": (
         "FAMILIES all_kernels any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample "
-        "gaussian_blur haze identity linear motion_blur parse parse_path psf rolling_shutter rotation_blur sharpen "
-        "unsharp varying_blur vignetting zoom_blur"
+        "gaussian_blur haze identity linear motion_blur parse parse_path psf psf_hull rolling_shutter rotation_blur "
+        "sharpen unsharp varying_blur vignetting zoom_blur"
     ),
     "linear_maps": "LinearMap",
     "own_matrices": "write_linear",

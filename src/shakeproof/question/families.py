@@ -27,16 +27,17 @@ from shakeproof.question.kernel_matrices import (
     gaussian,
     motion_line,
     normalised,
+    resized,
     spread_matrix,
 )
 from shakeproof.question.perturbation import (
     LARGEST_ENTRY,
     LARGEST_SIZE,
-    AllKernels,
     AnyKernel,
     AnyPerturbation,
     ClipRange,
     Degradation,
+    KernelSet,
     Matrix,
     ParameterisedKernel,
     Part,
@@ -143,16 +144,31 @@ def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = No
 
 
 def psf(
-    file: str | Path, index: str | int | None = None, padding: str = "reflect", clip: ClipRange | None = None
+    file: str | Path,
+    index: str | int | None = None,
+    scale: float = 1.0,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
 ) -> Perturbation:
     """Measured shake: a point spread function from a file, centred and normalised; `index` says which.
 
     The centre is the pixel nearest to the centre of mass: blur stays, the shift of the whole image goes. Empty borders
     are cut off, and what is shorter on one side of the centre is padded, so that both sides are odd. A point spread
-    function is what a point becomes; to be cross-correlated with, it is turned by 180 degrees.
+    function is what a point becomes; to be cross-correlated with, it is turned by 180 degrees. `scale` makes it as many
+    times as large: 0.5 where pictures have half the sides that they had when the shake was measured.
     """
     options, spread = _from_file(file, index)
-    return _to_kernel("psf", spread_matrix(spread, file), padding, clip, **options)
+    end = spread_matrix(resized(spread, _scale("psf", scale)), file)
+    return _to_kernel("psf", end, padding, clip, **options, **_scale_option("psf", scale))
+
+
+def _scale(family: str, scale: float) -> Fraction:
+    """The decimals as they are written."""
+    return Fraction(plain(_between(family, "scale", scale, 0.01, 100)))
+
+
+def _scale_option(family: str, scale: float) -> dict[str, str]:
+    return {} if scale == 1 else {"scale": plain(_between(family, "scale", scale, 0.01, 100))}
 
 
 def custom(
@@ -271,17 +287,31 @@ def any_kernel(size: int, clip: ClipRange | None = None) -> AnyKernel:
     return AnyKernel(size, clip)
 
 
-def all_kernels(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> AllKernels:
+def all_kernels(size: int, padding: str = "reflect", clip: ClipRange | None = None) -> KernelSet:
     """Any kernel, the same for all pixels, with entries from 0 to 1 that sum to 1: only for `verify`."""
-    return AllKernels(size, padding, clip)
+    if size != 3:
+        raise InputError(f"all-kernels: size must be 3, not {size!r}")
+    places = [place for place in range(size * size) if place != size * size // 2]
+    cells = range(size)
+    ends = (tuple(tuple(Fraction(size * i + j == place) for j in cells) for i in cells) for place in places)
+    return KernelSet("all-kernels", (("size", str(size)),), tuple(ends), padding, clip)
+
+
+def psf_hull(
+    file: str | Path, scale: float = 1.0, padding: str = "reflect", clip: ClipRange | None = None
+) -> KernelSet:
+    """Measured shakes and every mixture of them: all point spread functions of a file, up to 8: only for `verify`."""
+    from shakeproof.question.kernel_files import read_matrices
+
+    options, factor = _file_options(file) | _scale_option("psf-hull", scale), _scale("psf-hull", scale)
+    ends = tuple(spread_matrix(resized(spread, factor), file) for spread in read_matrices(Path(file)))
+    return KernelSet("psf-hull", _texts(options), ends, padding, clip)
 
 
 def _to_kernel(family: str, end: Matrix, padding: str, clip: ClipRange | None, **options: str | float) -> Perturbation:
     """From the identity to an end kernel (the paper's Example 1); `options` are the keys of its text."""
-    start = identity_matrix(len(end), len(end[0]))
-    pairs = zip(start, end, strict=True)
-    change = tuple(tuple(after - before for before, after in zip(*pair, strict=True)) for pair in pairs)
-    return Perturbation((Part(family, _texts(options), ParameterisedKernel((change,), start), padding),), clip)
+    kernel = ParameterisedKernel.towards(end)
+    return Perturbation((Part(family, _texts(options), kernel, padding),), clip)
 
 
 def _tone(family: str, tone: Tone, clip: ClipRange | None, **options: float) -> Perturbation:
@@ -381,6 +411,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
     "motion": (
         (motion_blur, "motion-blur:size=9,angle=45"),
         (psf, "psf:file=shakes.npz,index=3"),
+        (psf_hull, "psf-hull:file=shakes.npz"),
         (zoom_blur, "zoom-blur:by=1.25"),
         (rotation_blur, "rotation-blur:angle=15"),
         (rolling_shutter, "rolling-shutter:size=9,top=0,bottom=90"),

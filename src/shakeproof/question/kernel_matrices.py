@@ -98,6 +98,28 @@ def _area_in_rectangle(radius: float, left: float, right: float, bottom: float, 
     return (full - left) * (top - bottom) + max(arc, 0.0)
 
 
+def resized(matrix: Matrix, scale: Fraction) -> Matrix:
+    """A matrix whose pixels are so many times as large, each spread evenly over the pixels that it then covers."""
+    if scale == 1:
+        return matrix
+
+    def covers(count: int) -> list[list[Fraction]]:
+        """Which share of each pixel before falls into each one after."""
+        after = math.ceil(count * scale)
+        start = (after - count * scale) / 2
+        ends = [(start + scale * place, start + scale * (place + 1)) for place in range(count)]
+        pixels = [(Fraction(place), Fraction(place + 1)) for place in range(after)]
+        return [[max(min(end, b) - max(first, a), Fraction(0)) / scale for first, end in ends] for a, b in pixels]
+
+    rows, columns = covers(len(matrix)), covers(len(matrix[0]))
+    wide = [[sum(a * b for a, b in zip(line, column, strict=True) if a and b) for column in columns] for line in matrix]
+    pairs = [[(share, line) for share, line in zip(row, wide, strict=True) if share] for row in rows]
+    return tuple(
+        tuple(sum((share * line[place] for share, line in pair), Fraction(0)) for place in range(len(columns)))
+        for pair in pairs
+    )
+
+
 def spread_matrix(spread: Matrix, file: str | Path = "") -> Matrix:
     """A point spread function as a kernel: divided by its sum, centred, and turned by 180 degrees."""
     if any(entry < 0 for row in spread for entry in row):

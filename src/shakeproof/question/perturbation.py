@@ -61,6 +61,14 @@ class ParameterisedKernel:
     coefficients: tuple[Matrix, ...]
     bias: Matrix
 
+    @staticmethod
+    def towards(end: Matrix) -> ParameterisedKernel:
+        """From the identity to an end kernel (the paper's Example 1)."""
+        start = identity_matrix(len(end), len(end[0]))
+        pairs = zip(start, end, strict=True)
+        change = tuple(tuple(after - before for before, after in zip(*pair, strict=True)) for pair in pairs)
+        return ParameterisedKernel((change,), start)
+
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.bias), len(self.bias[0])
@@ -457,27 +465,32 @@ class AnyKernel:
 
 
 @dataclass(frozen=True)
-class AllKernels:
-    """Every kernel of size 3 with entries that are not negative and sum to 1, the same one for all pixels.
+class KernelSet:
+    """Every mixture of the identity and some end kernels, the same kernel for all pixels: a convex set.
 
-    At strength z, at least 1 - z of a kernel is in its centre: K = (1 - z) I + z W with any such kernel W. Pictures
-    are x(w) = x + sum_k w_k (x moved by one pixel - x), with a share w_k for each entry beside the centre (row by row):
-    no share is negative, and all together are z at most.
+    At strength z, at least 1 - z is the identity: K = (1 - z) I + z W with any mixture W. Pictures are x(w) = x +
+    sum_k w_k (x under the end kernel k - x): no share w_k is negative, and all together are z at most. Two sets are
+    equal if their texts are; the end kernels follow from the text.
     """
 
-    size: int
+    family: str
+    options: tuple[tuple[str, str], ...]
+    ends: tuple[Matrix, ...] = field(compare=False, repr=False)
     padding: str = "reflect"
     clip: ClipRange | None = None
 
     def __post_init__(self) -> None:
-        if self.size != 3:
-            raise InputError(f"all-kernels: size must be 3, not {self.size!r}")
         _check_clip(str(self), self.clip)
-        Part("all-kernels", (), Tone(), self.padding)  # checks the padding
+        if not 1 <= len(self.ends) <= MOST_PARTS:
+            raise InputError(f"{self}: a set has 1 to {MOST_PARTS} kernels, not {len(self.ends)}")
 
     def __str__(self) -> str:
-        part = Part("all-kernels", (("size", str(self.size)),), Tone(), self.padding)
-        return part.written(*_clip_option(self.clip))
+        return Part(self.family, self.options, Tone(), self.padding).written(*_clip_option(self.clip))
+
+    @property
+    def content(self) -> object:
+        """What its text stands for, as plain values."""
+        return self.ends
 
     def strengths(self, strengths: float | Sequence[float]) -> tuple[float, ...]:
         """The one strength."""
@@ -485,29 +498,20 @@ class AllKernels:
 
     def apply(self, images: Tensor) -> Path:
         """The pictures x(w), with a slope for each share."""
-        shifts = (Part(f"shift {place}", (), self._shift(place), self.padding) for place in self.places)
-        return Perturbation(tuple(shifts), self.clip).apply(images)
+        return self._sum.apply(images)
 
     def kernel(self, shares: Sequence[float]) -> tuple[tuple[float, ...], ...]:
         """The kernel that has these shares."""
-        entries = dict(zip(self.places, shares, strict=True))
-        centre = float(1 - sum(map(Fraction, shares)))
-        cells = range(self.size)
-        return tuple(tuple(entries.get(i * self.size + j, centre) for j in cells) for i in cells)
+        return tuple(tuple(map(float, row)) for row in self._sum.kernel.at(*shares))
 
     @property
-    def places(self) -> list[int]:
-        """The entries beside the centre."""
-        return [place for place in range(self.size**2) if place != self.size**2 // 2]
-
-    def _shift(self, place: int) -> ParameterisedKernel:
-        """From the identity to the kernel that has all of it at one place."""
-        identity, cells = identity_matrix(self.size, self.size), range(self.size)
-        change = tuple(tuple(Fraction(self.size * i + j == place) - identity[i][j] for j in cells) for i in cells)
-        return ParameterisedKernel((change,), identity)
+    def _sum(self) -> Perturbation:
+        kernels = (ParameterisedKernel.towards(end) for end in self.ends)
+        numbered = (Part(f"{self.family} {number}", (), each, self.padding) for number, each in enumerate(kernels))
+        return Perturbation(tuple(numbered), self.clip)
 
 
-AnyPerturbation = Perturbation | AnyKernel | AllKernels
+AnyPerturbation = Perturbation | AnyKernel | KernelSet
 
 
 def _check_clip(text: str, clip: ClipRange | None) -> None:

@@ -20,7 +20,7 @@ from shakeproof.question.families import as_perturbation
 from shakeproof.question.image_files import read_image
 from shakeproof.question.images import Image, RawImage, as_picture
 from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet
-from shakeproof.question.perturbation import AllKernels, AnyKernel, AnyPerturbation
+from shakeproof.question.perturbation import AnyKernel, AnyPerturbation, KernelSet
 from shakeproof.question.properties import Property, Specification
 from shakeproof.question.requirement import LABEL, OutputContext, Requirement, as_requirement
 
@@ -115,7 +115,7 @@ def perturbed(
     else:
         paths, layout = perturbation.apply(torch.stack([picture.pixels for picture in pictures])), network.picture()
         each = [paths.numbered(number) for number in range(len(pictures))]
-        if isinstance(perturbation, AllKernels):
+        if isinstance(perturbation, KernelSet):
             sets = [InputKernels(path.mapped(layout.to_input), strengths[0], layout) for path in each]
         else:
             sets = [InputPath.of_pictures(path, strengths, layout) for path in each]
