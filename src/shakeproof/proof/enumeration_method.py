@@ -204,14 +204,8 @@ def property_of(query: Query) -> Property:
 
 
 def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
-    """How many pictures a query has, and about how long it takes to run them: they are counted, and one is run.
-
-    Where they are too many to be counted in a moment, the first of them say how many there are.
-    """
-    pictures = pictures_of(query, settings)
-    if pictures.total <= COUNTED * pictures.most:
-        len(pictures)
-    return Runner.alone(network, pictures).expected
+    """How many pictures a query has, and about how long it takes to run them: they are counted, and one is run."""
+    return Runner.alone(network, pictures_of(query, settings)).expected
 
 
 def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
@@ -316,6 +310,9 @@ class Runner:
 
     @property
     def expected(self) -> Expected:
+        """Where there are too many to be counted in a moment, the first of them say how many there are."""
+        if self.pictures.total <= COUNTED * self.pictures.most:
+            len(self.pictures)
         count, is_exact = self.pictures.about, self.pictures.is_counted
         return Expected(count, self.seconds_each * count / self.workers, is_exact, self.workers)
 
