@@ -83,7 +83,7 @@ def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] |
         return None
     (query,) = perturbed(network, [picture], TRIED)
     costs = expected(network, query, Settings(pixels="8bit"))
-    return {"perturbation": TRIED, **asdict(costs), "text": f"every 8-bit picture ({TRIED}): {costs}"}
+    return {"perturbation": TRIED, **asdict(costs), "text": f"every 8-bit picture ({TRIED}): {costs}: --pixels 8bit"}
 
 
 def _whole(known: list[tuple[float, float, int]]) -> float:

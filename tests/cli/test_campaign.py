@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -13,7 +14,8 @@ from campaign.running import SLOW, SLOWLY, answered, essence, started, workers_o
 from processes import HANGING, until
 from warm import complaint, run
 
-from shakeproof import Record
+import shakeproof as sp
+from shakeproof import Record, demo
 from shakeproof.store import Store
 
 
@@ -41,6 +43,16 @@ def test_a_dry_run_counts_and_writes_nothing(done, tmp_path):
     more = run("campaign", written(done, images=5, name="more"), "--store", done / "c.db", "--dry-run")
     assert more.stdout.startswith("20 queries: 1 model, 4 perturbations, 16 already answered\n4 would take")
     assert (done / "c.db").read_bytes() == before
+
+
+def test_a_dry_run_says_what_pictures_would_take_where_the_time_is_short(tmp_path):
+    file = written(tmp_path, ["sharpen:size=3"], images=1, more="[analysis]\ntimeout = 1e-9\n")
+    said = run("campaign", file, "--dry-run", "--jobs", "2").stdout.splitlines()
+    pictures = sp.profile(demo.MODEL, str(demo.images()[0][0]), "sharpen:size=3", pixels="8bit").pieces
+    assert re.fullmatch(
+        rf'what did not end .* as 8-bit pictures \(pixels = "8bit"\): about {pictures:,} pictures, about .* on 2 cores',
+        said[-1],
+    )
 
 
 def test_the_table(done):

@@ -77,6 +77,8 @@ def _forecast(said: Campaign, store: Path, jobs: int) -> int:
         certified = "" if then is None else f", and their certificates {about} {_duration(then)}"
         time = f"{found.missing} would take {about} {_duration(found.seconds)}"
         say(f"{time} with {_several(jobs, 'job')} on this machine{certified}")
+        if found.as_pictures is not None:
+            say(f'what did not end in its trial, as 8-bit pictures (pixels = "8bit"): {found.as_pictures}')
     return 0
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shakeproof.question import Matrix, Perturbation
 
 Shape = tuple[int, int, int]
+PICTURES = "with an IMAGE: how many 8-bit pictures its blur has, and how long they take to run (--pixels 8bit)"
 
 
 @click.command()
@@ -271,6 +272,8 @@ def _show(facts: dict[str, Any]) -> None:
             )
         if facts["enumeration"]:
             console.print(facts["enumeration"]["text"])
+        elif facts["pixels"]:
+            console.print(PICTURES)
         return
     bends = ", ".join(f"{count} {kind} neurons" for kind, count in facts["neurons"].items()) or "affine"
     about = f"provable in {' and '.join(facts['arithmetic'])} arithmetic; matches onnxruntime"
@@ -280,6 +283,8 @@ def _show(facts: dict[str, Any]) -> None:
     console.print(verdict, soft_wrap=not console.is_terminal)
     for cost in filter(None, (facts["estimate"], facts["enumeration"])):
         console.print(cost["text"])
+    if facts["enumeration"] is None and "perturbation" in facts["queries"]:
+        console.print(PICTURES)
 
 
 # -- certificates -----------------------------------------------------------------------------------------------------

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
 from shakeproof.budget import now
 from shakeproof.parallel.scheduler import TaskScheduler
 from shakeproof.parallel.tasks import TaskRunner
+from shakeproof.proof import Expected
 from shakeproof.store import Campaign, Certified, Finding, Store, StoreWriter, register
 
 # So many queries of each model are tried, spread over all; all models together take about so many seconds.
@@ -24,7 +26,8 @@ TRIED, SECONDS = 16, 10.0
 @dataclass(frozen=True)
 class Forecast:
     """Of `asked` queries `missing` need work; that would take so many seconds, and so many more for their certificates,
-    if they are wanted. `at_least`: or longer.
+    if they are wanted. `at_least`: or longer. `as_pictures` is what 8-bit pictures would take in place of those that
+    did not end in their trial, all together.
     """
 
     asked: int
@@ -33,6 +36,7 @@ class Forecast:
     seconds: float
     certificate_seconds: float | None
     at_least: bool
+    as_pictures: Expected | None = None
 
 
 def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
@@ -44,7 +48,7 @@ def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
         missing = Counter(waiting.model for waiting in scheduler.queue)
         torch.set_num_threads(1)
         try:
-            late = [_try_some(scheduler, model, SECONDS / len(missing)) for model in missing]
+            trials = {model: _try_some(scheduler, model, SECONDS / len(missing)) for model in missing}
         finally:
             torch.set_num_threads(threads)
         seconds, certifying = (
@@ -61,12 +65,32 @@ def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
             models=len(registered.models),
             seconds=seconds,
             certificate_seconds=None if campaign.certificates is None else certifying,
-            at_least=any(late),
+            at_least=any(trial.late for trial in trials.values()),
+            as_pictures=_together([own.as_pictures(missing[model]) for model, own in trials.items()], jobs),
         )
 
 
-def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> bool:
-    """Measure queries of a model, and their certificates; says whether some did not end in time."""
+@dataclass(frozen=True)
+class Trial:
+    """What became of some queries of a model: whether some did not end in time, and what pictures would take each."""
+
+    late: bool
+    pictures: Sequence[Mapping[str, Any]]
+
+    def as_pictures(self, count: int) -> tuple[float, float]:
+        """How many pictures so many queries have about, and the seconds that they take on one core."""
+        each = [(own["pictures"], own["seconds"] * own["cores"]) for own in self.pictures]
+        pictures, seconds = (sum(column) / len(each) for column in zip(*each, strict=True)) if each else (0.0, 0.0)
+        return count * pictures, count * seconds
+
+
+def _together(models: Sequence[tuple[float, float]], jobs: int) -> Expected | None:
+    pictures, seconds = (sum(column) for column in zip(*models, strict=True)) if models else (0.0, 0.0)
+    return Expected(round(pictures), seconds / jobs, counted=False, cores=jobs) if pictures else None
+
+
+def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> Trial:
+    """Measure queries of a model, and their certificates."""
     campaign, model_file = scheduler.campaign, scheduler.registered.models[model]
     settings = replace(campaign.settings, timeout=min(seconds, campaign.settings.timeout or seconds))
     limit = None if campaign.certificates is None else min(seconds, campaign.certificates)
@@ -76,19 +100,21 @@ def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> bool:
     runner = TaskRunner()
     runner.network(model_file, settings)
     size, late, ends = min(count, model_file.at_once), False, now() + seconds
+    pictures: list[Mapping[str, Any]] = []
     for start in range(0, count, size):
         task = replace(scheduler.task(some[start : start + size]), settings=settings, certificates=limit, certify=False)
         began = now()
         findings = [own for own in runner.outcomes(task) if isinstance(own, Finding)]
         scheduler.costs.add(model_file.digest, False, len(task.questions), now() - began)
         late = late or any(own.record["reason"] == "timeout" for own in findings)
+        pictures += [own.record["as_pictures"] for own in findings if own.record.get("as_pictures")]
         due, began = {own.query for own in findings if own.is_due}, now()
         certify = replace(task, certify=True, questions=[own for own in task.questions if own.query in due])
         late = any(isinstance(own, Certified) and own.is_late for own in runner.outcomes(certify)) or late
         scheduler.costs.add(model_file.digest, True, len(task.questions), now() - began)
         if now() > ends:
             break
-    return late
+    return Trial(late, pictures)
 
 
 @contextmanager
