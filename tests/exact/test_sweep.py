@@ -173,6 +173,25 @@ def test_coinciding_breaks_make_no_empty_segment():
     assert curve.z.tolist() == [0.0, 0.5, 1.0]
 
 
+@pytest.mark.parametrize("window", [SlidingWindow((2, 2), (2, 2)), SlidingWindow((3, 2), (2, 1), pads=(1, 0, 1, 1))])
+@pytest.mark.parametrize("floor", [-torch.inf, 0.0])
+@pytest.mark.parametrize("many", [0, 10**9])
+def test_pooled_rows_are_the_pool_of_rows(monkeypatch, window, floor, many):
+    """Between rows, by the entries that win at both ends, and by all of them where another one wins."""
+    monkeypatch.setattr("shakeproof.operators.base.MANY_PAIRS", many)
+    pool, random = MaxPool(window, floor), torch.Generator().manual_seed(0)
+    x = torch.randn(6, 1, 7, 8, 3, dtype=torch.float64, generator=random)
+    joined = torch.tensor([True, True, False, True, True])
+    source = torch.tensor([0, 0, 0, 1, 1, 2, 3, 4, 4, 4, 5])
+    fraction = torch.tensor([0.0, 0.2, 0.9, 0.0, 0.5, 0.0, 0.0, 0.0, 0.1, 0.7, 0.0], dtype=torch.float64)
+    following, share = (source + 1).clamp(max=5), fraction.view(-1, 1, 1, 1, 1)
+    output = pool.breaks(x, joined).output
+    rows = torch.lerp(output.rows[source], output.rows[following], share)
+    output.put_between(rows, source, fraction)
+    assert torch.allclose(rows, pool.apply(torch.lerp(x[source], x[following], share)), rtol=0, atol=1e-14)
+    assert len(output.segment) > 50
+
+
 def test_ties_in_rounding_noise_make_no_rows():
     """Windows over a flat region tie up to rounding, and bend nowhere."""
     pool = MaxPool(SlidingWindow((2, 2), (2, 2)))

@@ -114,7 +114,8 @@ def insert(plan: Plan, breaks: Breaks) -> Plan:
     if not bool(falls.any()):
         return rows
     falls = functional.pad(falls, (1, 0))
-    return _with_gaps(rows, falls, Breaks(*(column[order[falls] - z.shape[0]] for column in breaks[:3])))
+    segment, fraction, height = (column[order[falls] - z.shape[0]] for column in breaks[:3])
+    return _with_gaps(rows, falls, Breaks(segment, fraction, height))
 
 
 def _with_gaps(plan: Plan, falls: Tensor, fallen: Breaks) -> Plan:

@@ -24,7 +24,7 @@ from shakeproof.budget import Budget
 from shakeproof.exact.curve import Piece
 from shakeproof.exact.rows import Plan, affine_runs, carry, defer_rows, insert, make_rows
 from shakeproof.graph import Graph, bending_values, cached_per_graph
-from shakeproof.operators import BLOCK_BYTES, Jumping, PiecewiseLinear
+from shakeproof.operators import BLOCK_BYTES, BentOutput, Jumping, PiecewiseLinear
 from shakeproof.question import Path
 from shakeproof.rounding import RunningError, norm
 
@@ -59,6 +59,7 @@ class Lines:
 class Window(NamedTuple):
     """Rows planned from `values` (by value number); node number `node` bends at none but these rows. -1: the input.
 
+    If the node's output is known at the rows of `values` and between them (`bent`), its rows are among the values.
     If that is asked, `sizes` are those of the values, and `error` is how far scores may be from their chords, by what
     was done so far.
     """
@@ -68,6 +69,7 @@ class Window(NamedTuple):
     values: Mapping[int, Tensor]
     sizes: Mapping[int, Tensor]
     error: Tensor
+    bent: BentOutput | None = None
 
 
 def sweep(
@@ -145,6 +147,8 @@ def advance(graph: Graph, window: Window, running_error: RunningError | None, bu
     deferred = defer_rows(graph, window.node, plan)
     rows = plan if deferred is None else deferred.early
     values = make_rows(rows, window.values)
+    if window.bent is not None:
+        window.bent.put_between(values[window.node + 1], rows.source, rows.fraction)
     sizes = {number: size.index_select(0, rows.source) for number, size in window.sizes.items()}
     error = window.error.index_select(0, rows.source)
     if running_error is not None and window.node >= 0:
@@ -166,11 +170,15 @@ def advance(graph: Graph, window: Window, running_error: RunningError | None, bu
         if isinstance(node.operator, PiecewiseLinear) and index != window.node:
             breaks = node.operator.breaks(values[node.inputs[0]], joined)
             if len(breaks.segment):
-                return Window(index, insert(plan, breaks), values, sizes, error)
+                if breaks.output is not None:
+                    later = {number: rows for number, rows in values.items() if number not in graph.last_uses[index]}
+                    values = {**later, index + 1: breaks.output.rows}
+                return Window(index, insert(plan, breaks), values, sizes, error, breaks.output)
         read_sizes = [sizes[i] for i in node.inputs if i in sizes]
-        values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
+        if index + 1 not in values:
+            values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
         for dead in graph.last_uses[index]:
-            del values[dead]
+            values.pop(dead, None)
             sizes.pop(dead, None)
         if deferred is not None and index != window.node:
             carry(graph, index, entries)

@@ -21,6 +21,7 @@ from shakeproof.operators.affine import (
 from shakeproof.operators.base import (
     CONSTANT_ROUNDINGS,
     Affine,
+    BentOutput,
     Breaks,
     Cells,
     Entries,
@@ -77,6 +78,7 @@ __all__ = [
     "Affine",
     "AveragePool",
     "Bending",
+    "BentOutput",
     "Between",
     "Breaks",
     "Ceil",

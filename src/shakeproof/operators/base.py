@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import torch
@@ -21,18 +21,60 @@ if TYPE_CHECKING:
 # So often is a constant rounded, at most, while it is prepared: batch norm divides by a root, multiplies, subtracts.
 CONSTANT_ROUNDINGS = 8
 
+# Of segments with more rows times entries than this, one after another is worked on.
+MANY_PAIRS = 2**12
+
 
 class Breaks(NamedTuple):
     """Points strictly inside segments: segment i joins rows i and i + 1, fraction 0 < t < 1 says where. Unordered.
 
     The output bends by at most `height` for each unit by which the fraction is missed. Where it is one neuron of an
     elementwise function that bends, `neuron` is its number among all entries; -1 elsewhere, None if nobody knows.
+    `output` is what the operator makes of the rows themselves and of rows in between, if it knows that already.
     """
 
     segment: Tensor
     fraction: Tensor
     height: Tensor
     neuron: Tensor | None = None
+    output: BentOutput | None = None
+
+
+class BentOutput(NamedTuple):
+    """An operator's output at rows (rows, *shape), and where it is no chord between two of them.
+
+    Entry `entry` (n), by its number among all, is between row `segment` (n, in order) and the next one the maximum of
+    chords, from `left` to `right`, both (n, k). All other entries are chords.
+    """
+
+    rows: Tensor
+    segment: Tensor
+    entry: Tensor
+    left: Tensor
+    right: Tensor
+
+    def put_between(self, rows: Tensor, source: Tensor, fraction: Tensor) -> None:
+        """Write what is no chord into `rows`, of which row i is at a `fraction` of segment source[i], in order."""
+        segments, counts = self.segment.unique_consecutive(return_counts=True)
+        first, end = (torch.searchsorted(source, segments, right=is_last) for is_last in (False, True))
+        ends, is_large = counts.cumsum(0), counts * (end - first) > MANY_PAIRS
+        flat = rows.view(len(rows), -1)
+        for bounds in torch.stack([first, end, ends - counts, ends], 1)[is_large]:
+            row, stop, low, high = map(int, bounds)
+            share = fraction[row:stop].unsqueeze(1)
+            chords = zip(self.left[low:high].unbind(1), self.right[low:high].unbind(1), strict=True)
+            highest = reduce(torch.maximum, (torch.addcmul(left * (1 - share), right, share) for left, right in chords))
+            flat[row:stop].index_copy_(1, self.entry[low:high], highest)
+        self._put_pairs(flat, fraction, first, (end - first).masked_fill_(is_large, 0), counts)
+
+    def _put_pairs(self, flat: Tensor, fraction: Tensor, first: Tensor, times: Tensor, counts: Tensor) -> None:
+        """The same of segments with few rows, `times` from the `first` on, and few entries: for each pair of these."""
+        times, first = times.repeat_interleave(counts), first.repeat_interleave(counts)
+        number = torch.arange(len(times), device=times.device).repeat_interleave(times)
+        row = torch.arange(len(number), device=times.device) - (times.cumsum(0) - times - first)[number]
+        share = fraction[row].unsqueeze(1)
+        chords = torch.addcmul(self.left[number] * (1 - share), self.right[number], share)
+        flat[row, self.entry[number]] = chords.amax(1)
 
 
 class Entries(NamedTuple):

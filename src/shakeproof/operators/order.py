@@ -152,7 +152,8 @@ def _crossings(left: Tensor, right: Tensor, may_be: Tensor, rank: Tensor) -> Bre
         kept.append((group[there], fraction[there], (after - before).abs()[there]))
     if not kept:
         return Breaks(rank, left.new_empty(0), left.new_empty(0))
-    return Breaks(*(torch.cat(column) for column in zip(*kept, strict=True)))
+    segment, fraction, height = map(torch.cat, zip(*kept, strict=True))
+    return Breaks(segment, fraction, height)
 
 
 @dataclass(frozen=True, eq=False)

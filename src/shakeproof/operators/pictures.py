@@ -15,6 +15,7 @@ from shakeproof.linalg import Check, multiply, with_bias
 from shakeproof.operators.affine import Matrix
 from shakeproof.operators.base import (
     Affine,
+    BentOutput,
     Breaks,
     Cells,
     Entries,
@@ -186,22 +187,27 @@ class MaxPool(PiecewiseLinear):
     def breaks(self, x: Tensor, joined: Tensor) -> Breaks:
         """The winner of each window at each row; where it differs between neighbours, the envelope in between."""
         views = self._views(x)
-        rows = self._winners(x).unflatten(0, x.shape[:2])
-        changed = (rows[1:] != rows[:-1]) & joined.view(-1, 1, 1, 1, 1)
-        segment, *output = changed.nonzero(as_tuple=True)
+        best, winners = (value.unflatten(0, x.shape[:2]) for value in self._best(x))
+        changed = (winners[1:] != winners[:-1]) & joined.view(-1, 1, 1, 1, 1)
+        segment, *place = changed.nonzero(as_tuple=True)
         by_row = [view.unflatten(0, x.shape[:2]) for view in views]
-        left = torch.stack([view[segment, *output] for view in by_row], 1)
-        right = torch.stack([view[segment + 1, *output] for view in by_row], 1)
+        left = torch.stack([view[segment, *place] for view in by_row], 1)
+        right = torch.stack([view[segment + 1, *place] for view in by_row], 1)
         if self.floor > -torch.inf:
             floor = left.new_full((left.shape[0], 1), self.floor)
             left, right = torch.cat([left, floor], 1), torch.cat([right, floor], 1)
         # Padding has no chord: far below everything, at both ends.
         lowest = torch.finfo(left.dtype).min / 4
-        breaks = envelope_breaks(left.clamp(min=lowest), right.clamp(min=lowest))
-        return breaks._replace(segment=segment[breaks.segment])
+        left, right = left.clamp(min=lowest), right.clamp(min=lowest)
+        breaks = envelope_breaks(left, right)
+        entry = torch.zeros_like(segment)
+        for axis, size in zip(place, best.shape[1:], strict=True):
+            entry = entry * size + axis
+        output = BentOutput(best, segment, entry, left, right)
+        return breaks._replace(segment=segment[breaks.segment], output=output)
 
-    def _winners(self, x: Tensor) -> Tensor:
-        """The number of each window's largest entry, the first of equals; the floor has the number after the last."""
+    def _best(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Each window's maximum, and the number of its largest entry, the first of equals; the floor's is the last."""
         best, count = self.window.padded(x.flatten(0, 1), -torch.inf), prod(self.window.kernel)
         winner = torch.zeros_like(best, dtype=torch.uint8 if count < 255 else torch.int32)
         for axis, numbers_apart in zip(self.window.axes, (1, self.window.kernel[1]), strict=True):
@@ -209,7 +215,7 @@ class MaxPool(PiecewiseLinear):
             for place, (other, other_winner) in enumerate(zip(others, other_winners, strict=True), start=1):
                 winner = torch.where(other > best, other_winner + place * numbers_apart, winner)
                 best = torch.maximum(best, other)
-        return winner.masked_fill_(best <= self.floor, count)
+        return best.clamp(min=self.floor), winner.masked_fill_(best <= self.floor, count)
 
     @property
     def lipschitz(self) -> float:
