@@ -134,7 +134,7 @@ def test_the_runtime_is_given_these_pictures_in_this_order(tmp_path, case, rule,
     network = replace(network, runtime=replace(runtime, session=overheard))
     np.save(tmp_path / "image.npy", image)
     pixels = "8bit" if rule == "half-even" else "8bit,rounding=half-up"
-    options = {"label": 0, "max_strength": case.end, "pixels": pixels}
+    options = {"label": 0, "max_strength": case.end, "pixels": pixels, "whole_curve": True}
     result = sp.profile(network, tmp_path / "image.npy", case.text, **options)
     wanted = expected(case, image, rule)
     assert result.pieces == len(wanted)

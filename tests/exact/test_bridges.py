@@ -29,6 +29,9 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
     bridged = sp.analyse(network, queries, sp.Settings(**settings))
     for one, other in zip(whole, bridged, strict=True):
         assert one.status is other.status
+        if one.status is sp.Status.MISCLASSIFIED:  # without its whole curve, it ends at strength 0
+            assert other.pieces == 0
+            continue
         assert [i.winner for i in by_class(one.profile)] == [i.winner for i in by_class(other.profile)]
         assert np.allclose(
             [i.start for i in by_class(one.profile)], [i.start for i in by_class(other.profile)], atol=1e-9
@@ -40,7 +43,7 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
             assert other.critical_strength == pytest.approx(one.critical_strength, abs=2e-8)
             assert other.counterexample.strengths == pytest.approx(one.counterexample.strengths, abs=1e-9)
         assert other.curve.covers(0.0, other.query.strengths[0])
-    return sum(r.pieces for r in whole) - sum(r.pieces for r in bridged)
+    return sum(one.pieces - other.pieces for one, other in zip(whole, bridged, strict=True) if other.pieces)
 
 
 def test_the_profile_is_the_same_with_bridges(eager):

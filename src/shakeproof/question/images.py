@@ -80,6 +80,9 @@ class Image:
     label: int | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", torch.as_tensor(self.pixels, dtype=torch.float64))
+
     def __repr__(self) -> str:
         label = "" if self.label is None else f", label {self.label}"
         return f"<Image {self.name}: {by(self.pixels.shape)}{label}>"
