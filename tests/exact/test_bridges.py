@@ -41,7 +41,9 @@ def compared(network: sp.Network, queries: list[sp.Query], **settings) -> int:
         if one.critical_strength is not None:
             # how closely it can be proved depends on how long the last piece before it is
             assert other.critical_strength == pytest.approx(one.critical_strength, abs=2e-8)
-            assert other.counterexample.strengths == pytest.approx(one.counterexample.strengths, abs=1e-9)
+            # which loss is shown depends on the ends of pieces
+            assert other.counterexample.replayed is one.counterexample.replayed
+            assert other.counterexample.strengths[0] >= other.critical_strength[0]
         assert other.curve.covers(0.0, other.query.strengths[0])
     return sum(one.pieces - other.pieces for one, other in zip(whole, bridged, strict=True) if other.pieces)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def profile(
     model: str, images: Sequence[str], perturbations: Sequence[str], max_strength: Sequence[float], **options: Any
 ) -> int:
-    """Find the winning class at every strength, and where it changes; or where a requirement holds.
+    """Find where the prediction changes, or a requirement fails.
 
     MODEL is an .onnx or .onnx.gz file. IMAGES are pictures, .npy or .npz files, one picture of an array (FILE.npz@7) or
     some (FILE.npz@0:50), folders, patterns ('photos/*.jpg'), or .vnnlib(.gz) files.
@@ -80,7 +80,7 @@ def verify(
     results: Path | None,
     **options: Any,
 ) -> int:
-    """Prove that the label wins, or that a requirement holds, up to a strength, or refute it.
+    """Prove that the label wins, or that a requirement holds.
 
     With -p, images are perturbed as for `profile`, and the search stops at the first counterexample. Without -p, each
     QUERY.vnnlib(.gz) is verified: the box in it, or the perturbation in it (shakeproof export --format perturbed).
