@@ -337,7 +337,9 @@ def test_a_factor_that_only_rounds_to_one_is_not_one():
 def test_a_profile_claims_no_class_that_does_not_win(shared, name):
     """Rounding hides which class wins on nearly all of these paths. What the profile says is marked as not proved."""
     network, picture = sp.load(shared(f"attacks/second/{name}.onnx")), shared(f"attacks/second/{name}.npy")
-    result = sp.profile(network, str(picture), "sharpen:size=3,padding=zeros", label=1, max_strength=0.5, whole_curve=True)
+    result = sp.profile(
+        network, str(picture), "sharpen:size=3,padding=zeros", label=1, max_strength=0.5, whole_curve=True
+    )
     path = result.query.perturbation.exactly(*as_whole(result.query.image.pixels))
     slope, base = ([Fraction(n, path.unit) for n in part.ravel()] for part in (path.slopes[0], path.base))
     line = ExactLine([slope], base)
