@@ -43,8 +43,8 @@ REQUIREMENTS: dict[str, Holds] = {
     "top:k=3": lambda y, label, start: _beaten(y, label) < 3,
     "among:classes=0,1,4": lambda y, label, start: max(y[0], y[1], y[4]) > max(y[2], y[3]),
     "never:classes=2,3": lambda y, label, start: max(y[0], y[1], y[4]) > max(y[2], y[3]),
-    "score:class=1,above=-0.5": lambda y, label, start: y[1] > Fraction(-1, 2),
-    "output:index=2,within=-0.75..0.75": lambda y, label, start: abs(y[2]) < Fraction(3, 4),
+    "score:class=1,above=-2": lambda y, label, start: y[1] > -2,
+    "output:index=2,within=-3..3": lambda y, label, start: abs(y[2]) < 3,
     "drift:index=0,by=0.25": lambda y, label, start: abs(y[0] - start[0]) < Fraction(1, 4),
     "top:k=3 and drift:index=3,by=0.5": lambda y, label, start: (
         _beaten(y, label) < 3 and abs(y[3] - start[3]) < Fraction(1, 2)

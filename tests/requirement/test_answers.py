@@ -15,6 +15,8 @@ from shakeproof import demo
 from shakeproof.errors import InputError
 from shakeproof.model import stated
 from shakeproof.question import perturbed
+from shakeproof.report import result_figure, save
+from shakeproof.report.requirement_plots import pixel_strengths
 
 OUTPUTS = 5
 SHAKES = ("motion-blur:size=5,angle=45", "box-blur:size=3", "brightness:max=0.4,clip=0..1")
@@ -206,3 +208,23 @@ def test_road_networks_beside_dense_evaluation(name, image, text, status):
         assert (margin[z < low] > 0).all()
     else:
         assert (margin > 0).all()
+
+
+def test_plots_show_outputs_and_where_each_pixel_is_lost(tmp_path):
+    network = sp.load(demo.ROAD / "segmenter.onnx")
+    image, shake = str(demo.ROAD / "crossing.png"), "motion-blur:size=9,angle=90"
+    result = sp.profile(network, image, shake, require="pixels:share=0.97", whole_curve=True)
+    (case,) = result.query.obligations[0].property.cases
+    lost_from, kept = pixel_strengths(case, result.proof.curve.z, result.proof.outputs)
+    path, z = result.query.path.path, np.linspace(0, 1, 301)
+    outputs = network.scores(path.at(torch.from_numpy(z).view(-1, 1))).numpy()
+    margins = np.minimum.reduceat(-(outputs @ case.coefficients.T), case.groups[0], axis=1)
+    densely = np.array([z[column <= 0].min(initial=np.inf) for column in margins.T])
+    assert (lost_from <= densely + 1e-9).all()
+    met = np.isfinite(densely)
+    assert (densely[met] - lost_from[met]).max() <= 1 / 300 + 1e-9
+    assert kept[0] == 1
+    critical = result.critical_strength[1]
+    assert (np.sort(lost_from)[case.groups[1] - 1] <= critical + 1e-6).all()
+    save(result_figure(result), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000

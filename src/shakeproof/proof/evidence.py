@@ -215,6 +215,7 @@ class Swept(Proof):
 
     The scores are those of the graph in which the `label` wins where a property holds (`about`): the network's own,
     or those of the property's cases. `is_moved`: its margins are of scores before they are squashed to outputs.
+    `outputs` (rows, outputs) are what the property is about at the curve's rows, for plots; nothing rests on them.
 
     `lower`, for each two neighbouring rows, is below the margin everywhere between them: the chord, less what rounding
     may have done; none where nobody looked. A curve of one row has one. Within a piece that is not proved, the label
@@ -234,6 +235,7 @@ class Swept(Proof):
     left: float | None = None
     float32: bool = False
     is_moved: bool = False
+    outputs: Floats | None = None
 
     method = "exact"
     is_doubtful = True

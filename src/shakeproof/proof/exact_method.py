@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shakeproof.budget import Budget, OutOfTimeError, now
 from shakeproof.errors import ProofError
@@ -23,7 +24,7 @@ from shakeproof.proof.brackets import (
     shown_in,
 )
 from shakeproof.proof.evidence import Counterexample, Swept, SweptWindow
-from shakeproof.proof.leads import SweepContext, contradicted, leads, lower_bounds
+from shakeproof.proof.leads import SweepContext, SweptLine, contradicted, leads, lower_bounds
 from shakeproof.proof.replay import compared, places
 from shakeproof.proof.result import Result
 from shakeproof.proof.verdict import Evidence
@@ -39,6 +40,9 @@ LINES_AT_ONCE, LINE_BYTES, VALUES_AT_ONCE = 1024, 64 * 2**20, 2**20
 # So many strengths are tried in the reference runtime before an early answer is worked for, if the sweep may meet that
 # many breaks. To try them in front of a shorter sweep takes longer than what they save, on average.
 PROBES, MANY_BREAKS = 32, 2000
+
+# Outputs are kept for plots as long as they are no more numbers than this.
+DRAWN = 2**24
 
 
 def lines_at_once(network: Network) -> int:
@@ -127,6 +131,15 @@ def answer_by_windows(network: Network, query: Query, settings: Settings, window
         whole = SweptWindow(0.0, query.strengths[0], curve, late, seconds)
         (result,) = judge_curves(context, comparisons, swept, [whole], started)
         return result
+
+
+def outputs_to_draw(context: SweepContext, line: SweptLine) -> NDArray[np.float64] | None:
+    """The outputs at the rows of a curve, where a plot of a requirement is wanted and they are not too many."""
+    asked, z = context.asked[line.number], line.curve.z
+    is_moved = asked.about is not context.obligation(line.number).property
+    if asked.about.is_label or is_moved or not context.settings.whole_curve or len(z) * asked.about.outputs > DRAWN:
+        return None
+    return context.outputs(line.number, z)
 
 
 # -- compare -----------------------------------------------------------------------------------------------------------
@@ -294,6 +307,7 @@ def judge_curves(
             left=pieces_left(context.graph, context.lines, number, curve, budget.closing) if is_open else None,
             float32=in_float32,
             is_moved=context.asked[number].about is not query.obligations[0].property,
+            outputs=outputs_to_draw(context, line),
         )
         is_known = len(curve.z) > 0 and curve.z[0] == 0 and curve.lead is None and number not in wrong
         first = curve.scores[0] if is_known else context.start_scores[number]

@@ -96,10 +96,12 @@ class SweepContext:
 
     def outputs(self, number: int, z: Floats) -> Floats:
         """What a property is about, (rows, outputs), on a line at strengths (rows)."""
-        at = torch.from_numpy(z).to(self.lines.start)
-        inputs = self.lines.paths.clipped(self.lines.at(torch.full_like(at, number, dtype=torch.int64), at))
-        outputs: Floats = self.asked[number].graph.to(inputs.device).run(inputs).cpu().numpy()
-        return outputs
+        at, graph = torch.from_numpy(z).to(self.lines.start), self.asked[number].graph
+        which, paths = torch.full_like(at, number, dtype=torch.int64), self.lines.paths
+        parts = UNLIMITED.all_slices(len(z), longest_window(self.graph, self.budget))
+        inputs = (paths.clipped(self.lines.at(which[part], at[part])) for part in parts)
+        rows = [graph.to(some.device).run(some).cpu().numpy() for some in inputs]
+        return np.concatenate([np.empty((0, graph.classes)), *rows])
 
     def has_margins(self, number: int, z: Floats, margin: Floats) -> bool:
         """Whether the property itself says of the outputs what the graph of its cases does: another way to the same."""

@@ -59,7 +59,11 @@ def result_figure(result: Result) -> Figure:
         raise InputError(f"{what}: there are plots of one or two strengths, not of {parameters}")
     if parameters == 2:
         return _region_figure(result)
-    return _margin_figure(result) if result.record.is_about_label else _requirement_figure(result)
+    if result.record.is_about_label:
+        return _margin_figure(result)
+    from shakeproof.report.requirement_plots import requirement_figure
+
+    return requirement_figure(result)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -101,11 +105,11 @@ def _region_figure(result: Result) -> Figure:
     axes.set_xlabel(f"strength of {across}")
     axes.set_ylabel(f"strength of {up}")
     what = spoken_class(result, result.label) if result.record.is_about_label else result.query.requirement
-    title = _title(result.query.name, f"{what}: {result.status}")
+    title = title_of(result.query.name, f"{what}: {result.status}")
     axes.set_title(title, fontsize=10, color=INK)
     figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
-    _plain_axes(axes)
-    return _without_formulas(figure)
+    plain_axes(axes)
+    return without_formulas(figure)
 
 
 def _margin_figure(result: Result) -> Figure:
@@ -124,7 +128,7 @@ def _margin_figure(result: Result) -> Figure:
         middle, above = (interval.start + interval.end) / 2, axes.get_xaxis_transform()
         style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": INK}
         axes.text(middle, 1.01, spoken_class(result, interval.winner), transform=above, **style)
-    _show_proved(axes, result, label)
+    show_proved(axes, result, label)
     axes.axhline(0, color=INK, linewidth=0.9)
     if result.critical_strength is not None:
         low, high = result.critical_strength
@@ -136,41 +140,16 @@ def _margin_figure(result: Result) -> Figure:
         axes.set_xlim(0, strength)
     axes.set_xlabel("strength z")
     axes.set_ylabel(fill(f"margin of {label}", 30))
-    axes.set_title(_title(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
-    _plain_axes(axes)
-    _legend_below(figure, *axes.get_legend_handles_labels(), most=4)
-    _without_formulas(figure)
+    axes.set_title(title_of(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
+    plain_axes(axes)
+    legend_below(figure, *axes.get_legend_handles_labels(), most=4)
+    without_formulas(figure)
     figure.draw_without_rendering()
     for text, interval in zip(list(axes.texts), by_class(result.profile), strict=True):
         left, right = axes.transData.transform([(interval.start, 0), (interval.end, 0)])[:, 0]
         if text.get_window_extent().width > right - left:  # a name that is wider than its stretch
             text.remove()
     return figure
-
-
-def _requirement_figure(result: Result) -> Figure:
-    """The margin of a requirement against the strength: it holds where that is above 0."""
-    (strength,) = result.query.strengths
-    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    z, margin = _margin(result)
-    style = "steps-post" if isinstance(result.proof, Enumerated) else "default"
-    axes.plot(z, margin, color=INK, linewidth=1.4, drawstyle=style, label="margin: above 0, it holds")
-    _show_proved(axes, result, "it")
-    axes.axhline(0, color=INK, linewidth=0.9)
-    if result.critical_strength is not None:
-        low, high = result.critical_strength
-        name = f"critical strength {critical_text(result)}"
-        axes.plot([low, high], [0, 0], "o-", color=LOSS, markersize=6, label=name)
-        axes.axvspan(high, strength, color=LOSS, alpha=0.08, linewidth=0)
-    if strength > 0:
-        axes.set_xlim(0, strength)
-    axes.set_xlabel("strength z")
-    axes.set_ylabel(fill(f"margin of {result.query.requirement}", 30), fontsize=9)
-    axes.set_title(_title(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
-    _plain_axes(axes)
-    _legend_below(figure, *axes.get_legend_handles_labels(), most=4)
-    return _without_formulas(figure)
 
 
 def _plot_leads(axes: Axes, result: Result) -> None:
@@ -195,7 +174,7 @@ def _plot_leads(axes: Axes, result: Result) -> None:
         axes.plot(places, proof.margins, label="over the best rival, picture by picture", **style)
 
 
-def _show_proved(axes: Axes, result: Result, label: str) -> None:
+def show_proved(axes: Axes, result: Result, label: str) -> None:
     """What bounds proved, where no class is proved to win (if that is wide enough to be seen), how far an undecided
     answer got, and a margin that is only bounded.
     """
@@ -239,7 +218,7 @@ def counterexample_figure(result: Result) -> Figure:
     what = Path(query.name).name if query.perturbation is None else f"{query.perturbation}   {asked}"
     note = "" if counterexample.replayed else "; the float32 runtime does not show it"
     figure.suptitle(fill(f"{what}: {result.status}{note}", 110), fontsize=10, color=INK)
-    return _without_formulas(figure)
+    return without_formulas(figure)
 
 
 # -- pictures and kernels ---------------------------------------------------------------------------------------------
@@ -253,7 +232,7 @@ def kernel_figure(perturbation: Perturbation, strength: float | Sequence[float],
     show_kernel(kernel, perturbation, strengths, image.shape)
     show_image(before, image, "z = 0")
     show_image(after, perturbation.apply(image).image(*strengths), _at_strengths("", strengths))
-    return _without_formulas(figure)
+    return without_formulas(figure)
 
 
 def displayable(pixels: Tensor) -> NDArray[Any]:
@@ -289,7 +268,7 @@ def families_figure(image: Tensor) -> Figure:
         for axes in row[len(shown) :]:
             axes.set_axis_off()
         row[0].text(0, 1.22, group, transform=row[0].transAxes, fontsize=10, fontweight="bold", color=INK)
-    return _without_formulas(figure)
+    return without_formulas(figure)
 
 
 def show_kernel(
@@ -348,9 +327,9 @@ def compared_figure(compared: Compared) -> Figure:
         margins.axvspan(start, end, **NOT_PROVED)
     for axes in (margins, classes):
         axes.set_xlim(0, strength or 1.0)
-        _plain_axes(axes)
+        plain_axes(axes)
     for result, name, colour in zip((compared.first, compared.second), names, NETWORK_COLOURS, strict=True):
-        z, margin = _margin(result)
+        z, margin = margin_of(result)
         style = "steps-post" if isinstance(result.proof, Enumerated) else "default"
         margins.plot(z, margin, color=colour, linewidth=0.9, label=name, drawstyle=style)
     margins.axhline(0, color=OPEN, linewidth=0.9, zorder=1)
@@ -360,10 +339,10 @@ def compared_figure(compared: Compared) -> Figure:
     where = f" on {100 * compared.share:.3g}% of strengths" if compared.disagreements else ""
     if compared.disagreements:
         _show_longest(figure.add_subplot(grid[:, 1]), compared, names)
-    title = _title(compared.query.name, f"{compared.query.perturbation}: {compared.status}{where}", 105)
+    title = title_of(compared.query.name, f"{compared.query.perturbation}: {compared.status}{where}", 105)
     figure.suptitle(title, fontsize=10, color=INK)
     _name_colours(figure, margins, compared)
-    return _without_formulas(figure)
+    return without_formulas(figure)
 
 
 def _visible(compared: Compared) -> list[tuple[float, float]]:
@@ -373,7 +352,7 @@ def _visible(compared: Compared) -> list[tuple[float, float]]:
     return _merged(np.array(stretches).reshape(-1, 2))
 
 
-def _margin(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
+def margin_of(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
     """The lead of the class at strength 0 against the strength; of pictures, of those that were run."""
     proof = result.proof
     if isinstance(proof, Enumerated):
@@ -447,7 +426,7 @@ def _name_colours(figure: Figure, axes: Axes, compared: Compared) -> None:
         Patch(color=_class_colour(number), alpha=0.75, label=_either_class(compared, number))
         for number in [number for number in winners if number >= 0][:NAMED]
     ]
-    _legend_below(figure, [*handles, *patches], [*labels, *(str(patch.get_label()) for patch in patches)], most=6)
+    legend_below(figure, [*handles, *patches], [*labels, *(str(patch.get_label()) for patch in patches)], most=6)
 
 
 # -- what plots share -------------------------------------------------------------------------------------------------
@@ -458,7 +437,7 @@ def spoken_class(result: Result, number: int | None) -> str:
     return "no class" if number is None else result.query.class_names.shown(number, "class {}")
 
 
-def _title(image: str, words: str, letters: int = 85) -> str:
+def title_of(image: str, words: str, letters: int = 85) -> str:
     """An image's name and what is said of it, in lines that fit above a plot."""
     return fill(f"{Path(image).name}   {words}", letters)
 
@@ -468,7 +447,7 @@ def _at_strengths(words: str, strengths: Sequence[float]) -> str:
     return fill(f"{words}z = {', '.join(f'{strength:.6g}' for strength in strengths)}", 40)
 
 
-def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], most: int) -> None:
+def legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], most: int) -> None:
     """The legend under a plot, in at most so many columns; the figure grows by its rows."""
     if not names:
         return
@@ -497,12 +476,12 @@ def _class_colour(number: int) -> tuple[float, float, float]:
     return float(red), float(green), float(blue)
 
 
-def _plain_axes(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8, colors=INK)
 
 
-def _without_formulas(figure: Figure) -> Figure:
+def without_formulas(figure: Figure) -> Figure:
     """The figure, with every name shown letter by letter: a dollar sign starts no formula."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
