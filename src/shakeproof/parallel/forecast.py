@@ -71,7 +71,7 @@ def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ShortTrial:
     """What became of some queries of a model: whether some did not end in time, and what pictures would take each."""
 
     late: bool
@@ -89,7 +89,7 @@ def _together(models: Sequence[tuple[float, float]], jobs: int) -> Expected | No
     return Expected(round(pictures), seconds / jobs, counted=False, cores=jobs) if pictures else None
 
 
-def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> Trial:
+def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> ShortTrial:
     """Measure queries of a model, and their certificates."""
     campaign, model_file = scheduler.campaign, scheduler.registered.models[model]
     settings = replace(campaign.settings, timeout=min(seconds, campaign.settings.timeout or seconds))
@@ -114,7 +114,7 @@ def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> Trial:
         scheduler.costs.add(model_file.digest, True, len(task.questions), now() - began)
         if now() > ends:
             break
-    return Trial(late, pictures)
+    return ShortTrial(late, pictures)
 
 
 @contextmanager
