@@ -46,7 +46,7 @@ def test_the_output_that_is_asked_for(tmp_path):
     (tmp_path / "m.onnx").write_bytes(pooled("y", "z").SerializeToString())
     np.save(tmp_path / "x.npy", random.random((1, 6, 6)))
     message = complaint("profile", "m.onnx", "x.npy", *BLUR, cwd=tmp_path)
-    assert "has 2 outputs, y [3], z [3]; for detectors and segmenters, state" in message
+    assert "has 2 outputs, y [3], z [3]; of another network, state a requirement" in message
     assert "of a classifier, name the output with the class scores (--output-name NAME)" in message
     predicted = {}
     for name in "yz":
@@ -82,4 +82,4 @@ def test_detectors_and_segmenters_are_told_what_is_supported(tmp_path):
     for name, what in (("segmenter.onnx", "has shape [3, 4, 4]"), ("detector.onnx", "has 2 outputs")):
         message = complaint("profile", name, "x.npy", *BLUR, cwd=tmp_path)
         assert what in message
-        assert "for detectors and segmenters, state in a VNN-LIB query what must hold of the outputs" in message
+        assert "state a requirement about its outputs" in message

@@ -34,6 +34,7 @@ FLAGS = {
     "memory": "--memory GIB",
     "image_shape": "--image-shape C,H,W",
     "output_name": "--output-name NAME",
+    "require": "--require TEXT",
     "method": "--method bounds",
     "arithmetic": "--arithmetic real",
     "pixels": "--pixels 8bit",

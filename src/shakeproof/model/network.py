@@ -22,7 +22,7 @@ from shakeproof.operators import Scale
 from shakeproof.question import ClassNames, ImageLayout, OutputPart, Preprocessing, image_layout, listed
 
 # What to do with outputs that are not class scores.
-ASK_OTHERWISE = "for detectors and segmenters, state in a VNN-LIB query what must hold of the outputs"
+ASK_OTHERWISE = "of another network, state a requirement about its outputs"
 # What a softmax gives is told from 0 down to here.
 LEAST = 2.0**-120
 
@@ -138,7 +138,8 @@ class Deployed:
         if not self.classifies:
             shape = list(self.parts[0].shape)
             raise InputError(
-                f"{self.name}: the output has shape {shape}; a classifier has one score per class; {ASK_OTHERWISE}"
+                f"{self.name}: the output has shape {shape}; a classifier has one score per class; {ASK_OTHERWISE}",
+                option="require",
             )
 
     def with_image_shape(self, shape: tuple[int, int, int]) -> Self:
