@@ -52,49 +52,49 @@ def campaign(
     from shakeproof.parallel import default_jobs
     from shakeproof.store import read_campaign
 
-    said = read_campaign(file)
-    store = store or said.store
-    jobs = jobs or default_jobs(said.settings.memory)
+    plan = read_campaign(file)
+    store = store or plan.store
+    jobs = jobs or default_jobs(plan.settings.memory)
     if dry_run:
-        return _forecast(said, store, jobs)
+        return _forecast(plan, store, jobs)
     try:
-        return _run(said, store, jobs, scheduler, retry, quiet)
+        return _run(plan, store, jobs, scheduler, retry, quiet)
     except KeyboardInterrupt:
         complain(f"interrupted; answers so far are in {store}; run the same command to continue")
         return EXIT_INTERRUPTED
 
 
-def _forecast(said: Campaign, store: Path, jobs: int) -> int:
+def _forecast(plan: Campaign, store: Path, jobs: int) -> int:
     from shakeproof.parallel import forecast
 
-    found = forecast(said, store, jobs)
-    known = f", {found.asked - found.missing} already answered" if found.missing < found.asked else ""
-    models, kernels = _several(found.models, "model"), _several(len(said.perturbations), "perturbation")
-    say(f"{_several(found.asked, 'query')}: {models}, {kernels}{known}")
-    if found.missing:
-        about = "more than" if found.at_least else "about"
-        then = found.certificate_seconds
+    estimate = forecast(plan, store, jobs)
+    known = f", {estimate.asked - estimate.missing} already answered" if estimate.missing < estimate.asked else ""
+    models, kernels = _several(estimate.models, "model"), _several(len(plan.perturbations), "perturbation")
+    say(f"{_several(estimate.asked, 'query')}: {models}, {kernels}{known}")
+    if estimate.missing:
+        about = "more than" if estimate.at_least else "about"
+        then = estimate.certificate_seconds
         certified = "" if then is None else f", and their certificates {about} {_duration(then)}"
-        time = f"{found.missing} would take {about} {_duration(found.seconds)}"
+        time = f"{estimate.missing} would take {about} {_duration(estimate.seconds)}"
         say(f"{time} with {_several(jobs, 'job')} on this machine{certified}")
         if found.as_pictures is not None:
             say(f'what did not end in its trial, as 8-bit pictures (pixels = "8bit"): {found.as_pictures}')
     return 0
 
 
-def _run(said: Campaign, store: Path, jobs: int, scheduler: str | None, retry: bool, quiet: bool) -> int:
+def _run(plan: Campaign, store: Path, jobs: int, scheduler: str | None, retry: bool, quiet: bool) -> int:
     from shakeproof.parallel import Cluster, TaskScheduler
     from shakeproof.store import StoreWriter, register
 
     with StoreWriter.open(store) as writer, Cluster(jobs, scheduler) as cluster:
         with _progress("reading", quiet) as tell:
-            registered = register(said, writer, lambda share: tell(share, ""))
+            registered = register(plan, writer, lambda share: tell(share, ""))
         if retry:
             writer.forget_errors(registered.id)
         if not quiet:
             for note in registered.notes:
                 terminal(stderr=True).print(f"note: {note}", style="dim", markup=False)
-        run = TaskScheduler(said, registered, writer, cluster.jobs)
+        run = TaskScheduler(plan, registered, writer, cluster.jobs)
         with _progress("certifying", quiet) as tell:
             shown = 0
 
@@ -109,23 +109,23 @@ def _run(said: Campaign, store: Path, jobs: int, scheduler: str | None, retry: b
         return _summary(writer, writer.campaign(registered.id), run, quiet)
 
 
-def _summary(writer: StoreWriter, found: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:
+def _summary(writer: StoreWriter, stored: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:
     if not quiet:
-        own, where = run.statuses.total(), f"{writer.path} ({writer.size / 2**20:.1f} MiB)"
-        say(f"{found.answered} of {found.asked} queries answered ({own} in this run); wrote {where}")
+        in_run, where = run.statuses.total(), f"{writer.path} ({writer.size / 2**20:.1f} MiB)"
+        say(f"{stored.answered} of {stored.asked} queries answered ({in_run} in this run); wrote {where}")
         say(f"next: shakeproof table {writer.path}, or shakeproof report {writer.path}")
     for message in run.unusable.values():
         complain(message)
-    without, why = writer.without_certificates(found.id)
+    without, why = writer.without_certificates(stored.id)
     if without:
         complain(f"{_several(without, 'answer')} without a certificate; first: {why} (--retry tries again)")
-    if found.missing:
-        complain(f"{_several(found.missing, 'query')} not answered; run the same command to continue")
+    if stored.missing:
+        complain(f"{_several(stored.missing, 'query')} not answered; run the same command to continue")
         return EXIT_BAD_INPUT
-    if found.failed:
-        first = next(writer.errors(found.id))
+    if stored.failed:
+        first = next(writer.errors(stored.id))
         what = f"{Path(first.image.name).name} under {first.perturbation}: {first.message}"
-        complain(f"{_several(found.failed, 'query')} ended in an error; first: {what} (--retry tries again)")
+        complain(f"{_several(stored.failed, 'query')} ended in an error; first: {what} (--retry tries again)")
         return EXIT_UNDECIDED
     return 0
 
@@ -160,13 +160,13 @@ def _progress(title: str, quiet: bool) -> Iterator[Callable[[float, str], None]]
     console = terminal(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[words]}"))
     bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-    said = now()
+    told = now()
 
     def tell(share: float, words: str) -> None:
-        nonlocal said
+        nonlocal told
         bar.update(task, completed=share, words=words)
-        if not (quiet or console.is_terminal) and words and now() - said > SAID_EVERY:
-            said = now()
+        if not (quiet or console.is_terminal) and words and now() - told > SAID_EVERY:
+            told = now()
             say(words, sys.stderr)
 
     with bar:
