@@ -77,8 +77,8 @@ def _forecast(plan: Campaign, store: Path, jobs: int) -> int:
         certified = "" if then is None else f", and their certificates {about} {_duration(then)}"
         time = f"{estimate.missing} would take {about} {_duration(estimate.seconds)}"
         say(f"{time} with {_several(jobs, 'job')} on this machine{certified}")
-        if found.as_pictures is not None:
-            say(f'what did not end in its trial, as 8-bit pictures (pixels = "8bit"): {found.as_pictures}')
+        if estimate.as_pictures is not None:
+            say(f'queries whose trial did not finish, as 8-bit pictures (pixels = "8bit"): {estimate.as_pictures}')
     return 0
 
 
