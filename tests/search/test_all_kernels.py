@@ -15,10 +15,13 @@ from scipy.optimize import linprog
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, Shares
+from shakeproof.budget import Budget
 from shakeproof.certificate import NoCertificateError, certificate
 from shakeproof.digests import question_digest
 from shakeproof.errors import InputError, ProofError
-from shakeproof.question import InputKernels, fitting
+from shakeproof.question import InputKernels, fitting, wins
+from shakeproof.search import AnyFailure, PathProblem
+from shakeproof.search.input_splitting import InputSplitting
 
 MODES = {"reflect": "mirror", "zeros": "constant", "replicate": "nearest", "circular": "wrap"}
 
@@ -202,6 +205,29 @@ def test_small_networks_agree_with_dense_sampling():
             if result.status == "unsafe":
                 assert result.counterexample.shares in inputs
     assert {"safe", "unsafe"} <= seen
+
+
+def test_where_there_is_nothing_everything_holds():
+    """Boxes without any share in the set are closed, also where a whole batch of them is taken."""
+    network = network_of(random_module(3), 1, 8, 8)
+    image = np.random.default_rng(3).uniform(0, 1, (1, 8, 8))
+    (query,) = sp.perturbed(network, [image], "all-kernels:size=3", strength=0.5)
+    inputs = query.obligations[0].inputs
+    ends = torch.full((8,), 0.5, dtype=torch.float64)
+    claims = torch.from_numpy(wins(query.label, network.graph.classes).claims[0][:, 0])
+    problem = PathProblem(
+        network.graph, inputs.path, claims, 0 * ends, ends, lambda w: np.zeros(len(w), bool), inputs.total
+    )
+    search = InputSplitting(problem, AnyFailure(), Budget())
+    for axis in (0, 1):  # above 0.3 along two axes, nothing is left
+        taken = search.take(10)
+        keep, search.open = search.cut(
+            taken, torch.full_like(taken.axis, axis), torch.full((len(taken),), 0.3).double()
+        )
+        search.aside.append(keep)
+    assert len(search.open) == 1
+    assert not len(search.bound(search.take(1)))
+    assert search.tree.is_proved[search.safe[-1].part].all()
 
 
 def test_a_proof_for_less_is_none(demo_network):

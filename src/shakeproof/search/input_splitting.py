@@ -267,7 +267,10 @@ class InputSplitting(Strategy[Leaves]):
 
     def bound(self, parts: Leaves) -> Leaves:
         """Look for counterexamples in these boxes and settle what can be settled of them."""
-        batch, scores = self.explored(self.without_empty(parts))
+        parts = self.without_empty(parts)
+        if not len(parts):
+            return self.none
+        batch, scores = self.explored(parts)
         if not len(batch) or self.is_decided(batch):
             self.open = Leaves.joined([self.open, batch])
             return self.none

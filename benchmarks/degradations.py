@@ -1,0 +1,76 @@
+"""Every degradation beside the runtime: does any of many strengths, drawn from [0, z], contradict the answer?
+
+    python benchmarks/degradations.py [--data DIR] [--pictures N] [--strength Z] [--samples K]
+
+DIR has networks/ and data/ with signs, digits and small photographs. Prints, for each network and family, the verdicts,
+how many strengths were run in onnxruntime, and how many of them contradict a proof (none may).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+import torch
+
+import shakeproof as sp
+from shakeproof.question import FAMILIES, Perturbation
+
+DATA = Path(__file__).resolve().parents[2] / "shared"
+NETWORKS = {
+    "networks/gtsrb_cnn.onnx": "data/gtsrb_test_first1000.npz",
+    "benchmarks/oval21/onnx/cifar_deep_kw.onnx": "data/cifar10_test_first2000.npz",
+    "networks/cifar10_resnet20.onnx": "data/cifar10_test_first2000.npz",
+    "benchmarks/mnist_fc/onnx/mnist-net_256x4.onnx": "data/mnist_test.npz",
+}
+
+
+def texts(folder: Path, shape: tuple[int, ...]) -> list[str]:
+    """The examples of the families whose pixels have kernels of their own, as far as the picture has the channels."""
+    random = np.random.default_rng(0)
+    spreads, matrix = folder / f"spreads_{shape[1]}.npz", folder / f"matrix_{shape[1]}.npz"
+    np.savez(spreads, *[random.uniform(0, 1, (5, 5)) ** 4 for _ in range(4)])
+    sp.write_linear(lambda x: 0.75 * x + 0.25 * x[:, ::-1, ::-1], shape, matrix)
+    made = [f"varying-blur:file={spreads},across=2", f"linear:file={matrix}"]
+    for name, family in FAMILIES.items():
+        if "file" not in family.keys and (shape[0] == 3 or name != "chromatic-blur"):
+            perturbation = sp.parse(family.example)
+            if isinstance(perturbation, Perturbation) and perturbation.degradations:
+                made.append(family.example)
+    return made
+
+
+def contradictions(network: sp.Network, result: sp.Result, samples: int) -> int:
+    """How many of some strengths up to the certified one lose the label in the runtime."""
+    path = result.query.path
+    assert path is not None
+    z = torch.from_numpy(np.random.default_rng(1).uniform(0, result.certified_strength, (samples, 1)))
+    winners = np.concatenate([network.reference(path.runtime_inputs(some)).argmax(1) for some in z.split(256)])
+    return int((winners != result.label).sum())
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), default=DATA)
+@click.option("--pictures", default=20, show_default=True)
+@click.option("--strength", default=1.0, show_default=True)
+@click.option("--samples", default=1000, show_default=True)
+def main(data: Path, pictures: int, strength: float, samples: int) -> None:
+    """Print what was answered, and what contradicts it."""
+    with TemporaryDirectory() as folder:
+        for model, archive in NETWORKS.items():
+            images = [sp.read_image(f"{data / archive}@{number}") for number in range(pictures)]
+            network = sp.load(data / model, picture=images[0].own_shape() or (1, 28, 28))
+            for text in texts(Path(folder), network.picture().image_shape):
+                results = [sp.profile(network, image, text, max_strength=strength, timeout=20) for image in images]
+                verdicts = Counter(str(result.status) for result in results)
+                proved = [result for result in results if result.certified_strength > 0]
+                against = sum(contradictions(network, result, samples) for result in proved)
+                seen = f"{against} of {samples * len(proved):,} samples contradict"
+                print(f"{Path(model).name:22} {text.partition(':')[0]:16} {dict(verdicts)}, {seen}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
