@@ -249,11 +249,11 @@ class Cluster:
 
     def _recall(self, scheduler: TaskScheduler, workers: Mapping[str, int]) -> None:
         """Dask keeps a task that is meant for one worker for ever, even where that is gone; others can do it."""
-        for future, own in [*self.in_flight.items()]:
-            if own.near is not None and own.near not in workers:
+        for future, flight in [*self.in_flight.items()]:
+            if flight.near is not None and flight.near not in workers:
                 del self.in_flight[future]
                 self.client.cancel([future], force=True)
-                scheduler.put_back(own.task.queries)
+                scheduler.put_back(flight.task.queries)
 
     def _finished(self) -> list[Any]:
         if not self.in_flight:
@@ -295,27 +295,27 @@ class Cluster:
 
     def _stop_late(self, scheduler: TaskScheduler) -> None:
         """Stop workers that do not stop by themselves when the time is up."""
-        for future, own in [*self.in_flight.items()]:
-            if own.is_late():
+        for future, flight in [*self.in_flight.items()]:
+            if flight.is_late():
                 del self.in_flight[future]
                 self.client.cancel([future], force=True)
                 with suppress(Exception):  # a worker without a nanny cannot be started anew
-                    self.client.restart_workers([own.address], timeout=GRACE, raise_for_error=False)
-                scheduler.lose(own.task, "timeout", "was stopped: it did not end by itself when its time was up")
+                    self.client.restart_workers([flight.address], timeout=GRACE, raise_for_error=False)
+                scheduler.lose(flight.task, "timeout", "was stopped: it did not end by itself when its time was up")
 
     def _note_begun(self, event: tuple[float, dict[str, Any]]) -> None:
         """A worker has loaded a task's network; from now on the task's time counts."""
-        for future, own in [*self.in_flight.items()]:
+        for future, flight in [*self.in_flight.items()]:
             if future.key == event[1]["key"]:
-                own.address, own.began = event[1]["address"], now()
+                flight.address, flight.began = event[1]["address"], now()
 
     def _note_silent(self, event: tuple[float, dict[str, Any]]) -> None:
         """Dask starts workers anew of which it hears nothing."""
-        said = event[1]
-        if said.get("action") == "worker-ttl-timed-out":
-            where = ", ".join(said["workers"])
+        facts = event[1]
+        if facts.get("action") == "worker-ttl-timed-out":
+            where = ", ".join(facts["workers"])
             self.silent.append(
-                f"the worker {where} gave no sign of life for {said['ttl']:g} s; another takes its place"
+                f"the worker {where} gave no sign of life for {facts['ttl']:g} s; another takes its place"
             )
 
 

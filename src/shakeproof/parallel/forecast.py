@@ -94,23 +94,25 @@ def _try_some(scheduler: TaskScheduler, model: int, seconds: float) -> ShortTria
     campaign, model_file = scheduler.campaign, scheduler.registered.models[model]
     settings = replace(campaign.settings, timeout=min(seconds, campaign.settings.timeout or seconds))
     limit = None if campaign.certificates is None else min(seconds, campaign.certificates)
-    waiting = [own for own in scheduler.queue if own.model == model]
+    waiting = [one for one in scheduler.queue if one.model == model]
     count = min(TRIED, len(waiting))
-    some = [waiting[number * len(waiting) // count] for number in range(count)]
+    sample = [waiting[number * len(waiting) // count] for number in range(count)]
     runner = TaskRunner()
     runner.network(model_file, settings)
     size, late, ends = min(count, model_file.at_once), False, now() + seconds
     pictures: list[Mapping[str, Any]] = []
     for start in range(0, count, size):
-        task = replace(scheduler.task(some[start : start + size]), settings=settings, certificates=limit, certify=False)
+        task = replace(
+            scheduler.task(sample[start : start + size]), settings=settings, certificates=limit, certify=False
+        )
         began = now()
-        findings = [own for own in runner.outcomes(task) if isinstance(own, Finding)]
+        findings = [one for one in runner.outcomes(task) if isinstance(one, Finding)]
         scheduler.costs.add(model_file.digest, False, len(task.questions), now() - began)
-        late = late or any(own.record["reason"] == "timeout" for own in findings)
-        pictures += [own.record["as_pictures"] for own in findings if own.record.get("as_pictures")]
-        due, began = {own.query for own in findings if own.is_due}, now()
-        certify = replace(task, certify=True, questions=[own for own in task.questions if own.query in due])
-        late = any(isinstance(own, Certified) and own.is_late for own in runner.outcomes(certify)) or late
+        late = late or any(one.record["reason"] == "timeout" for one in findings)
+        pictures += [one.record["as_pictures"] for one in findings if one.record.get("as_pictures")]
+        due, began = {one.query for one in findings if one.is_due}, now()
+        certify = replace(task, certify=True, questions=[one for one in task.questions if one.query in due])
+        late = any(isinstance(one, Certified) and one.is_late for one in runner.outcomes(certify)) or late
         scheduler.costs.add(model_file.digest, True, len(task.questions), now() - began)
         if now() > ends:
             break

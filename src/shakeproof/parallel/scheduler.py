@@ -88,8 +88,10 @@ class TaskScheduler:
     def look(self) -> None:
         """Ask the store what is missing. Images that share a perturbation go together: they are convolved at once."""
         missing = self.writer.waiting(self.registered.id, self.timeout, self.certificates)
-        mine = [own for own in missing if own.query not in self.in_work and own.model not in self.unusable]
-        self.queue = deque(sorted(mine, key=lambda own: (own.is_answered, own.model, own.perturbation)))
+        mine = [
+            waiting for waiting in missing if waiting.query not in self.in_work and waiting.model not in self.unusable
+        ]
+        self.queue = deque(sorted(mine, key=lambda waiting: (waiting.is_answered, waiting.model, waiting.perturbation)))
         self.settled, self.looked = self.total - len(missing), now()
 
     def next_task(self) -> Task | None:
@@ -99,12 +101,12 @@ class TaskScheduler:
         if self.first:
             return self.first.popleft()
         while self.queue:
-            some = self._take_from_queue()
-            claimed = {*self.writer.claim([own.query for own in some], self.timeout, self.certificates)}
+            batch = self._take_from_queue()
+            claimed = {*self.writer.claim([waiting.query for waiting in batch], self.timeout, self.certificates)}
             if claimed:
                 self.in_work |= claimed
-                task = self.task([own for own in some if own.query in claimed])
-                return self._first_window(task) if self._is_cut(some[0]) else task
+                task = self.task([waiting for waiting in batch if waiting.query in claimed])
+                return self._first_window(task) if self._is_cut(batch[0]) else task
         return None
 
     def is_done(self) -> bool:
@@ -113,33 +115,34 @@ class TaskScheduler:
             self.look()
         return not self.queue and not self.in_work
 
-    def task(self, some: Sequence[Waiting]) -> Task:
+    def task(self, batch: Sequence[Waiting]) -> Task:
         """What a worker needs to know of some queries about one network."""
-        images = {number: self.writer.image(number) for number in {own.image for own in some}}
-        kernels = {number: self.writer.perturbation(number) for number in {own.perturbation for own in some}}
+        images = {number: self.writer.image(number) for number in {waiting.image for waiting in batch}}
+        kernels = {number: self.writer.perturbation(number) for number in {waiting.perturbation for waiting in batch}}
         return Task(
-            model=self.registered.models[some[0].model],
+            model=self.registered.models[batch[0].model],
             questions=[
-                AskedQuestion(own.query, images[own.image], kernels[own.perturbation], own.strength) for own in some
+                AskedQuestion(waiting.query, images[waiting.image], kernels[waiting.perturbation], waiting.strength)
+                for waiting in batch
             ],
             settings=self.campaign.settings,
             certificates=self.certificates,
-            certify=some[0].is_answered,
+            certify=batch[0].is_answered,
             run=self.run,
         )
 
     def _take_from_queue(self) -> list[Waiting]:
         """The next queries that go together: of one network, none that is cut into windows or that a worker died of."""
-        some = [self.queue.popleft()]
-        size = self._batch_size(some[0])
-        while self.queue and len(some) < size:
+        batch = [self.queue.popleft()]
+        size = self._batch_size(batch[0])
+        while self.queue and len(batch) < size:
             following = self.queue[0]
-            if (following.model, following.is_answered) != (some[0].model, some[0].is_answered):
+            if (following.model, following.is_answered) != (batch[0].model, batch[0].is_answered):
                 break
             if following.query in self.alone or self._is_cut(following):
                 break
-            some.append(self.queue.popleft())
-        return some
+            batch.append(self.queue.popleft())
+        return batch
 
     def _batch_size(self, first: Waiting) -> int:
         """How many queries make up a task: as many as may share a sweep, if that does not take too long."""
@@ -175,18 +178,18 @@ class TaskScheduler:
             self._add_window(task, outcomes)
             return
         self.costs.add(task.model.digest, task.certify, len(task.questions), seconds)
-        findings = [own for own in outcomes if isinstance(own, Finding)]
-        certificates = [own for own in outcomes if isinstance(own, Certified)]
-        failures = [own for own in outcomes if isinstance(own, Failure)]
+        findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+        certificates = [outcome for outcome in outcomes if isinstance(outcome, Certified)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         if findings:
             self.writer.add(findings, self.timeout)
-            self.outcomes |= {own.query: own.record["status"] for own in findings}
+            self.outcomes |= {outcome.query: outcome.record["status"] for outcome in findings}
         if certificates and self.certificates is not None:
             self.writer.certify(certificates, self.certificates)
         for failure in failures:
             self._fail(failure.query, failure.kind, failure.message)
-        due = {own.query for own in findings if own.is_due}
-        due -= {own.query for own in certificates} | {own.query for own in failures}
+        due = {outcome.query for outcome in findings if outcome.is_due}
+        due -= {outcome.query for outcome in certificates} | {outcome.query for outcome in failures}
         self._forget({*task.queries} - due)
         self.settled += len(task.queries) - len(due)
         if due:

@@ -142,10 +142,10 @@ class TaskRunner:
             else:
                 results = answers(network, queries, task.settings, lambda _: _give_back(task.settings))
             for question, result in zip(task.questions, results, strict=True):
-                found = finding(question.query, network, result, task.model.name, task.certificates is not None)
-                if found.is_due:
+                answer = finding(question.query, network, result, task.model.name, task.certificates is not None)
+                if answer.is_due:
                     self.answered[task.run, question.query] = result
-                yield found
+                yield answer
                 done += 1
         except Exception as error:  # whatever is wrong with one query, the others can be answered
             left = task.questions[done:]

@@ -96,10 +96,10 @@ def read_campaign(path: str | Path) -> Campaign:
     file = Path(path)
     text = read_text(file)
     try:
-        said = tomllib.loads(text)
+        section = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{file}: is no TOML ({error})") from error
-    return _Reader(file, text).campaign(said)
+    return _Reader(file, text).campaign(section)
 
 
 @dataclass(frozen=True)
@@ -109,28 +109,28 @@ class _Reader:
     file: Path
     text: str
 
-    def campaign(self, said: Table) -> Campaign:
-        self.check_keys(said, (*KEYS, *TABLES), "")
+    def campaign(self, section: Table) -> Campaign:
+        self.check_keys(section, (*KEYS, *TABLES), "")
         for name, keys in TABLES.items():
-            self.check_keys(self.value(said, name, dict, {}), keys, f" in [{name}]")
-        network, requirement = said.get("network", {}), said.get("requirement", {})
+            self.check_keys(self.value(section, name, dict, {}), keys, f" in [{name}]")
+        network, requirement = section.get("network", {}), section.get("requirement", {})
         shape = self.numbers(network, "image_shape", "network", whole=True)
         if shape is not None and len(shape) != 3:
             self.refuse("[network] image_shape is channels, height and width, e.g. [3, 32, 32]")
         classes = self.value(network, "classes", str, None)
-        settings = self.settings(said.get("analysis", {}))
+        settings = self.settings(section.get("analysis", {}))
         return Campaign(
             file=self.file,
             toml=self.text,
-            name=self.value(said, "name", str, self.file.stem),
-            store=self.beside(self.value(said, "store", str, f"{self.file.stem}.db")),
-            asked=self.asked(said, self.value(said, "images", dict, {})),
-            perturbations=self.perturbations(said.get("perturbations", [])),
-            strengths=self.strengths(said),
+            name=self.value(section, "name", str, self.file.stem),
+            store=self.beside(self.value(section, "store", str, f"{self.file.stem}.db")),
+            asked=self.asked(section, self.value(section, "images", dict, {})),
+            perturbations=self.perturbations(section.get("perturbations", [])),
+            strengths=self.strengths(section),
             settings=settings,
-            certificates=self.certificates(said),
-            windows=self.windows(said.get("analysis", {})),
-            preprocessing=self.preprocessing(said.get("preprocessing", {})),
+            certificates=self.certificates(section),
+            windows=self.windows(section.get("analysis", {})),
+            preprocessing=self.preprocessing(section.get("preprocessing", {})),
             image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
             output_name=self.value(network, "output_name", str, None),
             class_names=None if classes is None else read_class_names(self.beside(classes)),
@@ -139,8 +139,8 @@ class _Reader:
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
-    def asked(self, said: Table, images: Table) -> tuple[PicturesAsked, ...]:
-        models = [str(self.beside(word)) for word in self.words(said, "models")]
+    def asked(self, section: Table, images: Table) -> tuple[PicturesAsked, ...]:
+        models = [str(self.beside(word)) for word in self.words(section, "models")]
         paths = [str(self.beside(word)) for word in self.words(images, "paths")]
         listed, benchmark, only = (self.value(images, key, str, None) for key in ("csv", "benchmark", "only"))
         if sum(map(bool, (paths, listed, benchmark))) != 1:
@@ -154,17 +154,17 @@ class _Reader:
         arrays = [self.value(images, key, str, None) for key in ("array", "labels")]
         return asked_of_models(models, paths, None if listed is None else self.beside(listed), only, *arrays)
 
-    def perturbations(self, given: object) -> tuple[Perturbation, ...]:
-        found: dict[str, Perturbation] = {}
-        if not isinstance(given, list) or not given:
+    def perturbations(self, entries: object) -> tuple[Perturbation, ...]:
+        kernels: dict[str, Perturbation] = {}
+        if not isinstance(entries, list) or not entries:
             self.refuse('say what happens to the images, e.g. perturbations = ["box-blur:size=5"]')
-        for entry in given:
+        for entry in entries:
             for text in self.texts(entry):
                 kernel = parse_path(text)
-                found[str(kernel)] = kernel
-            if len(found) > MOST_PERTURBATIONS:
+                kernels[str(kernel)] = kernel
+            if len(kernels) > MOST_PERTURBATIONS:
                 self.refuse(f"there are more than {MOST_PERTURBATIONS} perturbations; take fewer")
-        return tuple(found.values())
+        return tuple(kernels.values())
 
     def texts(self, entry: object) -> list[str]:
         """What an entry stands for: a text, or a table whose lists stand for all combinations of their values."""
@@ -183,7 +183,10 @@ class _Reader:
         self.check_keys(entry, known, f" in [[perturbations]] of the family {family}")
         lists = [value if isinstance(value, list) else [value] for value in options.values()]
         combinations = [dict(zip(options, values, strict=True)) for values in product(*lists)]
-        return [":".join(filter(None, (family, ",".join(map(self.option, own, own.values()))))) for own in combinations]
+        return [
+            ":".join(filter(None, (family, ",".join(map(self.option, combination, combination.values())))))
+            for combination in combinations
+        ]
 
     def option(self, key: str, value: object) -> str:
         if isinstance(value, bool):
@@ -192,56 +195,56 @@ class _Reader:
             self.refuse(f"[[perturbations]]: {key} is a number or a text, or a list of them, not {value!r}")
         return f"{key}={self.beside(str(value)) if key == 'file' else value}"
 
-    def strengths(self, said: Table) -> tuple[float, ...]:
-        numbers = self.numbers(said, "strengths", "", whole=False) or (1.0,)
+    def strengths(self, section: Table) -> tuple[float, ...]:
+        numbers = self.numbers(section, "strengths", "", whole=False) or (1.0,)
         if not all(0 <= strength <= 1 for strength in numbers):
             self.refuse(f"strengths are between 0 and 1, not {list(numbers)}")
         return tuple(sorted(set(numbers)))
 
-    def settings(self, said: Table) -> Settings:
+    def settings(self, section: Table) -> Settings:
         known = {key: setting.metadata["type"] for key, setting in asked().items()}
-        values: dict[str, Any] = {key: self.value(said, key, known[key], None) for key in known if key in said}
-        values["whole_curve"] = self.value(said, "whole_curves", bool, False)
+        values: dict[str, Any] = {key: self.value(section, key, known[key], None) for key in known if key in section}
+        values["whole_curve"] = self.value(section, "whole_curves", bool, False)
         try:
             return Settings(**values)
         except InputError as error:
             self.refuse(f"[analysis]: {error}")
 
-    def certificates(self, said: Table) -> float | None:
-        seconds = float(self.value(said, "certificate_timeout", float, CERTIFICATE_SECONDS))
+    def certificates(self, section: Table) -> float | None:
+        seconds = float(self.value(section, "certificate_timeout", float, CERTIFICATE_SECONDS))
         if not seconds > 0:
             self.refuse(f"certificate_timeout is a positive number of seconds, not {seconds:g}")
-        return seconds if self.value(said, "certificates", bool, False) else None
+        return seconds if self.value(section, "certificates", bool, False) else None
 
-    def windows(self, said: Table) -> int:
-        windows = int(self.value(said, "windows", int, 1))
+    def windows(self, section: Table) -> int:
+        windows = int(self.value(section, "windows", int, 1))
         if not 1 <= windows <= MOST_WINDOWS:
             self.refuse(f"[analysis] windows is a number from 1 to {MOST_WINDOWS}, not {windows}")
         return windows
 
-    def preprocessing(self, said: Table) -> Preprocessing:
-        if "file" in said:
-            both = [key for key in ("resize", "resample", "crop", "mean", "std") if key in said]
+    def preprocessing(self, section: Table) -> Preprocessing:
+        if "file" in section:
+            both = [key for key in ("resize", "resample", "crop", "mean", "std") if key in section]
             if both:
                 self.refuse(f"[preprocessing] file says all that is done to pictures; leave out {' and '.join(both)}")
-        scale = self.numbers(said, "scale", "preprocessing")
+        scale = self.numbers(section, "scale", "preprocessing")
         if scale is not None and len(scale) != 2:
             self.refuse("[preprocessing] scale has the numbers that are black and white, e.g. [0, 255]")
-        more: dict[str, Any] = {"scale": scale, "colour": self.value(said, "colour", str, None)}
+        more: dict[str, Any] = {"scale": scale, "colour": self.value(section, "colour", str, None)}
         if more["colour"] not in (None, "rgb", "grey"):
             self.refuse(f'[preprocessing] colour is "rgb" or "grey", not {more["colour"]!r}')
         try:
-            if "file" in said:
-                read = read_preprocessing(self.beside(self.value(said, "file", str, "")))
+            if "file" in section:
+                read = read_preprocessing(self.beside(self.value(section, "file", str, "")))
                 return replace(read, **{key: value for key, value in more.items() if value is not None})
-            mean, std = (self.normalisation(said, key, side) for side, key in enumerate(("mean", "std")))
-            if isinstance(said.get("mean"), str) and std is None:
-                std = PRESETS[said["mean"]][1]
-            crop = self.sides(said, "crop")
+            mean, std = (self.normalisation(section, key, side) for side, key in enumerate(("mean", "std")))
+            if isinstance(section.get("mean"), str) and std is None:
+                std = PRESETS[section["mean"]][1]
+            crop = self.sides(section, "crop")
             return Preprocessing(
-                resize=self.sides(said, "resize"),
+                resize=self.sides(section, "resize"),
                 crop=(crop, crop) if isinstance(crop, int) else crop,
-                resample=self.value(said, "resample", str, "bilinear"),
+                resample=self.value(section, "resample", str, "bilinear"),
                 mean=mean,
                 std=std,
                 **more,
@@ -249,59 +252,59 @@ class _Reader:
         except InputError as error:
             self.refuse(f"[preprocessing]: {error}")
 
-    def sides(self, said: Table, key: str) -> int | tuple[int, int] | None:
+    def sides(self, section: Table, key: str) -> int | tuple[int, int] | None:
         """One side, or height and width."""
-        if isinstance(side := said.get(key), int) and not isinstance(side, bool):
+        if isinstance(side := section.get(key), int) and not isinstance(side, bool):
             return side
-        numbers = self.numbers(said, key, "preprocessing", whole=True)
+        numbers = self.numbers(section, key, "preprocessing", whole=True)
         if numbers is not None and len(numbers) != 2:
             self.refuse(f"[preprocessing] {key} is a number, or height and width, e.g. [224, 224]")
         return None if numbers is None else (int(numbers[0]), int(numbers[1]))
 
-    def normalisation(self, said: Table, key: str, side: int) -> tuple[float, ...] | None:
+    def normalisation(self, section: Table, key: str, side: int) -> tuple[float, ...] | None:
         """Numbers, or the name of some that are usual."""
-        if isinstance(said.get(key), str):
-            if said[key] not in PRESETS:
-                self.refuse(f"[preprocessing] {key} is numbers or one of {', '.join(PRESETS)}, not {said[key]!r}")
-            return PRESETS[said[key]][side]
-        return self.numbers(said, key, "preprocessing")
+        if isinstance(section.get(key), str):
+            if section[key] not in PRESETS:
+                self.refuse(f"[preprocessing] {key} is numbers or one of {', '.join(PRESETS)}, not {section[key]!r}")
+            return PRESETS[section[key]][side]
+        return self.numbers(section, key, "preprocessing")
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def value(self, said: Table, key: str, kind: type, otherwise: Any) -> Any:
+    def value(self, section: Table, key: str, kind: type, otherwise: Any) -> Any:
         """A value of a kind; whole numbers are numbers."""
-        found = said.get(key, otherwise)
-        if key in said and (
-            not isinstance(found, (int, float) if kind is float else kind)
-            or (isinstance(found, bool) and kind is not bool)
+        value = section.get(key, otherwise)
+        if key in section and (
+            not isinstance(value, (int, float) if kind is float else kind)
+            or (isinstance(value, bool) and kind is not bool)
         ):
-            self.refuse(f"{key} is {KINDS.get(kind, 'a table')}, not {found!r}")
-        return found
+            self.refuse(f"{key} is {KINDS.get(kind, 'a table')}, not {value!r}")
+        return value
 
-    def words(self, said: Table, key: str) -> list[str]:
+    def words(self, section: Table, key: str) -> list[str]:
         """A text, or a list of them."""
-        found = said.get(key, [])
-        words = [found] if isinstance(found, str) else found
+        entry = section.get(key, [])
+        words = [entry] if isinstance(entry, str) else entry
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
-            self.refuse(f"{key} is a list of texts, not {found!r}")
+            self.refuse(f"{key} is a list of texts, not {entry!r}")
         return words
 
-    def numbers(self, said: Table, key: str, table: str, whole: bool = False) -> tuple[float, ...] | None:
-        found = said.get(key)
-        if found is None:
+    def numbers(self, section: Table, key: str, table: str, whole: bool = False) -> tuple[float, ...] | None:
+        entry = section.get(key)
+        if entry is None:
             return None
-        numbers = found if isinstance(found, list) else [found]
+        numbers = entry if isinstance(entry, list) else [entry]
         plain = [number for number in numbers if isinstance(number, int if whole else (int, float))]
         if not numbers or len(plain) < len(numbers) or any(isinstance(number, bool) for number in numbers):
             where = f"[{table}] " if table else ""
-            self.refuse(f"{where}{key} is {'whole ' * whole}numbers, e.g. [1, 2], not {found!r}")
+            self.refuse(f"{where}{key} is {'whole ' * whole}numbers, e.g. [1, 2], not {entry!r}")
         return tuple(plain if whole else map(float, plain))
 
     def beside(self, name: str) -> Path:
         return self.file.parent / name
 
-    def check_keys(self, said: Table, known: Sequence[str], where: str) -> None:
-        for key in said:
+    def check_keys(self, section: Table, known: Sequence[str], where: str) -> None:
+        for key in section:
             if key not in known:
                 near = get_close_matches(key, known, 1)
                 elsewhere = [f"[{table}]" for table, keys in TABLES.items() if key in keys]
@@ -334,8 +337,8 @@ def asked_of_models(
     """Every model about the same pictures: all that some words stand for, or that a list names."""
     files = [file for word in models for file in _model_files(word)]
     rows = [] if listed is None else _rows(listed, array, labels)
-    found = [(source, None) for source in sources(paths, array, labels)] if listed is None else rows
-    chosen = [own for own in found if only is None or fnmatch(own[0].name, only)]
+    candidates = [(source, None) for source in sources(paths, array, labels)] if listed is None else rows
+    chosen = [candidate for candidate in candidates if only is None or fnmatch(candidate[0].name, only)]
     if not chosen:
         raise InputError(f"{listed or ', '.join(paths)}: no picture there has a name like {only!r}")
     of_all = [source for source, _ in chosen]
@@ -347,29 +350,31 @@ def asked_of_benchmark(folder: Path, only: str | None) -> tuple[PicturesAsked, .
     `only` those with such names.
     """
     instances = folder / "instances.csv"
-    found: dict[str, dict[str, None]] = {}
+    queries_of: dict[str, dict[str, None]] = {}
     for number, row in enumerate(_table(instances), start=1):
         if len(row) < 2:
             raise InputError(f"{instances}: line {number} does not name a model and a query")
         if only is None or fnmatch(row[1], only):
-            found.setdefault(_packed_or_not(folder / row[0]), {})[_packed_or_not(folder / row[1])] = None
-    if not found:
+            queries_of.setdefault(_packed_or_not(folder / row[0]), {})[_packed_or_not(folder / row[1])] = None
+    if not queries_of:
         raise InputError(f"{instances}: lists nothing{'' if only is None else f' with a name like {only!r}'}")
-    return tuple(PicturesAsked(model, [one_source(query) for query in queries]) for model, queries in found.items())
+    return tuple(
+        PicturesAsked(model, [one_source(query) for query in queries]) for model, queries in queries_of.items()
+    )
 
 
 def _model_files(word: str) -> list[str]:
     if not has_magic(word) or Path(word).exists():
         return [word]
-    found = sorted(glob(word, recursive=True))
-    if not found:
+    matches = sorted(glob(word, recursive=True))
+    if not matches:
         raise InputError(f"{word}: no model has such a name")
-    return found
+    return matches
 
 
 def _rows(file: Path, array: str | None, labels: str | None) -> list[tuple[Source, int | str | None]]:
     """The pictures of a list and their labels: a path on each line, relative to the list, and a class or its name."""
-    found: list[tuple[Source, int | str | None]] = []
+    rows: list[tuple[Source, int | str | None]] = []
     for number, row in enumerate(_table(file), start=1):
         if number == 1 and tuple(word.strip().lower() for word in row[:2]) == HEADING:
             continue
@@ -377,8 +382,8 @@ def _rows(file: Path, array: str | None, labels: str | None) -> list[tuple[Sourc
             raise InputError(f"{file}: line {number} is not a path and a label with a comma between them")
         label = row[1].strip() if len(row) > 1 else ""
         source = one_source(str(file.parent / row[0]), array, labels)
-        found.append((source, int(label) if label.isdecimal() else label or None))
-    return found
+        rows.append((source, int(label) if label.isdecimal() else label or None))
+    return rows
 
 
 def _table(file: Path) -> list[list[str]]:

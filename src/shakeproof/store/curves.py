@@ -103,7 +103,7 @@ def _simplified(z: Floats, rivals: NDArray[np.int64], leads: Floats, bridged: ND
     within = TOLERANCE * float(np.ptp(leads)) or 1.0
     kept = np.unique([0, len(z) - 1, *np.flatnonzero(np.diff(bridged)) + 1, *leads.argmin(0)])
     while len(kept) < MOST_PLACES:
-        off = np.max([np.abs(own - np.interp(z, z[kept], own[kept])) for own in leads.T], axis=0)
+        off = np.max([np.abs(lead - np.interp(z, z[kept], lead[kept])) for lead in leads.T], axis=0)
         if not (off > within).any():
             break
         starts = kept[:-1]

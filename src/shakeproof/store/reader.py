@@ -167,11 +167,13 @@ class Store:
         settings, only = cache(json.loads), {"model": model, "perturbation": perturbation, "status": status}
         images = {row[0]: read_image(*row[1:]) for row in self._asked(PICTURES, campaign, **only)}
         for row in self._asked(PROFILES, campaign, **only):
-            (query, number, own, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row[:12]
+            (query, number, network, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row[
+                :12
+            ]
             yield StoredProfile(
                 query=query,
                 number=number,
-                model=self._model(own),
+                model=self._model(network),
                 image=images[picture],
                 definition=self._definition(kernel),
                 text=record,
@@ -222,14 +224,14 @@ class Store:
     ) -> Iterator[StoredError]:
         """The queries of a campaign that ended without an answer."""
         for row in self._asked(ERRORS, campaign, model=model, perturbation=perturbation):
-            (query, number, own, image, kernel, kind, message, finished) = row
-            about = (self._model(own), self._image(image), self._definition(kernel))
+            (query, number, network, image, kernel, kind, message, finished) = row
+            about = (self._model(network), self._image(image), self._definition(kernel))
             yield StoredError(query, number, *about, kind, message, finished)
 
     def certificate(self, query: int) -> bytes | None:
         """The certificate of an answer, by `StoredProfile.query`."""
-        found = list(self._rows("SELECT certificate FROM certificates WHERE query = ?", (query,)))
-        return found[0][0] if found else None
+        rows = list(self._rows("SELECT certificate FROM certificates WHERE query = ?", (query,)))
+        return rows[0][0] if rows else None
 
     def image(self, number: int) -> StoredImage:
         """A picture by the number of its row."""

@@ -91,7 +91,7 @@ def register(campaign: Campaign, writer: StoreWriter, progress: Callable[[float]
 
 def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Iterator[Image]]:
     """A network, and its pictures when their turn comes."""
-    network, found = pictures_for(
+    network, unlabelled = pictures_for(
         asked.model,
         asked.sources,
         campaign.preprocessing,
@@ -102,7 +102,7 @@ def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Itera
     )
 
     def pictures() -> Iterator[Image]:
-        for picture, word in zip_longest(strictly(found), asked.labels):
+        for picture, word in zip_longest(strictly(unlabelled), asked.labels):
             label = picture.label if word is None else class_number(network, word)
             labelled = replace(picture, label=label)
             check_image(network, labelled, None)
@@ -119,14 +119,14 @@ def _check(campaign: Campaign, network: Deployed, picture: Image) -> None:
 
 
 def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile:
-    said = network.normalisation
+    normalisation = network.normalisation
     return ModelFile(
         name=network.name,
         digest=digest,
         image_shape=network.picture().image_shape,
         output_name=network.output_name,
-        mean=None if said is None else said.mean,
-        std=None if said is None else said.std,
+        mean=None if normalisation is None else normalisation.mean,
+        std=None if normalisation is None else normalisation.std,
         deployed=campaign.settings.pixel_rounding is not None,
         at_once=queries_at_once(network, campaign.settings),
         cuttable=campaign.settings.pixel_rounding is not None
@@ -162,8 +162,8 @@ def keep(
         campaign = writer.begin(name, "", name, requirement or NamedRequirement(), (), settings, items)
         numbers = [waiting.query for waiting in writer.waiting(campaign, None, None)]
         answered = list(zip(numbers, answers.values(), strict=True))
-        found = [finding(number, network, result, network.name, certificates) for number, result in answered]
-        writer.add(found, settings.timeout)
-        due = {own.query for own in found if own.is_due}
+        findings = [finding(number, network, result, network.name, certificates) for number, result in answered]
+        writer.add(findings, settings.timeout)
+        due = {answer.query for answer in findings if answer.is_due}
         limit = CERTIFICATE_SECONDS
         writer.certify([certified(n, network, result, limit) for n, result in answered if n in due], limit)

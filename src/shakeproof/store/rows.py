@@ -209,7 +209,7 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
 
 def model_facts(network: Deployed) -> str:
     """What is kept of a network beside its name and its digests."""
-    layout, said = network.picture(), network.normalisation
+    layout, normalisation = network.picture(), network.normalisation
     return json.dumps(
         {
             "image_shape": layout.image_shape,
@@ -217,17 +217,17 @@ def model_facts(network: Deployed) -> str:
             "channels_last": layout.channels_last,
             "classes": network.classes,
             "class_names": network.class_names.words,
-            "mean": None if said is None else said.mean,
-            "std": None if said is None else said.std,
+            "mean": None if normalisation is None else normalisation.mean,
+            "std": None if normalisation is None else normalisation.std,
             "notes": network.notes,
         }
     )
 
 
 def read_model(digest: str, identity: str, name: str, facts: str) -> StoredModel:
-    said = json.loads(facts)
-    names = ClassNames(tuple(map(tuple, said.pop("class_names"))))
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    values = json.loads(facts)
+    names = ClassNames(tuple(map(tuple, values.pop("class_names"))))
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     return StoredModel(digest, identity, name, class_names=names, **plain)
 
 
@@ -267,22 +267,22 @@ def _written(matrix: Matrix) -> list[list[str]]:
 def read_perturbation(definition: str) -> Perturbation:
     from shakeproof.question import Perturbation
 
-    said = json.loads(definition)
-    return Perturbation(tuple(map(_part, said["parts"])), None if said["clip"] is None else tuple(said["clip"]))
+    values = json.loads(definition)
+    return Perturbation(tuple(map(_part, values["parts"])), None if values["clip"] is None else tuple(values["clip"]))
 
 
-def _part(said: Mapping[str, Any]) -> Part:
+def _part(values: Mapping[str, Any]) -> Part:
     from shakeproof.question import Degradation, ParameterisedKernel, Part, Tone
 
     effect: ParameterisedKernel | Tone | Degradation
-    if "matrix" in said:
-        effect = Degradation(said["matrix"], _frozen(said["options_of_matrix"]))
-    elif "gain" in said:
-        effect = Tone(Fraction(said["gain"]), Fraction(said["offset"]))
+    if "matrix" in values:
+        effect = Degradation(values["matrix"], _frozen(values["options_of_matrix"]))
+    elif "gain" in values:
+        effect = Tone(Fraction(values["gain"]), Fraction(values["offset"]))
     else:
-        start, change = (tuple(tuple(map(Fraction, row)) for row in said[key]) for key in ("start", "change"))
+        start, change = (tuple(tuple(map(Fraction, row)) for row in values[key]) for key in ("start", "change"))
         effect = ParameterisedKernel((change,), start)
-    return Part(said["family"], tuple((key, value) for key, value in said["options"]), effect, said["padding"])
+    return Part(values["family"], tuple((key, value) for key, value in values["options"]), effect, values["padding"])
 
 
 def _frozen(value: Any) -> Any:

@@ -164,15 +164,20 @@ class StoreWriter(Store):
 
     def add_model(self, network: Deployed, settings: Settings) -> tuple[int, str]:
         """The number of a network's row, and its digest."""
-        own = network_digest(network, settings)
-        values = {"digest": own, "identity": network.identity, "name": network.name, "facts": model_facts(network)}
-        return self._added("models", values, "digest = :digest", renewed=("name", "facts")), own
+        sha256 = network_digest(network, settings)
+        values = {"digest": sha256, "identity": network.identity, "name": network.name, "facts": model_facts(network)}
+        return self._added("models", values, "digest = :digest", renewed=("name", "facts")), sha256
 
     def add_image(self, image: Image) -> tuple[int, str]:
-        own, (kind, pixels) = image_digest(image.pixels), pack_pixels(image.pixels)
-        values = {"digest": own, "name": image.name, "label": image.label, "shape": json.dumps([*image.pixels.shape])}
+        sha256, (kind, pixels) = image_digest(image.pixels), pack_pixels(image.pixels)
+        values = {
+            "digest": sha256,
+            "name": image.name,
+            "label": image.label,
+            "shape": json.dumps([*image.pixels.shape]),
+        }
         unique = "digest = :digest AND name = :name AND label IS :label"
-        return self._added("images", values | {"kind": kind, "pixels": pixels}, unique), own
+        return self._added("images", values | {"kind": kind, "pixels": pixels}, unique), sha256
 
     def add_perturbation(self, perturbation: Perturbation) -> int:
         return self._added(
@@ -220,8 +225,8 @@ class StoreWriter(Store):
         """The number of a query: one that is answered already and reaches as far, or its own."""
         if len(item.strengths) == 1:
             known = {"question": item.question, "strength": item.strengths[0]}
-            if (found := connection.execute(KNOWN, known).fetchone()) is not None:
-                return int(found[0])
+            if (row := connection.execute(KNOWN, known).fetchone()) is not None:
+                return int(row[0])
         values = (item.question, json.dumps(item.strengths), item.model, item.image, item.perturbation, how)
         connection.execute(
             "INSERT OR IGNORE INTO queries (question, strengths, model, image, perturbation, settings)"
@@ -276,7 +281,8 @@ class StoreWriter(Store):
                 connection.execute("UPDATE queries SET owner = NULL WHERE owner = ?", (self.owner,))
             else:
                 connection.executemany(
-                    "UPDATE queries SET owner = NULL WHERE id = ? AND owner = ?", [(own, self.owner) for own in queries]
+                    "UPDATE queries SET owner = NULL WHERE id = ? AND owner = ?",
+                    [(query, self.owner) for query in queries],
                 )
 
     # -- what was found -----------------------------------------------------------------------------------------------
@@ -287,48 +293,48 @@ class StoreWriter(Store):
         Whose certificate is due stays this process's.
         """
         with self.writing() as connection:
-            for found in findings:
-                late = timeout if found.record["reason"] == "timeout" else None
-                if late is not None and connection.execute(COMPLETE, (found.query,)).fetchone() is not None:
-                    self._end(connection, found.query, "timeout", "the time was up before it was certified", late)
+            for answer in findings:
+                late = timeout if answer.record["reason"] == "timeout" else None
+                if late is not None and connection.execute(COMPLETE, (answer.query,)).fetchone() is not None:
+                    self._end(connection, answer.query, "timeout", "the time was up before it was certified", late)
                     continue
-                self._keep(connection, found, late)
-                if not found.is_due:
-                    connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (found.query,))
+                self._keep(connection, answer, late)
+                if not answer.is_due:
+                    connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (answer.query,))
 
-    def certify(self, found: Sequence[Certified], timeout: float) -> None:
+    def certify(self, outcomes: Sequence[Certified], timeout: float) -> None:
         """Keep the certificates of answers that are there, or why there are none in so many seconds."""
         with self.writing() as connection:
-            for own in found:
-                connection.execute("DELETE FROM errors WHERE query = ?", (own.query,))
-                connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (own.query,))
-                connection.execute("UPDATE results SET unproved = ? WHERE query = ?", (own.unproved, own.query))
-                if own.is_late:
-                    assert own.unproved is not None
-                    self._end(connection, own.query, CERTIFICATE, own.unproved, timeout)
-                if own.certificate is not None:
+            for outcome in outcomes:
+                connection.execute("DELETE FROM errors WHERE query = ?", (outcome.query,))
+                connection.execute("UPDATE queries SET owner = NULL WHERE id = ?", (outcome.query,))
+                connection.execute("UPDATE results SET unproved = ? WHERE query = ?", (outcome.unproved, outcome.query))
+                if outcome.is_late:
+                    assert outcome.unproved is not None
+                    self._end(connection, outcome.query, CERTIFICATE, outcome.unproved, timeout)
+                if outcome.certificate is not None:
                     connection.execute(
                         "INSERT OR REPLACE INTO certificates (query, sha256, certificate) VALUES (?, ?, ?)",
-                        (own.query, hashlib.sha256(own.certificate).hexdigest(), own.certificate),
+                        (outcome.query, hashlib.sha256(outcome.certificate).hexdigest(), outcome.certificate),
                     )
 
-    def _keep(self, connection: sqlite3.Connection, found: Finding, late: float | None) -> None:
-        record = found.record
+    def _keep(self, connection: sqlite3.Connection, answer: Finding, late: float | None) -> None:
+        record = answer.record
         connection.execute(
             "INSERT OR REPLACE INTO results (query, timeout, label_predicted, record, curve, unproved, finished)"
             f" VALUES (?, ?, ?, ?, ?, ?, {NOW})",
-            (found.query, late, found.label_predicted, json.dumps(record), found.curve, found.unproved),
+            (answer.query, late, answer.label_predicted, json.dumps(record), answer.curve, answer.unproved),
         )
-        add_answers(connection, [(found.query, record)])
-        connection.execute("DELETE FROM certificates WHERE query = ?", (found.query,))  # of another answer
-        connection.execute("DELETE FROM errors WHERE query = ?", (found.query,))
+        add_answers(connection, [(answer.query, record)])
+        connection.execute("DELETE FROM certificates WHERE query = ?", (answer.query,))  # of another answer
+        connection.execute("DELETE FROM errors WHERE query = ?", (answer.query,))
 
     def without_certificates(self, campaign: int) -> tuple[int, str]:
         """How many answers lack a certificate that might be made with more time, and why the first does."""
-        found = (
+        without = (
             "SELECT errors.message FROM items JOIN results USING (query) JOIN errors USING (query) WHERE campaign = ?"
         )
-        messages = [message for (message,) in self._rows(f"{found} ORDER BY number", (campaign,))]
+        messages = [message for (message,) in self._rows(f"{without} ORDER BY number", (campaign,))]
         return len(messages), next(iter(messages), "")
 
     def fail(self, query: int, kind: str, message: str, timeout: float | None = None) -> None:
@@ -354,15 +360,15 @@ class StoreWriter(Store):
     def _added(self, table: str, values: dict[str, Any], unique: str, renewed: Sequence[str] = ()) -> int:
         """The number of a row, which is made if it is not there."""
         with self.writing() as connection:
-            found = connection.execute(f"SELECT id FROM {table} WHERE {unique}", values).fetchone()
-            if found is None:
+            known = connection.execute(f"SELECT id FROM {table} WHERE {unique}", values).fetchone()
+            if known is None:
                 columns, places = ", ".join(values), ", ".join(map(":{}".format, values))
                 row = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({places}) RETURNING id", values)
                 return int(row.fetchone()[0])
             if renewed:
                 changes = ", ".join(f"{column} = :{column}" for column in renewed)
                 connection.execute(f"UPDATE {table} SET {changes} WHERE {unique}", values)
-            return int(found[0])
+            return int(known[0])
 
 
 def this_process() -> str:
