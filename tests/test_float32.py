@@ -278,6 +278,7 @@ FIXED = {
         "MaxPool",
         "Mean",
         "Pad",
+        "Pairs",
         "Ranked",
         "Relu",
     ),

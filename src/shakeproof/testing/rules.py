@@ -301,7 +301,7 @@ def _chain(trial: Trial) -> tuple[Tensor, Tensor]:
 def breaks_are_inside_joined_segments(trial: Trial) -> Tensor:
     """Fractions are strictly between 0 and 1, and no break is between the ends of different lines."""
     rows, joined = _chain(trial)
-    segment, fraction, height, _ = trial.operator.breaks(rows, joined)
+    segment, fraction, height, *_ = trial.operator.breaks(rows, joined)
     require(segment.shape == fraction.shape == height.shape, f"{len(segment)} segments, {len(fraction)} fractions")
     return verdict(bool(joined[segment].all() and (fraction > 0).all() and (fraction < 1).all()))
 
