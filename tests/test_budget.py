@@ -101,7 +101,9 @@ def test_no_slice_after_the_deadline(monkeypatch):
         done.append(part)
     reached = covered(done, 10**6)
     assert reached == list(range(len(reached)))
-    assert 1 <= len(done) <= len(reached) <= 0.2 / 0.02 + STEP_SECONDS / 0.02  # the last step may be late by its own length
+    assert (
+        1 <= len(done) <= len(reached) <= 0.2 / 0.02 + STEP_SECONDS / 0.02
+    )  # the last step may be late by its own length
 
 
 def test_slices_become_as_long_as_a_step_may_take(monkeypatch):
