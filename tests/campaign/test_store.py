@@ -33,7 +33,9 @@ from shakeproof.store import (
     finding,
     flat,
     paper_table,
+    schema,
 )
+from shakeproof.store import connection as store_connection
 from shakeproof.store.flat import with_claim
 from shakeproof.store.schema import APPLICATION, TABLES, VERSION
 from shakeproof.store.tables import KINDS
@@ -335,6 +337,20 @@ def test_a_store_made_before_is_read_and_brought_up_to_date(store, version):
     with sqlite3.connect(store) as connection:
         connection.execute("UPDATE results SET record = replace(record, 'a', 'b')")
     assert "is damaged" in said_of(store)
+
+
+@pytest.mark.parametrize("opener", [Store, StoreWriter])
+def test_claims_of_another_rule_are_worked_out_anew(store, monkeypatch, opener):
+    with Store.open(store) as opened:
+        before = [*opened.rows()]
+    monkeypatch.setattr(schema, "ANSWERS", schema.ANSWERS.replace(schema.RULE, "another rule"))
+    monkeypatch.setattr(store_connection, "ANSWERS", schema.ANSWERS)
+    monkeypatch.setattr(schema, "with_claim", lambda answer: {**with_claim(answer), "proved_up_to": -1.0})
+    with opener.open(store) as opened:
+        changed = [*opened.rows()]
+    place = STORED_COLUMNS.index("proved_up_to")
+    assert len(changed) == len(before) > 0
+    assert {row[place] for row in changed} == {-1.0}
 
 
 def test_flat_rows_and_lines_say_what_records_do(store):

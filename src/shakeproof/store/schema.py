@@ -7,6 +7,7 @@ digest of its own, which the checker compares.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from shakeproof.proof import verdict
 from shakeproof.store.flat import TYPES, flat, read_record, with_claim
 
 DAMAGED = "is damaged; `sqlite3 FILE .recover` may save what is left, or choose another name"
@@ -30,9 +32,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "certificates": ("certificate",),
     "errors": (),
 }
-# Answers as flat rows, worked out from their JSON when that is written. A store with other columns gets the table anew.
-# What answers claim is `claim_of` them: a change of that rule takes a step that drops this table.
-ANSWERS = f"""CREATE TABLE answers (query INTEGER PRIMARY KEY REFERENCES results,
+# Answers as flat rows, worked out from their JSON when that is written. What they claim is kept, too, so the statement
+# names the rule: a store whose table was made by another statement gets it anew.
+RULE = hashlib.sha256(Path(verdict.__file__).read_bytes()).hexdigest()
+ANSWERS = f"""CREATE TABLE answers /* {RULE} */ (query INTEGER PRIMARY KEY REFERENCES results,
     {", ".join(f"{name} {kind}" for name, kind in TYPES.items())}, checksum INTEGER) STRICT"""
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
 APPLICATION = 0x7368616B
@@ -103,9 +106,9 @@ def fill_answers(connection: sqlite3.Connection) -> None:
 
 
 def has_answers(connection: sqlite3.Connection) -> bool:
-    """Whether the store has them as flat rows, with the columns of today."""
-    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(answers)")]
-    return columns == ["query", *TYPES, "checksum"]
+    """Whether the store has them as flat rows, with the columns and the claims of today."""
+    made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'answers'").fetchone()
+    return made == (ANSWERS,)
 
 
 def add_checksum_function(connection: sqlite3.Connection) -> None:
