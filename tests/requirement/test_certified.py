@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -182,3 +183,23 @@ def test_what_the_checker_proves_of_a_leaf_holds_on_all_of_it(seed, parts, label
     margin = about.margin(lines[0] + t * lines[1] + e)
     assert checked.required(scores, listed, False)[0] <= margin.min()
     assert checked.required(scores, listed, True)[0] <= (-margin).min()
+
+
+@given(
+    scores=st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3),
+    text=st.sampled_from(["label:lead=0.1", "top:k=2", "score:class=0,above=0.1", "output:index=0,within=-0.1..0.3"]),
+)
+@settings(max_examples=300)
+def test_the_checker_counts_its_own_rounding(scores, text):
+    """At a point: what is proved is no more than the margin in exact fractions, whichever way float64 rounds it."""
+    tube = Tube(np.array([[scores], [[0.0] * 3]]), np.zeros((1, 3)), np.zeros(1), False)
+    listed = checked.cases({"requirement": text, "label": 0}, tube, "Gemm")
+    margins = []
+    for rows, constants, count in listed:
+        exact = [
+            sum(Fraction(a) * Fraction(y) for a, y in zip(row, scores, strict=True)) + Fraction(constant)
+            for row, constant in zip(rows.tolist(), constants.tolist(), strict=True)
+        ]
+        margins.append(sorted(exact)[count - 1])
+    assert Fraction(float(checked.required(tube, listed, False)[0])) <= min(margins)
+    assert Fraction(float(checked.required(tube, listed, True)[0])) <= -min(margins)

@@ -108,7 +108,7 @@ def fill_answers(connection: sqlite3.Connection) -> None:
 def has_answers(connection: sqlite3.Connection) -> bool:
     """Whether the store has them as flat rows, with the columns and the claims of today."""
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'answers'").fetchone()
-    return made == (ANSWERS,)
+    return bool(made == (ANSWERS,))
 
 
 def add_checksum_function(connection: sqlite3.Connection) -> None:
