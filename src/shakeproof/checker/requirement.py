@@ -46,23 +46,23 @@ def _cases(text: str, header: Mapping[str, Any], scores: Tube) -> Iterator[Case]
     places = [header["label"]] if name in ("label", "top") else [int(place) for place in named if place]
     fits = fits and len({*places}) == len(places) and all(0 <= place < len(unit) for place in places)
     require(fits and 0 < len(places) <= len(unit) - (name in ("among", "never")), f"{text}: has no meaning here")
-    some, others = unit[places], np.delete(unit, places, 0)
+    chosen, others = unit[places], np.delete(unit, places, 0)
     if name in ("label", "top"):
         count, lead = int(keys.get("k", 1)), float(keys.get("lead", 0))
         require(0 < count <= len(others) and lead >= 0, f"{text}: has no meaning here")
-        yield some - others, np.full(len(others), -lead), count
+        yield chosen - others, np.full(len(others), -lead), count
     elif name in ("among", "never"):
-        allowed, rivals = (some, others) if name == "among" else (others, some)
+        allowed, rivals = (chosen, others) if name == "among" else (others, chosen)
         yield from ((allowed - rival, np.zeros(len(allowed)), len(allowed)) for rival in rivals)
     elif name == "score":
-        yield some, np.array([-float(keys["above"])]), 1
+        yield chosen, np.array([-float(keys["above"])]), 1
     else:
         low, high = map(float, (keys.get("within") or f"-{keys['by']}..{keys['by']}").split(".."))
         if name == "drift":
             start, off = header["start"][places[0]], scores.radius[0, places[0]] + NEAR * high
             require(abs(start - scores.lines[0, 0, places[0]]) <= off, "an output at strength 0 is another one")
             low, high = start + low, start + high
-        yield np.concatenate([some, -some]), np.array([-low, high]), 1
+        yield np.concatenate([chosen, -chosen]), np.array([-low, high]), 1
 
 
 def required(scores: Tube, listed: list[Case], fails: bool) -> Array:

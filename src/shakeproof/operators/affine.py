@@ -82,8 +82,8 @@ class Linear(Matrix):
 
 def _active(x: Tensor) -> Tensor | None:
     """The numbers of the columns of `x` in which some entry is not 0; None if most of them have one."""
-    for some in (x[:FIRST_ROWS], x) if len(x) > FIRST_ROWS else (x,):  # a few rows may tell
-        active = some.any(0).nonzero().squeeze(1)
+    for rows in (x[:FIRST_ROWS], x) if len(x) > FIRST_ROWS else (x,):  # a few rows may tell
+        active = rows.any(0).nonzero().squeeze(1)
         if len(active) > MOST_ACTIVE * x.shape[1]:
             return None
     return active

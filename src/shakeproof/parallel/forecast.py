@@ -66,7 +66,7 @@ def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
             seconds=seconds,
             certificate_seconds=None if campaign.certificates is None else certifying,
             at_least=any(trial.late for trial in trials.values()),
-            as_pictures=_together([own.as_pictures(missing[model]) for model, own in trials.items()], jobs),
+            as_pictures=_together([trial.as_pictures(missing[model]) for model, trial in trials.items()], jobs),
         )
 
 
@@ -79,7 +79,7 @@ class ShortTrial:
 
     def as_pictures(self, count: int) -> tuple[float, float]:
         """How many pictures so many queries have about, and the seconds that they take on one core."""
-        each = [(own["pictures"], own["seconds"] * own["cores"]) for own in self.pictures]
+        each = [(picture["pictures"], picture["seconds"] * picture["cores"]) for picture in self.pictures]
         pictures, seconds = (sum(column) / len(each) for column in zip(*each, strict=True)) if each else (0.0, 0.0)
         return count * pictures, count * seconds
 

@@ -141,9 +141,9 @@ class _Search:
         if len(box.varying) <= FEW_INPUTS:
             return self.by_inputs(obligation, box, graph, budget)
         problem = BoxProblem(without_max_pools(graph), box, lambda x: fails(self.network, obligation, x))
-        found = split_activations(problem, budget)
-        x = found.unconfirmed if found.counterexample is None else found.counterexample
-        return BoundedTree(found, about), None if x is None else self.counterexample(obligation, x)
+        tree = split_activations(problem, budget)
+        x = tree.unconfirmed if tree.counterexample is None else tree.counterexample
+        return BoundedTree(tree, about), None if x is None else self.counterexample(obligation, x)
 
     def along_path(
         self, obligation: Obligation, inputs: InputPath | InputKernels, budget: Budget
@@ -164,10 +164,10 @@ class _Search:
             replay=lambda z: fails(self.network, obligation, z),
             total=total,
         )
-        found = split_inputs(problem, self.goal(inputs), budget)
-        failing = found.replayed if len(found.replayed) else _lowest(found, problem)
+        cells = split_inputs(problem, self.goal(inputs), budget)
+        failing = cells.replayed if len(cells.replayed) else _lowest(cells, problem)
         about = obligation.property
-        return BoundedCells(found, about, meant.label), self.worst(
+        return BoundedCells(cells, about, meant.label), self.worst(
             obligation, problem, meant.label, torch.from_numpy(failing)
         )
 
@@ -193,9 +193,9 @@ class _Search:
         if z.shape[1] == 1 and len(clear):
             place = int(clear[z[clear, 0].argmin()])
         worst, at_worst = z[place], scores[place].clone()
-        found = self.counterexample(obligation, worst)
-        if found.replayed or self.settings.arithmetic != "real":
-            return found
+        counterexample = self.counterexample(obligation, worst)
+        if counterexample.replayed or self.settings.arithmetic != "real":
+            return counterexample
         at_worst[label] = -torch.inf
         point = Boxes(worst.unsqueeze(0).to(self.device), worst.unsqueeze(0).to(self.device))
         inputs = problem.path.at(point.points)
@@ -203,9 +203,11 @@ class _Search:
         closing = self.budget.closing
         try:
             enclosed = enclose(problem.graph, inputs, point, problem.path.error.unsqueeze(0), closing)
-            return replace(found, proved=bool(lowest_leads(problem.graph, enclosed, rival, led, closing)[0] > 0))
+            return replace(
+                counterexample, proved=bool(lowest_leads(problem.graph, enclosed, rival, led, closing)[0] > 0)
+            )
         except OutOfTimeError:
-            return found
+            return counterexample
 
     def by_inputs(
         self, obligation: Obligation, box: InputBox, graph: Graph, budget: Budget
@@ -216,28 +218,28 @@ class _Search:
         problem = PathProblem(
             graph, path, claims, low, high, lambda z: fails(self.network, obligation, path.at(z.to(self.device)))
         )
-        found = split_inputs(problem, AnyFailure(), budget)
-        failing = found.replayed if len(found.replayed) else _lowest(found, problem)
+        cells = split_inputs(problem, AnyFailure(), budget)
+        failing = cells.replayed if len(cells.replayed) else _lowest(cells, problem)
         if not len(failing):
-            return BoundedCells(found, obligation.property), None
+            return BoundedCells(cells, obligation.property), None
         x = path.at(torch.from_numpy(failing[:1]).to(self.device))[0]
-        return BoundedCells(found, obligation.property), self.counterexample(obligation, x)
+        return BoundedCells(cells, obligation.property), self.counterexample(obligation, x)
 
     def counterexample(self, obligation: Obligation, at: Tensor) -> Counterexample:
         return replayed_at(self.network, self.meant(obligation), obligation, at.cpu())
 
 
-def _lowest(found: SplitCells, problem: PathProblem) -> NDArray[np.float64]:
+def _lowest(cells: SplitCells, problem: PathProblem) -> NDArray[np.float64]:
     """Of the points at which a claim fails, those at which it does so most clearly."""
-    margin = (found.scores @ problem.claims.t().cpu().numpy()).min(1)
+    margin = (cells.scores @ problem.claims.t().cpu().numpy()).min(1)
     order = np.argsort(margin, kind="stable")[:MOST_FAILURES]
-    lowest: NDArray[np.float64] = found.points[order[margin[order] < 0]]
+    lowest: NDArray[np.float64] = cells.points[order[margin[order] < 0]]
     return lowest
 
 
 def _graph_of(network: Network, query: Query) -> Graph:
     """The graph that the properties are about: with the final softmax, unless only the order of outputs matters."""
-    if network.dropped is None or all(own.property.compares_only for own in query.obligations):
+    if network.dropped is None or all(obligation.property.compares_only for obligation in query.obligations):
         return network.graph
     if network.dropped != "Softmax":
         raise InputError(f"{query.name}: is about outputs of a {network.dropped}, which can only be compared here")

@@ -332,8 +332,8 @@ class Runner:
     def scores_of(self, numbers: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Of some pictures."""
         parts = (numbers[start : start + self.at_once] for start in range(0, len(numbers), self.at_once))
-        made = (np.stack([self.pictures.picture(number) for number in part]) for part in parts)
-        return self.run_all(made)
+        batches = (np.stack([self.pictures.picture(number) for number in part]) for part in parts)
+        return self.run_all(batches)
 
     def run_all(self, batches: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.float32]]:
         """The scores of batches, in order: several at a time, while the next ones are made.

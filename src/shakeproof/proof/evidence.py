@@ -79,14 +79,14 @@ def joined(start: Floats, end: Floats, winner: NDArray[np.int64]) -> tuple[Inter
 
 def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tuple[Interval, ...]:
     """A profile: what is proved, and in the gaps what a curve shows, marked as not proved."""
-    shown = [replace(own, proved=False) for own in shown]
-    cuts = np.unique([end for own in (*shown, *proved) for end in (own.start, own.end)])
+    shown = [replace(interval, proved=False) for interval in shown]
+    cuts = np.unique([end for interval in (*shown, *proved) for end in (interval.start, interval.end)])
     if len(cuts) < 2:  # a path without extent, or no curve
         return tuple(proved or shown)
     winner, is_proved = np.full(len(cuts) - 1, -1), np.zeros(len(cuts) - 1, bool)
-    for own in (*shown, *proved):
-        first, after = np.searchsorted(cuts, (own.start, own.end))
-        winner[first:after], is_proved[first:after] = own.winner, own.proved
+    for interval in (*shown, *proved):
+        first, after = np.searchsorted(cuts, (interval.start, interval.end))
+        winner[first:after], is_proved[first:after] = interval.winner, interval.proved
     changes = (np.diff(winner) != 0) | (is_proved[1:] != is_proved[:-1])
     starts = np.flatnonzero(np.append(True, changes)).tolist()
     return tuple(
@@ -99,7 +99,7 @@ def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tupl
 def by_class(profile: Iterable[Interval]) -> tuple[Interval, ...]:
     """Neighbours with the same winner made one, proved if all of them are."""
     groups = (list(parts) for _, parts in groupby(profile, key=attrgetter("winner")))
-    return tuple(replace(p[0], end=p[-1].end, proved=all(own.proved for own in p)) for p in groups)
+    return tuple(replace(p[0], end=p[-1].end, proved=all(part.proved for part in p)) for p in groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,10 +298,10 @@ class Swept(Proof):
         elif len(self.lower):
             label = z[pieces], z[np.minimum(pieces + 1, len(z) - 1)], np.full(len(pieces), self.label)
             parts = [label] if self.float32 else [label, self.curve.settled]
-            for own in joined(*map(np.concatenate, zip(*parts, strict=True))):
-                start = own.start if own.start == z[0] else own.start * (1 + SLACK)
-                end = own.end if own.end == z[-1] else own.end * (1 - SLACK)
-                proved += [replace(own, start=start, end=end)] if start < end else []
+            for interval in joined(*map(np.concatenate, zip(*parts, strict=True))):
+                start = interval.start if interval.start == z[0] else interval.start * (1 + SLACK)
+                end = interval.end if interval.end == z[-1] else interval.end * (1 - SLACK)
+                proved += [replace(interval, start=start, end=end)] if start < end else []
         return with_unproved(proved, [Interval(*shown) for shown in self.curve.classes()])
 
 
@@ -419,8 +419,8 @@ class BoundedCells(Proof):
 
     @cached_property
     def least(self) -> float:
-        (found,) = self.cells.tree.least()
-        return float(found)
+        (least,) = self.cells.tree.least()
+        return float(least)
 
     @property
     def pieces(self) -> int:
@@ -590,8 +590,8 @@ class Enumerated(Proof):
         if not self.about.is_label:
             return ()
         first, last = self.pictures.first_of, self.pictures.last_before
-        found = (Interval(first(start), last(stop), winner) for start, stop, winner in self._runs())
-        return tuple(own for own in found if own.start <= own.end)
+        intervals = (Interval(first(start), last(stop), winner) for start, stop, winner in self._runs())
+        return tuple(interval for interval in intervals if interval.start <= interval.end)
 
     def exact_profile(self, count: int | None = None) -> tuple[ExactInterval, ...]:
         """Which class wins where, without rounding: on all pictures that were looked at, or on the first of them."""

@@ -100,7 +100,7 @@ class SweepContext:
         which, paths = torch.full_like(at, number, dtype=torch.int64), self.lines.paths
         parts = UNLIMITED.all_slices(len(z), longest_window(self.graph, self.budget))
         inputs = (paths.clipped(self.lines.at(which[part], at[part])) for part in parts)
-        rows = [graph.to(some.device).run(some).cpu().numpy() for some in inputs]
+        rows = [graph.to(points.device).run(points).cpu().numpy() for points in inputs]
         return np.concatenate([np.empty((0, graph.classes)), *rows])
 
     def has_margins(self, number: int, z: Floats, margin: Floats) -> bool:

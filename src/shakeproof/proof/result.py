@@ -139,7 +139,7 @@ class Result:
         comparison = self.evidence.comparison
         if comparison is None or self.reason is not Reason.COMPARISON:
             return None
-        return Noise(*(own if isfinite(own) else None for own in comparison.worst(self.evidence.smallest)))
+        return Noise(*(value if isfinite(value) else None for value in comparison.worst(self.evidence.smallest)))
 
     @property
     def critical_strength(self) -> Bracket | None:
@@ -179,21 +179,25 @@ class Result:
         profile, told = () if self.proof is None else self.proof.profile, self.evidence.winners_told_up_to
         if told == inf:
             return profile
-        proved = [replace(own, end=min(own.end, told)) for own in profile if own.proved and own.start < told]
+        proved = [
+            replace(interval, end=min(interval.end, told))
+            for interval in profile
+            if interval.proved and interval.start < told
+        ]
         return with_unproved(proved, by_class(profile))
 
     @property
     def min_margin(self) -> float | None:
         """The smallest margin there is, or that was found; by bounds, a safe query's is what was proved of it."""
-        found = [] if self.counterexample is None else [self.counterexample.margin]
+        margins = [] if self.counterexample is None else [self.counterexample.margin]
         curve = self.proof.curve if isinstance(self.proof, Swept) and len(self.proof.curve.z) else None
         if curve is not None and isinstance(self.proof, Swept):
-            found.append(float(curve.margin(self.proof.label).min()))
+            margins.append(float(curve.margin(self.proof.label).min()))
         if isinstance(self.proof, Enumerated) and len(self.proof.margins):
             return float(np.nanmin(self.proof.margins))
         if self.status is Status.SAFE and (curve is None or curve.lead is not None):  # it may be least just at a jump
-            found += [proof.least for proof in self.evidence.proofs]
-        return min(found, default=None)
+            margins += [proof.least for proof in self.evidence.proofs]
+        return min(margins, default=None)
 
     @property
     def curve(self) -> Curve:
@@ -217,18 +221,18 @@ class Result:
     @property
     def kernel(self) -> CounterexampleKernel | None:
         """Of a set of kernels, the one that makes the counterexample."""
-        kernels, found = self.query.perturbation, self.counterexample
-        if not isinstance(kernels, KernelSet) or found is None or found.shares is None:
+        kernels, counterexample = self.query.perturbation, self.counterexample
+        if not isinstance(kernels, KernelSet) or counterexample is None or counterexample.shares is None:
             return None
-        return CounterexampleKernel(kernels.kernel(found.shares))
+        return CounterexampleKernel(kernels.kernel(counterexample.shares))
 
     @property
     def record(self) -> Record:
         """The answer as plain data."""
         strength, shown = _one_or_several(self.query.strengths), None
-        if (found := self.counterexample) is not None:
-            place = strength if found.strengths is None else _one_or_several(found.strengths)
-            shown = RecordedCounterexample(place, found.winner, found.margin, found.replayed)
+        if (counterexample := self.counterexample) is not None:
+            place = strength if counterexample.strengths is None else _one_or_several(counterexample.strengths)
+            shown = RecordedCounterexample(place, counterexample.winner, counterexample.margin, counterexample.replayed)
         return Record(
             kernel=self.kernel,
             version=FORMAT,
@@ -385,7 +389,7 @@ class Noise:
     margin: float | None
 
     def __str__(self) -> str:
-        noise, margin = ("infinite" if own is None else f"{own:.2g}" for own in (self.noise, self.margin))
+        noise, margin = ("infinite" if value is None else f"{value:.2g}" for value in (self.noise, self.margin))
         return f"noise {noise}, margin {margin}"
 
 
@@ -514,30 +518,31 @@ class Record:
     def from_json(line: str | Mapping[str, Any]) -> Record:
         """The record that one line of `--json` is, of an `--output` file, or of `shakeproof results`."""
         try:
-            said = dict(json.loads(line) if isinstance(line, str) else line)
-            check_version(said)
+            values = dict(json.loads(line) if isinstance(line, str) else line)
+            check_version(values)
             for key in ("question", *CLAIMED):  # which are not the record's own
-                said.pop(key, None)
-            before = said.pop(OLD_NAME, None)
-            said["remaining"] = said.get("remaining") or before
+                values.pop(key, None)
+            before = values.pop(OLD_NAME, None)
+            values["remaining"] = values.get("remaining") or before
             for key, kind in OBJECTS.items():
-                said[key] = kind(**said[key]) if said.get(key) else None
-            shown = said["counterexample"]
+                values[key] = kind(**values[key]) if values.get(key) else None
+            shown = values["counterexample"]
             if shown is not None:
                 place = _tupled(shown["strength"])
                 shown = RecordedCounterexample(place, shown["class"], shown["margin"], shown["replayed"])
             profile = (  # answers of earlier versions do not say what is proved
-                Interval(part["from"], part["to"], part["class"], part.get("proved", False)) for part in said["profile"]
+                Interval(part["from"], part["to"], part["class"], part.get("proved", False))
+                for part in values["profile"]
             )
-            said |= {
-                "status": Status(said["status"]),
-                "reason": None if said["reason"] is None else REASONS[said["reason"]],
+            values |= {
+                "status": Status(values["status"]),
+                "reason": None if values["reason"] is None else REASONS[values["reason"]],
                 "profile": tuple(profile),
-                "critical_strength": _tupled(said["critical_strength"]),
-                "strength": _tupled(said["strength"]),
+                "critical_strength": _tupled(values["critical_strength"]),
+                "strength": _tupled(values["strength"]),
                 "counterexample": shown,
             }
-            return Record(**said)
+            return Record(**values)
         except MALFORMED as error:
             raise malformed(error) from error
 
@@ -564,7 +569,7 @@ KEYS = {"start": "from", "end": "to", "winner": "class"}
 def _plain(value: Any) -> Any:
     """A frozen value as JSON has it."""
     if is_dataclass(value):
-        return {KEYS.get(own.name, own.name): _plain(getattr(value, own.name)) for own in fields(value)}
+        return {KEYS.get(each.name, each.name): _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
     return value.value if isinstance(value, Enum) else value
@@ -572,7 +577,7 @@ def _plain(value: Any) -> Any:
 
 def spoken_time(seconds: float) -> str:
     """A time in the unit that people would say it in."""
-    size, unit = next((own for own in UNITS if seconds < 120 * own[0]), UNITS[-1])
+    size, unit = next((unit for unit in UNITS if seconds < 120 * unit[0]), UNITS[-1])
     return f"{_short(seconds / size)} {unit}"
 
 

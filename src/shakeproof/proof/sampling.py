@@ -71,8 +71,8 @@ def _runs(network: Deployed, query: Query, at: Floats) -> Generator[NDArray[np.b
     """Which strengths lose in the runtime, some at a time."""
     obligation, size = query.obligations[0], max(1, AT_ONCE // prod(network.input_shape))
     for start in range(0, len(at), size):
-        given = obligation.inputs.runtime_inputs(torch.from_numpy(at[start : start + size]))
-        yield obligation.property.fails(network.reference(given))
+        inputs = obligation.inputs.runtime_inputs(torch.from_numpy(at[start : start + size]))
+        yield obligation.property.fails(network.reference(inputs))
 
 
 def _picture_runs(network: Deployed, result: Result, at: Floats) -> Generator[NDArray[np.bool_], None, None]:

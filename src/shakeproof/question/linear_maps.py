@@ -138,13 +138,13 @@ def from_entries(rows: int, columns: int, row: Places, column: Places, weight: F
     return LinearMap(np.searchsorted(keys, columns * np.arange(rows + 1)), keys % columns, summed)
 
 
-def shared(made: LinearMap) -> LinearMap:
+def shared(matrix: LinearMap) -> LinearMap:
     """The weights of each row divided by their sum, as multiples of 1 / UNITS that sum to 1 exactly."""
-    rows, heads = np.repeat(np.arange(made.size), np.diff(made.starts)), made.starts[:-1]
-    units = np.rint(made.weights / np.add.reduceat(made.weights, heads)[rows] * UNITS)
+    rows, heads = np.repeat(np.arange(matrix.size), np.diff(matrix.starts)), matrix.starts[:-1]
+    units = np.rint(matrix.weights / np.add.reduceat(matrix.weights, heads)[rows] * UNITS)
     largest = np.lexsort([-units, rows])[heads]
     units[largest] += UNITS - np.add.reduceat(units, heads)
-    return LinearMap(made.starts, made.sources, units / UNITS)
+    return LinearMap(matrix.starts, matrix.sources, units / UNITS)
 
 
 def _gathered(places: Places, weights: Floats) -> LinearMap:

@@ -37,10 +37,10 @@ def read_sparse(path: Path) -> LinearMap:
             raise ValueError(f"it has the format {kind}; save it as csr")
         if len(arrays["indptr"]) != rows + 1:
             raise ValueError("its rows do not fit its entries")
-        made = LinearMap.checked(arrays["indptr"], arrays["indices"], arrays["data"])
+        matrix = LinearMap.checked(arrays["indptr"], arrays["indices"], arrays["data"])
         if kind == "csr":
-            return made
-        return _by_rows(made.sources, np.repeat(np.arange(rows), np.diff(made.starts)), made.weights, rows)
+            return matrix
+        return _by_rows(matrix.sources, np.repeat(np.arange(rows), np.diff(matrix.starts)), matrix.weights, rows)
 
 
 def _by_rows(row: NDArray[Any], column: NDArray[Any], weight: NDArray[Any], size: int) -> LinearMap:
@@ -63,10 +63,10 @@ def write_linear(function: Callable[[Floats], Any], image_shape: Sequence[int], 
         raise InputError(f"a picture (channels, height, width) may have {MOST_PROBED:,} numbers, not {image_shape}")
     if path.suffix.lower() != ".npz":
         raise InputError(f"{path}: a matrix is written to an .npz file")
-    made = _probed(function, shape)
-    _check_linear(function, made, shape)
-    arrays: dict[str, Any] = {"indices": made.sources, "indptr": made.starts, "data": made.weights}
-    np.savez_compressed(stream := BytesIO(), format=b"csr", shape=[made.size] * 2, **arrays)
+    matrix = _probed(function, shape)
+    _check_linear(function, matrix, shape)
+    arrays: dict[str, Any] = {"indices": matrix.sources, "indptr": matrix.starts, "data": matrix.weights}
+    np.savez_compressed(stream := BytesIO(), format=b"csr", shape=[matrix.size] * 2, **arrays)
     write_whole({path: stream.getvalue()})
     return path
 
@@ -87,10 +87,12 @@ def _probed(function: Callable[[Floats], Any], shape: tuple[int, ...]) -> Linear
 
 
 def _applied(function: Callable[[Floats], Any], picture: Floats) -> Floats:
-    made = np.asarray(function(picture.copy()), np.float64)
-    if made.shape != picture.shape or not np.isfinite(made).all():
-        raise InputError(f"the function must return finite numbers of the shape {picture.shape}, not of {made.shape}")
-    return made
+    degraded = np.asarray(function(picture.copy()), np.float64)
+    if degraded.shape != picture.shape or not np.isfinite(degraded).all():
+        raise InputError(
+            f"the function must return finite numbers of the shape {picture.shape}, not of {degraded.shape}"
+        )
+    return degraded
 
 
 def _check_linear(function: Callable[[Floats], Any], matrix: LinearMap, shape: tuple[int, ...]) -> None:

@@ -177,7 +177,7 @@ def _resolved(
 def _at_start(network: Deployed, inputs: Tensor) -> NDArray[np.float64]:
     """What the runtime gives at strength 0: from there on, constants of the question."""
     step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
-    outputs = np.concatenate([network.reference(some.float().numpy()) for some in inputs.split(step)])
+    outputs = np.concatenate([network.reference(part.float().numpy()) for part in inputs.split(step)])
     if not np.isfinite(outputs).all():
         raise InputError(f"{network.name}: gives outputs at strength 0 that are infinite or no numbers")
     return outputs.astype(np.float64)

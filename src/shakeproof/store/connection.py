@@ -50,7 +50,7 @@ def explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: {DAMAGED}") from error
     except sqlite3.Error as error:
         name = str(getattr(error, "sqlite_errorname", ""))
-        sentence = next((said for begin, said in SENTENCES.items() if name.startswith(begin)), None)
+        sentence = next((words for begin, words in SENTENCES.items() if name.startswith(begin)), None)
         raise InputError((sentence or "{}: cannot be used as a store ({})").format(path, error)) from error
 
 

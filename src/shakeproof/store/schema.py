@@ -107,8 +107,8 @@ def fill_answers(connection: sqlite3.Connection) -> None:
 
 def has_answers(connection: sqlite3.Connection) -> bool:
     """Whether the store has them as flat rows, with the columns and the claims of today."""
-    made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'answers'").fetchone()
-    return bool(made == (ANSWERS,))
+    statement = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'answers'").fetchone()
+    return bool(statement == (ANSWERS,))
 
 
 def add_checksum_function(connection: sqlite3.Connection) -> None:
