@@ -50,7 +50,8 @@ def test_a_dry_run_says_what_pictures_would_take_where_the_time_is_short(tmp_pat
     said = run("campaign", file, "--dry-run", "--jobs", "2").stdout.splitlines()
     pictures = sp.profile(demo.MODEL, str(demo.images()[0][0]), "sharpen:size=3", pixels="8bit").pieces
     assert re.fullmatch(
-        rf'queries whose trial did not finish, as 8-bit pictures \(pixels = "8bit"\): about {pictures:,} pictures, about .* on 2 cores',
+        r'queries whose trial did not finish, as 8-bit pictures \(pixels = "8bit"\): '
+        rf"about {pictures:,} pictures, about .* on 2 cores",
         said[-1],
     )
 
