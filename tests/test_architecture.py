@@ -14,6 +14,8 @@ import pytest
 import shakeproof
 
 ROOT = Path(shakeproof.__file__).parent
+# What the root itself has.
+OF_THE_ROOT = ("__version__", "names_on_first_use")
 MAP = ROOT.parents[1] / "docs" / "architecture.md"
 # From the ground up: a room may import from lower layers, and from its own without going in circles.
 LAYERS = {
@@ -56,7 +58,7 @@ def imported(path: Path) -> set[str]:
             found.add(node.module)
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-    return {name for name in found if name.startswith("shakeproof.") and name != "shakeproof.__version__"}
+    return {name for name in found if name.startswith("shakeproof.")} - {f"shakeproof.{name}" for name in OF_THE_ROOT}
 
 
 def room_of(path: Path) -> str:

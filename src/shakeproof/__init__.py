@@ -8,7 +8,10 @@ print(result.status, result.critical_strength)
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,20 +65,6 @@ if TYPE_CHECKING:
     from shakeproof.store import Store
 
 __version__ = "0.1.0"
-
-# Where public names live, imported on first use: torch takes a second, which `shakeproof --help` must not.
-_ROOMS = (
-    "errors",
-    "settings",
-    "question",
-    "proof",
-    "asserting",
-    "model",
-    "analysis",
-    "comparing",
-    "exporting",
-    "store",
-)
 
 __all__ = [
     "Agreement",
@@ -144,12 +133,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for room in _ROOMS if name in __all__ else ():
-        module = import_module(f"shakeproof.{room}")
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AttributeError(f"module 'shakeproof' has no attribute {name!r}")
+def names_on_first_use(package: str, file: str) -> Callable[[str], Any]:
+    """A package's `__getattr__`: its file imports names for type checkers only, and each is imported when it is needed.
+
+    torch takes a second to import, which `shakeproof --help` and a table do not need.
+    """
+    imports = (node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def imported(name: str) -> Any:
+        if not homes.get(name, "").startswith("shakeproof."):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return imported
+
+
+__getattr__ = names_on_first_use(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shakeproof import names_on_first_use
 
 if TYPE_CHECKING:
     from shakeproof.proof.bounds_method import answer_by_splitting
@@ -43,20 +44,5 @@ if TYPE_CHECKING:
     from shakeproof.proof.sampling import tested
     from shakeproof.proof.verdict import CLAIMED, FORMAT, Claim, Reason, Status, claim_of, strengths_of
 
-# Where each name lives. They are imported on first use: to read what an answer claims takes no torch.
-_HOMES = {
-    "verdict": "CLAIMED FORMAT Claim Reason Status claim_of strengths_of",
-    "evidence": "BoundedCells Counterexample Enumerated EnumeratedWindow Interval Swept SweptWindow by_class",
-    "result": "BLURS_AT_ZERO LIKELY_CAUSE Expected Interrupted Record Result begun_by bracketed",
-    "sampling": "tested",
-    "bounds_method": "answer_by_splitting",
-    "enumeration_method": "Runner Tell answer_by_enumeration answer_by_picture_windows enumerate_window expected",
-    "exact_method": "answer_by_sweep answer_by_windows lines_at_once sweep_window",
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# To read what an answer claims takes no torch.
+__getattr__ = names_on_first_use(__name__, __file__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shakeproof import names_on_first_use
 
 if TYPE_CHECKING:
     from shakeproof.question.class_names import ClassNames, names_in_metadata, read_class_names
@@ -84,37 +85,5 @@ if TYPE_CHECKING:
     )
     from shakeproof.question.vnnlib import perturbed_directives, read_specification, written, written_perturbed
 
-# Where each name lives. They are imported on first use: to read a perturbation's text takes no torch.
-_HOMES = {
-    "class_names": "ClassNames names_in_metadata read_class_names",
-    "inputs": "InputBox InputKernels InputPath InputSet Path",
-    "outputs": "OutputPart address_of listed one_place output_part places",
-    "perturbation": (
-        "MOST_PARTS PADDINGS KernelSet AnyKernel AnyPerturbation ClipRange Degradation ExactPath Matrix "
-        "ParameterisedKernel Part Perturbation Tone as_whole written_kernels"
-    ),
-    "families": (
-        "FAMILIES all_kernels any_kernel box_blur brightness chromatic_blur contrast custom defocus downsample "
-        "gaussian_blur haze identity linear motion_blur parse parse_path psf psf_hull rolling_shutter rotation_blur "
-        "sharpen unsharp varying_blur vignetting zoom_blur"
-    ),
-    "linear_maps": "LinearMap",
-    "own_matrices": "write_linear",
-    "preprocessing": "PRESETS Preprocessing read_preprocessing",
-    "properties": "Case Property Specification by_boxes margins robustness wins",
-    "requirement": "KINDS LABEL OutputContext Requirement as_requirement parse_requirement",
-    "vnnlib": "perturbed_directives read_specification written written_perturbed",
-    "images": "Image ImageLayout RawImage as_picture image_layout",
-    "image_files": "Source Subfolder one_source read_image sources",
-    "query": (
-        "Obligation Picture Query Strength check_image check_label check_requirement class_number fitting "
-        "output_context perturbed specified"
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(import_module(f"shakeproof.question.{module}"), name)
-    raise AttributeError(f"module 'shakeproof.question' has no attribute {name!r}")
+# To read a perturbation's text takes no torch.
+__getattr__ = names_on_first_use(__name__, __file__)
