@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 import torch
 
 import shakeproof as sp
 from shakeproof import demo
 from shakeproof.cli.recording import question
 from shakeproof.digests import content_digest, image_digest, network_digest, query_digest, question_digest
-from shakeproof.question import InputBox, Obligation, Query, parse_path, perturbed, read_image, wins
+from shakeproof.question import ClassNames, InputBox, Obligation, Query, parse_path, perturbed, read_image, wins
 from shakeproof.store import Store, keep
 
 # Another value than the usual one for each of the settings.
@@ -107,6 +108,31 @@ def test_a_question_has_one_digest_wherever_it_is_asked(demo_network, tmp_path):
             other = replace(SETTINGS, **change)
             assert question(demo_network, query, SETTINGS) != question(demo_network, query, other)
         assert question(demo_network, query, SETTINGS) == question(demo_network, query, replace(SETTINGS, memory=1.0))
+
+
+def test_a_class_by_its_name_is_the_class_that_is_meant(demo_network):
+    """The same text about other names is another question, and one that takes other outputs at strength 0 as well."""
+    path, _ = demo.images()[0]
+    words, found = list(demo_network.class_names.words), {}
+    for names in (words, words[::-1]):
+        network = replace(demo_network, class_names=ClassNames(tuple(names)))
+        for text in (f"score:class={words[0][0]},above=-100", "score:class=0,above=-100", "drift:index=0,by=3"):
+            (query,) = perturbed(network, [str(path)], BLUR, requirement=text)
+            found.setdefault(text, set()).add(query_digest(network, query, SETTINGS))
+    by_name, *others = found.values()
+    assert len(by_name) == 2
+    assert {len(digests) for digests in others} == {1}
+    assert others[0] < by_name
+    again = replace(query, start=np.nextafter(query.start, 9))
+    assert query_digest(demo_network, query, SETTINGS) != query_digest(demo_network, again, SETTINGS)
+
+
+def test_a_store_keeps_no_answers_about_other_requirements(demo_network, tmp_path):
+    path, _ = demo.images()[0]
+    answer = sp.profile(demo_network, str(path), BLUR, require="top:k=2")
+    with pytest.raises(sp.ShakeproofError, match="is about top:k=2; a store keeps which class wins"):
+        keep(tmp_path / "s.db", "others", demo_network, [answer], SETTINGS)
+    assert not (tmp_path / "s.db").exists()
 
 
 def test_equal_questions_are_kept_once(demo_network, tmp_path):

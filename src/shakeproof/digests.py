@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shakeproof import __version__
 from shakeproof.model import Deployed, Runtime
-from shakeproof.question import LABEL, AnyPerturbation, Query, Requirement
+from shakeproof.question import AnyPerturbation, Query, output_context
 from shakeproof.settings import Settings
 
 
@@ -36,16 +36,13 @@ def question_digest(
     label: int | None,
     perturbation: AnyPerturbation | None,
     settings: Settings,
-    requirement: Requirement | None = LABEL,
+    required: tuple[object, ...] = (),
 ) -> str:
     """All that an answer depends on but how far the strengths go: network and image by their digests, the kernel by its
-    entries, the settings, our version. Without a label, the class that is predicted is meant.
-
-    A requirement is there by its text, unless it is that the label wins: what it takes from the network's outputs at
-    strength 0 follows from the others.
+    entries, the settings, our version, and what is `required` if not the label. Without a label, the class that is
+    predicted is meant.
     """
     kernel = (str(perturbation), getattr(perturbation, "content", None))
-    required = () if requirement is None or requirement.is_label else (str(requirement),)
     return digest((__version__, network, image, label, kernel, decisive(settings), *required))
 
 
@@ -53,7 +50,18 @@ def query_digest(network: Deployed, query: Query, settings: Settings) -> str:
     """The same of a query: without a perturbation, by its boxes and what must hold on them."""
     label = None if query.label_predicted else query.label
     about = network_digest(network, settings), content_digest(query), label, query.perturbation
-    return question_digest(*about, settings, query.requirement)
+    return question_digest(*about, settings, required_of(network, query))
+
+
+def required_of(network: Deployed, query: Query) -> tuple[object, ...]:
+    """What a requirement depends on, unless it is that the label wins: its text with numbers for the names of classes,
+    which may be others tomorrow, and the outputs at strength 0, if it takes any.
+    """
+    requirement = query.requirement
+    if requirement is None or requirement.is_label:
+        return ()
+    start = () if query.start is None else tuple(query.start.tolist())
+    return str(requirement.numbered(output_context(network))), *start
 
 
 def content_digest(query: Query) -> str:

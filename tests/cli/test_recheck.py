@@ -23,10 +23,11 @@ from processes import HANGING
 from warm import run
 
 import shakeproof as sp
-from shakeproof import demo
+from shakeproof import checker, demo
+from shakeproof.certificate import certificate
 from shakeproof.question import read_image
 from shakeproof.report.page import confidence
-from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, is_band, main
+from shakeproof.report.recheck import GAP, UNCHECKED, Proven, counts, detailed, examined, is_band, main
 from shakeproof.settings import Settings
 from shakeproof.store import keep
 
@@ -436,3 +437,22 @@ def test_by_bounds_a_certificate_that_proves_less_than_the_claim_is_not_counted(
     found = recheck(tmp_path / "bundle")
     assert found.returncode == 3
     assert "item 0, unsafe: PROVES LESS: the label is certified up to" in found.stdout
+
+
+def test_a_certificate_of_another_requirement_shows_nothing_about_a_label(folder):
+    """The label is among many classes at all strengths, and does not win at all of them."""
+    model = folder / "signs.onnx"
+    network = sp.load(model)
+    path, label = next(own for own in demo.images() if own[0].stem == "warning.1")
+    blur, ends = "haze:colour=0.8", {"certified_strength": 1.0, "violated_from": None}
+    assert sp.profile(network, str(path), blur, label=label).status == "unsafe"
+    easier = sp.profile(network, str(path), blur, label=label, require=f"top:k={network.classes - 1}")
+    assert easier.status == "safe"
+    packed = certificate(network, easier)
+    header, _ = checker.unpack(packed)
+    about = {key: header[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
+    row = about | ends | {"strength": 1.0, "verdict": "safe", "details_sha256": detailed(header)}
+    answer = {"profile": [], "counterexample": None, "predicted": label}
+    found = examined(row, answer, packed, model.read_bytes())
+    assert found.refused
+    assert "it is about top:k=" in found.sentence

@@ -379,6 +379,8 @@ def _numbered(kind: Kind, outputs: OutputContext) -> Kind:
             changes[each.name] = outputs.place(value)
         elif each.type == "tuple[Output, ...]":
             changes[each.name] = tuple(map(outputs.place, value))
+        elif isinstance(value, str):  # a class of pixels, which is no place among the outputs
+            changes[each.name] = outputs.number(value)
     return replace(kind, **changes)
 
 

@@ -176,6 +176,8 @@ def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
     claimed = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
     claimed["strength"] = _several(row["strength"])
     yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in claimed.items() if header[key] != value)
+    if "requirement" in header:
+        yield f"it is about {header['requirement']}, not about which class wins"
     if detailed(header) != row["details_sha256"]:
         yield "its kernels, its mean and std, or how pictures are laid out or rounded are others"
     certified, violated = proof.certified(header["label"]), proof.violated(header["label"])

@@ -11,7 +11,7 @@ from shakeproof.analysis import check_applicable, queries_at_once
 from shakeproof.budget import no_progress
 from shakeproof.certificate import CERTIFICATE_SECONDS
 from shakeproof.digests import query_digest, question_digest
-from shakeproof.errors import strictly
+from shakeproof.errors import InputError, strictly
 from shakeproof.model import Deployed, Network, load, load_deployed, pictures_for
 from shakeproof.proof import Result
 from shakeproof.question import Image, Perturbation, check_image, class_number, perturbed
@@ -148,7 +148,13 @@ def keep(
     certificates: bool = False,
     requirement: NamedRequirement | None = None,
 ) -> None:
-    """Write answers about perturbed images into a store, as a campaign with a name; of equal questions the last one."""
+    """Write answers about perturbed images into a store, as a campaign with a name; of equal questions the last one.
+
+    A store counts images whose label wins: of another requirement, it keeps no answer.
+    """
+    for result in results:
+        if not result.record.is_about_label:
+            raise InputError(f"{result.query.name}: is about {result.query.requirement}; a store keeps which class wins")
     answers = {query_digest(network, result.query, settings): result for result in results}
     with StoreWriter.open(path) as writer:
         model, _ = writer.add_model(network, settings)
