@@ -29,7 +29,7 @@ from speed import PERTURBATIONS, first
 
 import shakeproof as sp
 from shakeproof.bounds import Boxes, Planes, enclose, planes_below
-from shakeproof.memory import keep_freed_memory
+from shakeproof.budget import keep_freed_memory
 from shakeproof.proof.evidence import by_class
 from shakeproof.question import Image, read_image
 

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 import shakeproof as sp
+from shakeproof.budget import keep_freed_memory
 from shakeproof.errors import strictly
-from shakeproof.memory import keep_freed_memory
 from shakeproof.model import pictures_for
 from shakeproof.parallel import Cluster, TaskRunner, TaskScheduler
 from shakeproof.proof import answer_by_windows, sweep_window

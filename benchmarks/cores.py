@@ -23,8 +23,8 @@ from rich.table import Table
 from speed import NETWORKS
 
 import shakeproof as sp
+from shakeproof.budget import keep_freed_memory
 from shakeproof.cli import PATIENCE
-from shakeproof.memory import keep_freed_memory
 from shakeproof.question import Image, read_image
 
 PERTURBATIONS = (

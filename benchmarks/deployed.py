@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.memory import keep_freed_memory
+from shakeproof.budget import keep_freed_memory
 from shakeproof.proof.enumeration_method import Runner
 
 DATA = Path(__file__).resolve().parents[2] / "shared"

@@ -38,7 +38,7 @@ WORKER = """
 import json, sys, time
 import torch
 import shakeproof as sp
-from shakeproof.memory import keep_freed_memory
+from shakeproof.budget import keep_freed_memory
 
 torch.set_num_threads(1)
 keep_freed_memory()

@@ -39,7 +39,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import shakeproof as sp
-from shakeproof.memory import keep_freed_memory
+from shakeproof.budget import keep_freed_memory
 from shakeproof.question import RawImage, as_picture, read_image
 from shakeproof.settings import Method
 

@@ -52,7 +52,7 @@ def measure(model: Path, memory: float, seconds: float) -> dict[str, float]:
     import torch
 
     import shakeproof as sp
-    from shakeproof.memory import keep_freed_memory
+    from shakeproof.budget import keep_freed_memory
 
     keep_freed_memory()
     network = sp.load(model)

@@ -28,10 +28,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import shakeproof as sp
-from shakeproof.budget import GIB, Budget
+from shakeproof.budget import GIB, Budget, keep_freed_memory
 from shakeproof.exact import Lines, sweep
 from shakeproof.graph import Graph
-from shakeproof.memory import keep_freed_memory
 from shakeproof.operators import Conv, MaxPool
 from shakeproof.question import Image, read_image
 from shakeproof.question import Path as InputPath

@@ -23,8 +23,7 @@ from paper_tables import DATA, existing
 from rich.console import Console
 
 import shakeproof as sp
-from shakeproof.budget import Budget
-from shakeproof.memory import keep_freed_memory
+from shakeproof.budget import Budget, keep_freed_memory
 from shakeproof.model import with_claims
 from shakeproof.operators import Range
 from shakeproof.question import InputBox

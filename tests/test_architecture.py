@@ -23,7 +23,6 @@ LAYERS = {
     "values": {
         "errors",
         "files",
-        "memory",
         "budget",
         "linalg",
         "convolution",

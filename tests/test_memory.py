@@ -12,7 +12,7 @@ SCRIPT = """
 import json
 import os
 import numpy as np
-from shakeproof.memory import give_back, keep_freed_memory
+from shakeproof.budget import give_back, keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as sizes:

@@ -19,7 +19,7 @@ from shakeproof.graph import Graph
 from shakeproof.operators import Linear
 from shakeproof.question import read_specification
 from shakeproof.rounding import work_out_norms
-from shakeproof.search.tree import Tree
+from shakeproof.search.loop import Tree
 
 HERE = Path(__file__).parent
 MOST_SECONDS_OVER = 2.0

@@ -10,16 +10,14 @@ import warnings
 import click
 
 from shakeproof import __version__
-from shakeproof.cli.analysing import profile, verify
+from shakeproof.budget import keep_freed_memory
+from shakeproof.cli.analysing import compare, profile, verify
 from shakeproof.cli.campaigning import campaign
-from shakeproof.cli.comparing import compare
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import check, kernels, supports
-from shakeproof.cli.reporting import report
-from shakeproof.cli.showing import results, table
+from shakeproof.cli.showing import report, results, table
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, print_anywhere, say
 from shakeproof.errors import ShakeproofError
-from shakeproof.memory import keep_freed_memory
 
 # How OpenMP's threads wait for one another, unless the user says otherwise; the second is the word of Intel's and
 # LLVM's libraries, which torch brings on other systems. By default they spin for a while. On a busy machine a spinning

@@ -11,9 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from shakeproof.budget import GIB
+from shakeproof.budget import GIB, give_back
 from shakeproof.errors import InputError, Refusal, strictly
-from shakeproof.memory import give_back
 
 if TYPE_CHECKING:
     from shakeproof.analysis import Begun

@@ -1,4 +1,4 @@
-"""`table` and `results`: what a store holds, for people and for programs."""
+"""`table`, `results` and `report`: what a store holds, for people, for programs, and to be checked elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shakeproof.cli.options import FILE, check_writable
-from shakeproof.cli.terminal import complain, many_values, plain_table, say, terminal
+from shakeproof.cli.options import FILE, check_writable, with_options
+from shakeproof.cli.terminal import complain, many_values, plain_table, progress_bar, say, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 CAMPAIGN = click.option(
     "--campaign", type=int, metavar="ID", help="Which campaign of the store [default: the last one that ran]."
 )
+# Which of a campaign's answers.
+ONLY = (
+    click.option("--model", metavar="PATTERN", help="Only models whose names match, e.g. '*256x4*'."),
+    click.option("--perturbation", metavar="PATTERN", help="Only perturbations that match, e.g. 'motion-blur*'."),
+    click.option("--status", type=click.Choice(["safe", "unsafe", "undecided", "misclassified"]),
+                 help="Only answers with this status."),
+)  # fmt: skip
 
 
 @click.command()
@@ -60,23 +67,8 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
 @click.option("--format", "kind", type=click.Choice(["csv", "jsonl", "parquet"]), default="jsonl", show_default=True,
               help="jsonl: the lines of --json. parquet requires -o and pyarrow.")  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to a file [default: print].")
-@click.option("--model", metavar="PATTERN", help="Only models whose names match, e.g. '*256x4*'.")
-@click.option("--perturbation", metavar="PATTERN", help="Only perturbations that match, e.g. 'motion-blur*'.")
-@click.option(
-    "--status",
-    type=click.Choice(["safe", "unsafe", "undecided", "misclassified"]),
-    help="Only answers with this status.",
-)
-@CAMPAIGN
-def results(
-    store: Path,
-    kind: str,
-    output: Path | None,
-    model: str | None,
-    perturbation: str | None,
-    status: str | None,
-    campaign: int | None,
-) -> int:
+@with_options(*ONLY, CAMPAIGN)
+def results(store: Path, kind: str, output: Path | None, campaign: int | None, **only: str | None) -> int:
     """Print or write all answers of a campaign, one per row."""
     from shakeproof.store import STORED_COLUMNS, Store, csv_lines
 
@@ -84,7 +76,6 @@ def results(
         check_writable(output, ())
     elif kind == "parquet":
         raise InputError("Parquet is binary; name a file with -o FILE")
-    only = {"model": model, "perturbation": perturbation, "status": status}
     with Store.open(store) as opened, many_values():
         if kind == "parquet" and output is not None:
             write_whole({output: _parquet(STORED_COLUMNS, opened.rows(campaign, **only))})
@@ -144,3 +135,60 @@ def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
             f"{campaign.name}: verified/unsafe/undecided; {campaign.answered} of {campaign.asked} queries answered."
             " Misclassified images count as unsafe."
         )
+
+
+@click.command()
+@click.argument("store", type=FILE)
+@click.option("-o", "--output", type=FILE, metavar="FILE",
+              help="File to write [default: report.html or report.json].")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["html", "json"]), default="html", show_default=True,
+              help="An HTML page, or only the evidence for a safety case.")  # fmt: skip
+@click.option("--bundle", type=FILE, metavar="DIR",
+              help="Write a new folder that others can check: page, evidence, store, certificates, networks, pixels,"
+              " and a script that checks them.")  # fmt: skip
+@click.option("--title", help="Title of the page [default: the campaign's name].")
+@with_options(CAMPAIGN, *ONLY)
+@click.option("--check/--no-check", "checks", default=True, show_default=True,
+              help="Run the independent checker on every certificate.")  # fmt: skip
+@click.option("--quiet", is_flag=True, help="Print nothing.")
+def report(
+    store: Path,
+    output: Path | None,
+    form: str,
+    bundle: Path | None,
+    title: str | None,
+    campaign: int | None,
+    checks: bool,
+    quiet: bool,
+    **only: str | None,
+) -> int:
+    """Write a campaign's report as one HTML page.
+
+    STORE is the file that `shakeproof campaign` wrote. The page needs no other file; its last part is the evidence for
+    a safety case. Exit code 1: the checker rejected a certificate.
+    """
+    from shakeproof.report import check_new, gathered, html_page, safety_case, write_bundle, written
+    from shakeproof.store import Store
+
+    output = output or (None if bundle else Path(f"report.{form}"))
+    if output is not None:
+        check_writable(output, (f".{form}",))
+    if bundle is not None:
+        check_new(bundle)
+    with Store.open(store) as opened, many_values():
+        with progress_bar("checking certificates", quiet or not checks) as bar:
+            contents = gathered(opened, campaign, checks, bar.advance, **only)
+        evidence = safety_case(contents)
+        text = html_page(contents, evidence, title or contents.campaign.name) if form == "html" or bundle else ""
+        if output is not None:
+            write_whole({output: (text if form == "html" else written(evidence)).encode()})
+        if bundle is not None:
+            write_bundle(bundle, opened, contents, evidence, text)
+    refused = sum(outcome.refused for outcome in contents.checks.values())
+    if not quiet:
+        held = sum(outcome.accepted for outcome in contents.checks.values())
+        less = len(contents.checks) - held - refused
+        outcome_words = f"; {held} of {len(contents.checks)} certificates hold" if contents.checks else ""
+        outcome_words += f", {less} prove less than is claimed" if less else ""
+        say(f"wrote {' and '.join(str(path) for path in (output, bundle) if path is not None)}{outcome_words}")
+    return 1 if refused else 0

@@ -26,9 +26,8 @@ import torch
 from distributed.scheduler import KilledWorker
 
 from shakeproof import __version__
-from shakeproof.budget import now
+from shakeproof.budget import keep_freed_memory, now
 from shakeproof.errors import InputError
-from shakeproof.memory import keep_freed_memory
 from shakeproof.model import model_files
 from shakeproof.parallel.scheduler import Standing, TaskScheduler
 from shakeproof.parallel.tasks import ModelError, Outcome, Task, TaskRunner

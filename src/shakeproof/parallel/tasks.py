@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from shakeproof.analysis import Begun, answers, joined_windows, window_of
-from shakeproof.budget import GIB
+from shakeproof.budget import GIB, give_back
 from shakeproof.digests import network_digest
 from shakeproof.errors import InputError, MemoryBudgetError, ShakeproofError
-from shakeproof.memory import give_back
 from shakeproof.model import Deployed
 from shakeproof.proof import Result
 from shakeproof.question import Perturbation, Query, perturbed

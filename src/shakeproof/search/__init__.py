@@ -11,4 +11,4 @@ from shakeproof.search.input_splitting import (
     SplitCells,
     split_inputs,
 )
-from shakeproof.search.tree import Tree
+from shakeproof.search.loop import Tree

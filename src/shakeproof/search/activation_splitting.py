@@ -22,8 +22,7 @@ from shakeproof.graph import Graph
 from shakeproof.operators import Range
 from shakeproof.question import InputBox
 from shakeproof.search.attack import descend
-from shakeproof.search.loop import Strategy, branch_and_bound
-from shakeproof.search.tree import Numbers, Tree
+from shakeproof.search.loop import Numbers, Strategy, Tree, branch_and_bound
 
 # Steps of ascent for a claim on the whole box, and for a part of it.
 ROOT_STEPS, PART_STEPS = 100, 20

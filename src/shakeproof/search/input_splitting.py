@@ -22,8 +22,7 @@ from shakeproof.errors import NotFiniteError, ProofError
 from shakeproof.graph import Graph
 from shakeproof.question import Path
 from shakeproof.search.attack import towards_corner
-from shakeproof.search.loop import Strategy, branch_and_bound
-from shakeproof.search.tree import Numbers, Tree
+from shakeproof.search.loop import Numbers, Strategy, Tree, branch_and_bound
 
 # Into how many parts each axis is cut before anything is known, by the number of parameters; 1 if there are more.
 FIRST_PARTS = {1: 8, 2: 3, 3: 2}
