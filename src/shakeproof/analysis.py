@@ -196,7 +196,7 @@ def _answered(
             raise InputError(
                 f"there are {len(labels)} labels for {len(images)} images; give one for each, or one label"
             )
-        images = [replace(each, label=known) for each, known in zip(images, labels, strict=True)]
+        images = [replace(each, label=own_label) for each, own_label in zip(images, labels, strict=True)]
         labels = None
     by_kernel = [perturbed(network, images, kernel, labels, strength, require) for kernel in _several(perturbation)]
     queries = [query for of_image in zip(*by_kernel, strict=True) for query in of_image]
@@ -241,8 +241,8 @@ def answers(
     if settings.pixel_rounding is not None:
         before = settings.untested
         for number, query in enumerate(queries):
-            known = None if begun is None else _kind_of_window(begun(query), EnumeratedWindow)
-            result = methods.answer_by_enumeration(network, query, before, _part(progress, number, 1), expect, known)
+            window = None if begun is None else _kind_of_window(begun(query), EnumeratedWindow)
+            result = methods.answer_by_enumeration(network, query, before, _part(progress, number, 1), expect, window)
             yield _completed(network, result, settings)
         return
     read = readable(network)
@@ -276,8 +276,8 @@ def _answered_together(
     sweeps: dict[tuple[tuple[float, float] | None, Graph], list[int]] = {}
     for number, query in enumerate(queries):
         if method_for(network, query, settings.method) == "exact" and query.path is not None:
-            meant = stated(network, query.obligations[0].property)
-            sweeps.setdefault((query.path.path.clip, meant.graph_of_cases), []).append(number)
+            claim = stated(network, query.obligations[0].property)
+            sweeps.setdefault((query.path.path.clip, claim.graph_of_cases), []).append(number)
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
         together = [queries[number] for number in numbers]
@@ -292,8 +292,8 @@ def _answered_together(
         else:
             result = swept.pop(number)
             if result.reason is Reason.TIMEOUT and not any(numbers == [number] for numbers in sweeps.values()):
-                known = _kind_of_window(begun_by(result), SweptWindow)
-                (result,) = methods.answer_by_sweep(network, [query], before, no_progress, [known])
+                window = _kind_of_window(begun_by(result), SweptWindow)
+                (result,) = methods.answer_by_sweep(network, [query], before, no_progress, [window])
         yield _completed(network, result, settings)
 
 

@@ -59,20 +59,22 @@ def estimated(network: Network, picture: Image | None = None, seconds: float = 3
         return None
     picture = picture or soft_picture(network)
     prepared = profile(network, picture, TRIED, max_strength=LEAST_SHARE, timeout=PATIENCE * seconds)
-    known = [(LEAST_SHARE, prepared.seconds, prepared.pieces)]  # what is worked out once about a network is in this
+    measured_shares = [
+        (LEAST_SHARE, prepared.seconds, prepared.pieces)
+    ]  # what is worked out once about a network is in this
     deadline, share = now() + seconds, FIRST_SHARE
-    while known[-1][0] < 1 and prepared.reason != "timeout" and (left := deadline - now()) > 0:
+    while measured_shares[-1][0] < 1 and prepared.reason != "timeout" and (left := deadline - now()) > 0:
         result = profile(network, picture, TRIED, max_strength=share, timeout=left)
         if result.reason == "timeout":
             break
-        known.append((share, result.seconds, result.pieces))
-        share = 1.0 if _whole(known) < deadline - now() else min(1.0, share * NEXT_TIMES)
-    measured = known[-1][0] == 1
+        measured_shares.append((share, result.seconds, result.pieces))
+        share = 1.0 if _whole(measured_shares) < deadline - now() else min(1.0, share * NEXT_TIMES)
+    measured = measured_shares[-1][0] == 1
     exact = network.graph.is_piecewise_linear
-    if len(known) == 1 or not (exact or measured):
+    if len(measured_shares) == 1 or not (exact or measured):
         return Estimate(TRIED, None, None, measured=False)
-    share, _, pieces = known[-1]
-    return Estimate(TRIED, round(pieces / share) if exact else None, _whole(known), measured)
+    share, _, pieces = measured_shares[-1]
+    return Estimate(TRIED, round(pieces / share) if exact else None, _whole(measured_shares), measured)
 
 
 def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] | None:

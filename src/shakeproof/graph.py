@@ -191,10 +191,10 @@ class Graph:
 
     def behind_clip(self, clip: tuple[float, float]) -> Graph:
         """This network with a clip in front; the same graph each time, so that what is kept for it is kept."""
-        known = _behind_clips(self)
-        if clip not in known:
-            known[clip] = self.after(Clip(*clip))
-        return known[clip]
+        graphs = _behind_clips(self)
+        if clip not in graphs:
+            graphs[clip] = self.after(Clip(*clip))
+        return graphs[clip]
 
     def then(self, operator: Operator) -> Graph:
         """This network with an operator that keeps the scores' shape put behind it."""
@@ -207,13 +207,13 @@ def cached_per_graph(work: Callable[Concatenate[Graph, More], Found]) -> Callabl
 
     Whatever else it takes, such as the time that it may take, must not matter to what it finds.
     """
-    known: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
+    results: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
 
     @wraps(work)
     def cached(graph: Graph, /, *more: More.args, **named: More.kwargs) -> Found:
-        if graph not in known:
-            known[graph] = work(graph, *more, **named)
-        return known[graph]
+        if graph not in results:
+            results[graph] = work(graph, *more, **named)
+        return results[graph]
 
     return cached
 

@@ -13,7 +13,8 @@ Verification of positive definiteness. BIT 46, 2006).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from math import sqrt
@@ -49,6 +50,17 @@ def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
     if not _is_worth_it(first, second) or bias.dtype is not first.dtype:
         return torch.addmm(bias, first, second)
     return add_product(first.new_empty(len(first), len(bias)).copy_(bias), first, second)
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Products are torch's on so many threads; afterwards on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def wants_one_thread() -> bool:

@@ -205,7 +205,7 @@ class AlphaBetaCrown:
 class PartLines:
     """The lines around each bending neuron, for parts with their own ranges; left to choose are alpha and beta.
 
-    `made` has, for each bend, the lines and where (rows, n) the one below may be crown. One row's may serve many.
+    `of_bends` has, for each bend, the lines and where (rows, n) the one below may be crown. One row's may serve many.
     """
 
     crown: AlphaBetaCrown

@@ -47,8 +47,7 @@ def pulled_back(
     """Coefficients of the network's input (rows, *input_shape), and a constant (rows), below those of value `top`.
 
     With the `noise` of the inputs and each node, (nodes + 1, cells), the constant is lower by what rounding may have
-    done. The coefficients that each node was `given` for its output are noted there, by its index. An error if the time
-    is up before that.
+    done. `at_nodes` gets the coefficients of each node's output, by its index. An error if the time is up before that.
     """
     pulled = {top: coefficients}
     offset = coefficients.new_zeros(len(coefficients))

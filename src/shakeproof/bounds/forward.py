@@ -312,11 +312,11 @@ def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
     """What each node's constant adds to the radius of an affine one, by the number of a cell's points: a corner is
     extrapolated from the points, and so is their rounding.
     """
-    tiny, known = graph.tiny, list(zip(gammas(graph), graph.constants, graph.offs, strict=True))
+    tiny, terms = graph.tiny, list(zip(gammas(graph), graph.constants, graph.offs, strict=True))
 
     @cache
     def radii(points: int) -> tuple[Tensor, ...]:
-        return tuple((2 * points - 1) * share * constant + off + tiny for share, constant, off in known)
+        return tuple((2 * points - 1) * share * constant + off + tiny for share, constant, off in terms)
 
     return radii
 

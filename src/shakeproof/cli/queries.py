@@ -213,7 +213,7 @@ def answered(
             give_back(settings.memory * GIB)
             advance(before + share)
 
-        known = None if begun is None else partial(begun, network)
-        for result in answers(network, (query for _, query in same), settings, progress, expect, known):
+        window_of = None if begun is None else partial(begun, network)
+        for result in answers(network, (query for _, query in same), settings, progress, expect, window_of):
             done += 1
             yield Answer(waiting.popleft(), network, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from queue import SimpleQueue
@@ -21,7 +21,7 @@ from shakeproof.exact.bridges import find_bridges
 from shakeproof.exact.curve import CertifiedCell, Curve, Piece, assemble, join
 from shakeproof.exact.sweep import Lines, count_breaks, longest_window, sweep, usual_breaks
 from shakeproof.graph import Graph
-from shakeproof.linalg import wants_one_thread
+from shakeproof.linalg import on_threads, wants_one_thread
 from shakeproof.rounding import RunningError
 
 # The share of a timeout that may go into bridges; most is the sweep's.
@@ -145,16 +145,10 @@ COUNTED = 8
 SMALL_ROW, SMALL_BESIDE_FASTER = 10**5, 4 * 10**6
 
 
-@contextmanager
-def threads_for(graph: Graph, cores: int) -> Iterator[None]:
+def threads_for(graph: Graph, cores: int) -> AbstractContextManager[None]:
     """As many threads for torch's products as they are worth: all cores for large networks, one for small ones."""
-    before = torch.get_num_threads()
     small = SMALL_BESIDE_FASTER if wants_one_thread() else SMALL_ROW
-    torch.set_num_threads(cores if graph.entries >= small else 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return on_threads(cores if graph.entries >= small else 1)
 
 
 def cores_for(graph: Graph, budget: Budget) -> int:
@@ -212,7 +206,7 @@ def sweep_side_by_side(
     if running_error is not None:
         assert running_error.effects  # worked out once, not by each
     stopped = False
-    share, threads = budget.shared(cores), torch.get_num_threads()
+    share = budget.shared(cores)
     finished: list[SimpleQueue[Piece | BaseException | None]] = [SimpleQueue() for _ in groups]
 
     @torch.inference_mode()
@@ -226,20 +220,18 @@ def sweep_side_by_side(
         except BaseException as error:  # or somebody would wait for ever
             pieces.put(error)
 
-    try:
-        with ThreadPoolExecutor(cores) as pool:
-            try:
-                for group, pieces in zip(groups, finished, strict=True):
-                    pool.submit(work, group, pieces)
-                for pieces in finished:
-                    while (piece := pieces.get()) is not None:
-                        if isinstance(piece, BaseException):
-                            raise piece
-                        yield piece
-            finally:
-                stopped = True  # whoever asked may have heard enough
-    finally:  # when no thread is left that has set its own
-        torch.set_num_threads(threads)
+    # what each thread sets for itself is undone when none of them is left
+    with on_threads(torch.get_num_threads()), ThreadPoolExecutor(cores) as pool:
+        try:
+            for group, pieces in zip(groups, finished, strict=True):
+                pool.submit(work, group, pieces)
+            for pieces in finished:
+                while (piece := pieces.get()) is not None:
+                    if isinstance(piece, BaseException):
+                        raise piece
+                    yield piece
+        finally:
+            stopped = True  # whoever asked may have heard enough
 
 
 # -- what is left -----------------------------------------------------------------------------------------------------

@@ -361,13 +361,13 @@ class Value:
         move = tuple(self.order[i] for i in _inverse(order))
         if move == tuple(range(len(move))):
             return self.index
-        known, stored = self.builder.moved, self.builder.shape(self.index)
-        if (self.index, move) not in known:
+        moved, stored = self.builder.moved, self.builder.shape(self.index)
+        if (self.index, move) not in moved:
             # Where only axes of length 1 move, the entries stay where they are.
             stays = [a for a in move if stored[a] > 1] == [a for a in sorted(move) if stored[a] > 1]
             operator = ops.Reshape(tuple(stored[a] for a in move)) if stays else ops.Transpose(move)
-            known[self.index, move] = self.builder.add(operator, self.index)
-        return known[self.index, move]
+            moved[self.index, move] = self.builder.add(operator, self.index)
+        return moved[self.index, move]
 
     def _turned(self, constant: Tensor) -> Tensor:
         """A constant that broadcasts against the value as seen, turned to broadcast against it as stored."""

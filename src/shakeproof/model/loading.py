@@ -142,8 +142,8 @@ def _prepared(
     if mean is not None or std is not None:
         network = network.normalised(mean or [0.0], std or [1.0])
     if preprocess is not None:
-        known = preprocess if isinstance(preprocess, Preprocessing) else read_preprocessing(preprocess)
-        network = network.preprocessed(known)
+        preprocessing = preprocess if isinstance(preprocess, Preprocessing) else read_preprocessing(preprocess)
+        network = network.preprocessed(preprocessing)
     if classes is None:
         return network
     if isinstance(classes, (str, Path)):

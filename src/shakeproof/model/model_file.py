@@ -96,16 +96,16 @@ def open_model(path: Path, on_disk: bytes, output_name: str | None) -> OpenedMod
             raise ValueError("it holds no operators")
         external = with_external_data(model, path.parent)
         check_complete(model, str(path))
-        meant = chosen(model, str(path), output_name)
+        outputs = chosen(model, str(path), output_name)
         parts = [on_disk, *external.values()]
-        if meant.values != (model.graph.output[0].name,):
-            parts += [value.encode() for value in meant.values]
+        if outputs.values != (model.graph.output[0].name,):
+            parts += [value.encode() for value in outputs.values]
         is_changed = bool(external)
-        if meant.values != tuple(output.name for output in model.graph.output):
-            model, is_changed = with_outputs(model, meant.values), True
+        if outputs.values != tuple(output.name for output in model.graph.output):
+            model, is_changed = with_outputs(model, outputs.values), True
         if is_changed:
             data = model.SerializeToString()
-    return OpenedModel(model, data, _digest(parts), (meant.note,) if meant.note else (), meant.ranks_only)
+    return OpenedModel(model, data, _digest(parts), (outputs.note,) if outputs.note else (), outputs.ranks_only)
 
 
 def model_files(path: Path) -> list[Path]:

@@ -76,18 +76,18 @@ def check_complete(model: onnx.ModelProto, name: str) -> None:
             f"{name}: {len(graph.sparse_initializer)} weights are stored as sparse tensors, which is not supported;"
             " convert them to dense ones"
         )
-    known = {"", *(tensor.name for tensor in graph.initializer), *(value.name for value in graph.input)}
+    defined = {"", *(tensor.name for tensor in graph.initializer), *(value.name for value in graph.input)}
     computed = {output for node in graph.node for output in node.output}
     for node in graph.node:
         for needed in node.input:
-            if needed not in known:
+            if needed not in defined:
                 what = f"{name}: {word_of(node)} ({node.name or ', '.join(node.output)}) reads {needed!r}, which"
                 raise InputError(
                     f"{what} is computed after it, or from it: the nodes go in circles or are out of order"
                     if needed in computed
                     else f"{what} the file does not hold: a weight is missing"
                 )
-        known.update(node.output)
+        defined.update(node.output)
 
 
 # -- the outputs that are meant -------------------------------------------------------------------------------------
@@ -103,13 +103,13 @@ def chosen(model: onnx.ModelProto, name: str, output_name: str | None) -> Chosen
         if value is not None and shown.get(value) != value:
             shown[value] = output
     candidates = {output: shapes[output] for output in shown.values()} or shapes
-    meant = chosen_outputs(candidates if output_name is None else shapes, output_name, name)
-    if len(meant) > 1:
+    outputs = chosen_outputs(candidates if output_name is None else shapes, output_name, name)
+    if len(outputs) > 1:
         for output in model.graph.output:
-            if output.name in meant and not _is_float(output):
+            if output.name in outputs and not _is_float(output):
                 raise InputError(f"{name}: the output {output.name} holds no floats; {CHOOSE}", option="output_name")
-        return ChosenOutputs(meant, f"the outputs {', '.join(meant)} are analysed together")
-    (output,) = meant
+        return ChosenOutputs(outputs, f"the outputs {', '.join(outputs)} are analysed together")
+    (output,) = outputs
     value = held[output] or output  # or what makes it will be named as unsupported
     which = f"of the outputs {', '.join(shapes)}, {output}" if len(shapes) > 1 else f"the output {output}"
     by = "" if value == output else f" by the scores that it is made from ({value})"

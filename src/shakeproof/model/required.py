@@ -63,10 +63,10 @@ def stated(network: Network, about: Property) -> Stated:
     cases = [_before_squashing(case, pairs) for case in about.cases] if squashes == "Sigmoid" or pairs else [None]
     moved = tuple(case for case in cases if case is not None)
     if len(moved) == len(about.cases):
-        known = _moved(before)
-        if about not in known:
-            known[about] = Property(about.outputs, moved)
-        return Stated(before, known[about])
+        properties = _moved(before)
+        if about not in properties:
+            properties[about] = Property(about.outputs, moved)
+        return Stated(before, properties[about])
     if squashes == "LogSoftmax":
         raise InputError(
             f"{network.name}: gives logarithms of a softmax, of which only the order is analysed; export it without"
@@ -128,10 +128,10 @@ def with_cases(graph: Graph, about: Property) -> Graph:
 
     The same graph each time, so that what is kept for it is kept.
     """
-    known = _with_cases(graph)
-    if about not in known:
-        known[about] = _built(graph, about)
-    return known[about]
+    graphs = _with_cases(graph)
+    if about not in graphs:
+        graphs[about] = _built(graph, about)
+    return graphs[about]
 
 
 @cached_per_graph

@@ -324,10 +324,10 @@ def operator_norms(
 
     Worked out once for an operator, and kept, if `check` leaves time for it.
     """
-    known = operator.known_norms
-    if tuple(shapes) not in known:
-        known[tuple(shapes)] = tuple(_norms(operator, shapes, place, check) for place in range(len(shapes)))
-    return known[tuple(shapes)]
+    norms = operator.known_norms
+    if tuple(shapes) not in norms:
+        norms[tuple(shapes)] = tuple(_norms(operator, shapes, place, check) for place in range(len(shapes)))
+    return norms[tuple(shapes)]
 
 
 def _norms(operator: Affine, shapes: Sequence[torch.Size], place: int, check: Check) -> tuple[float, float]:

@@ -224,10 +224,10 @@ class Cluster:
     def _workers(self) -> dict[str, int]:
         """How many threads each worker has, by address."""
         try:
-            known = self.client.scheduler_info(n_workers=-1)["workers"]
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, KeyError):
             return {}
-        return {address: int(facts["nthreads"]) for address, facts in known.items()}
+        return {address: int(facts["nthreads"]) for address, facts in workers.items()}
 
     def _hand_out(self, scheduler: TaskScheduler, workers: Mapping[str, int]) -> None:
         """One task for each worker: Dask blames those that wait behind another for what that one does."""

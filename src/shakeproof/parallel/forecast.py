@@ -11,9 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from shakeproof.budget import now
+from shakeproof.linalg import on_threads
 from shakeproof.parallel.scheduler import TaskScheduler
 from shakeproof.parallel.tasks import TaskRunner
 from shakeproof.proof import Expected
@@ -41,16 +40,12 @@ class Forecast:
 
 def forecast(campaign: Campaign, store: Path, jobs: int) -> Forecast:
     """Read everything, as a campaign would, and try a few of the queries that are missing."""
-    threads = torch.get_num_threads()
     with _copied(store) as writer:
         registered = register(campaign, writer)
         scheduler = TaskScheduler(campaign, registered, writer, jobs)
         missing = Counter(waiting.model for waiting in scheduler.queue)
-        torch.set_num_threads(1)
-        try:
+        with on_threads(1):
             trials = {model: _try_some(scheduler, model, SECONDS / len(missing)) for model in missing}
-        finally:
-            torch.set_num_threads(threads)
         seconds, certifying = (
             sum(
                 count * (scheduler.costs.each(registered.models[model].digest, certify) or 0.0)

@@ -360,12 +360,12 @@ def _read_picture(path: Path) -> tuple[Array, tuple[str, ...]]:
     """A picture's pixels (1 or 3, height, width), of 8 or 16 bits or in floats, and what should be said of it."""
     check_regular(path)
     Pillow.init()
-    known = [name for name in FORMATS if name in Pillow.OPEN]
+    formats = [name for name in FORMATS if name in Pillow.OPEN]
     with warnings.catch_warnings(), _reading(str(path)):
         warnings.simplefilter("ignore")  # what libraries remark about files is no help to their user
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         try:
-            with Pillow.open(path, formats=known) as picture, _without_stderr(picture.format == "TIFF"):
+            with Pillow.open(path, formats=formats) as picture, _without_stderr(picture.format == "TIFF"):
                 pixels = _pixels(ImageOps.exif_transpose(picture), path)
                 turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
                 several = picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1

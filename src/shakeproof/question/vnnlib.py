@@ -190,13 +190,13 @@ class _TextReader:
             raise InputError("a parenthesis must begin with an operator; correct it")
         if operator in COMMANDS:
             raise InputError(f"({operator} ...) inside another command; a parenthesis is missing before it")
-        known: list[Value] = []
+        operands: list[Value] = []
         for value in values:
             if isinstance(value, str):
-                known.append(self.assertions.variable(value) if VARIABLE.fullmatch(value) else number(value))
+                operands.append(self.assertions.variable(value) if VARIABLE.fullmatch(value) else number(value))
             else:
-                known.append(value)
-        return self.assertions.joined(operator, known)
+                operands.append(value)
+        return self.assertions.joined(operator, operands)
 
 
 # -- version 2.0 ------------------------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def _read_directives(text: str) -> dict[str, str]:
         key, _, value = (word.strip() for word in words.partition(":"))
         form = FORMS.get(key)
         if form is None:
-            known = ", ".join(PREFIX + key for key in FORMS)
-            raise InputError(f"unknown directive {shortened(PREFIX + words)}; the directives are {known}")
+            all_directives = ", ".join(PREFIX + key for key in FORMS)
+            raise InputError(f"unknown directive {shortened(PREFIX + words)}; the directives are {all_directives}")
         if key in directives or not re.fullmatch(form, value):
             problem = "is given twice" if key in directives else f"cannot be {shortened(value)}"
             raise InputError(f"{PREFIX}{key} {problem}; correct the comment")

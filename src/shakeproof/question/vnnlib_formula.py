@@ -195,8 +195,8 @@ class Assertions:
                 self._count_steps(formula)
             return formula
         if operator not in (*COMPARED, "+", "-", "*", "/"):
-            known = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
-            raise InputError(f"unknown operator {shortened(operator)}; only {known} can be read")
+            operators = ", ".join(("and", "or", *COMPARED, "+", "-", "*", "/"))
+            raise InputError(f"unknown operator {shortened(operator)}; only {operators} can be read")
         sums = [value for value in values if isinstance(value, LinearSum)]
         if not values or len(sums) != len(values):
             raise InputError(f"({operator} ...) must hold numbers and variables, and nothing else")
