@@ -154,7 +154,9 @@ def keep(
     """
     for result in results:
         if not result.record.is_about_label:
-            raise InputError(f"{result.query.name}: is about {result.query.requirement}; a store keeps which class wins")
+            raise InputError(
+                f"{result.query.name}: is about {result.query.requirement}; a store keeps which class wins"
+            )
     answers = {query_digest(network, result.query, settings): result for result in results}
     with StoreWriter.open(path) as writer:
         model, _ = writer.add_model(network, settings)
