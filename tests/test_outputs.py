@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shakeproof.errors import InputError
-from shakeproof.question import OutputPart, address_of, one_place, output_part, places
+from shakeproof.question import OutputPart, one_place, output_part, places
 
 PARTS = (OutputPart("boxes", (3, 4)), OutputPart("steering", ()), OutputPart("mask", (2, 2, 3)))
 
@@ -36,6 +36,16 @@ def test_places(address, expected):
 def test_one_part_needs_no_name():
     assert one_place(PARTS[:1], "[1,2]") == 6
     assert one_place([OutputPart("7", (3,))], "7[2]") == 2
+
+
+def address_of(parts, place):
+    """The address of one output, for people."""
+    for part in parts:
+        if place < part.size:
+            index = np.unravel_index(place, part.shape)
+            return f"{part.name}[{','.join(map(str, index))}]" if part.size > 1 else part.name
+        place -= part.size
+    raise IndexError(place)
 
 
 @given(st.integers(0, 24))

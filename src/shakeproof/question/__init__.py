@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shakeproof.question.images import Image, ImageLayout, RawImage, as_picture, image_layout
     from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet, Path
     from shakeproof.question.linear_maps import LinearMap
-    from shakeproof.question.outputs import OutputPart, address_of, listed, one_place, output_part, places
+    from shakeproof.question.outputs import OutputPart, listed, one_place, output_part, places
     from shakeproof.question.own_matrices import write_linear
     from shakeproof.question.perturbation import (
         MOST_PARTS,

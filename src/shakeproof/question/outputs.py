@@ -90,13 +90,3 @@ def one_place(parts: Sequence[OutputPart], address: str) -> int:
             f"{address}: means {indices.size} outputs ({by(indices.shape)}); name one of them by its indices"
         )
     return int(indices.reshape(()))
-
-
-def address_of(parts: Sequence[OutputPart], place: int) -> str:
-    """The address of one output, for people."""
-    for part in parts:
-        if place < part.size:
-            index = np.unravel_index(place, part.shape)
-            return f"{part.name}[{','.join(map(str, index))}]" if part.size > 1 else part.name
-        place -= part.size
-    raise IndexError(place)
