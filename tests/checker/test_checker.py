@@ -461,6 +461,18 @@ EVERY = [
         for sigma in ("1", "0.3", "2.75")
     ),
     *(f"defocus:radius={radius}" for radius in ("0.6", "1", "2.5", "3", "3.7")),
+    *(
+        f"otf:size={each}"
+        for each in (
+            "3,jitter=0.4",
+            "7,jitter=1.5,vertical=0",
+            "5,jitter=0,vertical=0.8",
+            "9,aperture=0.5",
+            "9,turbulence=0.31",
+            "5,defocus=2.25",
+            "11,jitter=0.6,vertical=0.9,defocus=0.7,aperture=4,turbulence=1",
+        )
+    ),
     "haze:colour=0.8",
     "haze:colour=0",
     "unsharp:size=5,sigma=1+haze:colour=0.1+defocus:radius=2",
@@ -488,7 +500,7 @@ def test_kernels_are_the_provers(text):
     assert str(perturbation) == text
     parts, clip, remarks = kernels.meaning(text, kernels_of(perturbation))
     assert clip == list(perturbation.clip or ())
-    assert len(remarks) <= sum(text.count(inexact) for inexact in ("17.5", "100", "179.99", "sigma", "radius"))
+    assert len(remarks) <= sum(text.count(inexact) for inexact in ("17.5", "100", "179.99", "sigma", "radius", "otf"))
     import torch
 
     pixels = np.random.default_rng(0).normal(size=(2, 9, 9))
@@ -559,7 +571,7 @@ def test_an_entry_a_little_off_is_refused(text, change):
 
 # Of what proves, and of what enumerates. Some lines of the former serve both: how a kernel's windows are cut out, how a
 # packed model is read, and which of the two a certificate is for.
-MOST_LINES, MOST_LINES_TO_ENUMERATE = 1270, 170
+MOST_LINES, MOST_LINES_TO_ENUMERATE = 1292, 170
 SOURCES = sorted(Path(checker.__file__).parent.glob("*.py"))
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.ndimage import gaussian_filter
+from scipy.special import j0, j1
 
 from shakeproof.errors import InputError
 from shakeproof.question import (
@@ -19,6 +21,7 @@ from shakeproof.question import (
     defocus,
     gaussian_blur,
     motion_blur,
+    otf,
     sharpen,
     unsharp,
 )
@@ -206,6 +209,88 @@ def test_pixels_inside_the_disk_weigh_the_same():
 def test_impossible_radii(radius):
     with pytest.raises(InputError, match="radius must be"):
         defocus(radius)
+
+
+def radial(size, passes, highest):
+    """What a point becomes by a transfer function of the radius: its Hankel transform, at each distance apart."""
+    place = np.arange(size) - size // 2
+    away = np.hypot(place, place[:, None])
+    found = {
+        distance: quad(lambda r, x=distance: passes(r) * j0(2 * np.pi * r * x) * r, 0, highest, limit=500)[0]
+        for distance in {*away.ravel()}
+    }
+    matrix = np.vectorize(found.get)(away)
+    return matrix / matrix.sum()
+
+
+def passed_by_aperture(r, cutoff):
+    """The area that two discs of diameter 1 share, so far apart, of that of one."""
+    apart = min(r / cutoff, 1)
+    return 2 / np.pi * (np.arccos(apart) - apart * np.sqrt(1 - apart**2))
+
+
+@pytest.mark.parametrize(
+    ("options", "passes", "highest"),
+    [
+        ({"defocus": 2.5}, lambda r: np.exp(-((np.pi * 2.5 * r) ** 2) / 4), 3),
+        ({"turbulence": 0.4}, lambda r: np.exp(-3.44 * (r / 0.4) ** (5 / 3)), 4),
+        ({"aperture": 0.45}, lambda r: passed_by_aperture(r, 0.45), 0.45),
+        (
+            {"jitter": 0.6, "aperture": 0.5, "turbulence": 0.4},
+            lambda r: (
+                np.exp(-2 * (np.pi * 0.6 * r) ** 2) * np.exp(-3.44 * (r / 0.4) ** (5 / 3)) * passed_by_aperture(r, 0.5)
+            ),
+            0.5,
+        ),
+    ],
+)
+def test_transfer_functions_beside_their_hankel_transforms(options, passes, highest):
+    matrix = np.array(otf(9, **options).kernel.at(1), dtype=float)
+    assert np.abs(matrix - radial(9, passes, highest)).max() < 2e-6
+
+
+def test_an_aperture_makes_airy_discs():
+    place = np.arange(9) - 4
+    away = np.pi * 0.45 * np.hypot(place, place[:, None]) + 1e-9
+    airy = (2 * j1(away) / away) ** 2
+    matrix = np.array(otf(9, aperture=0.45).kernel.at(1), dtype=float)
+    assert np.abs(matrix - airy / airy.sum()).max() < 2e-6
+
+
+@pytest.mark.parametrize("widths", [(0.3, 0.3), (1.2, 0.7), (0, 2.0), (1.5, 0)])
+def test_jitter_is_a_gaussian_of_two_widths(widths):
+    place = np.arange(11) - 5
+    across, down = (np.exp(-(place**2) / (2 * w**2)) if w else (place == 0) * 1.0 for w in widths)
+    expected = np.outer(down, across) / down.sum() / across.sum()
+    matrix = np.array(otf(11, jitter=widths[0], vertical=widths[1]).kernel.at(1), dtype=float)
+    assert np.abs(matrix - expected).max() < 1e-10
+    if widths[0] == widths[1]:
+        assert otf(11, jitter=widths[0]).kernel == otf(11, jitter=widths[0], vertical=widths[0]).kernel
+
+
+@given(size=st.integers(1, 7).map(lambda half: 2 * half + 1), width=st.floats(0.3, 5), cutoff=st.floats(0.05, 4))
+def test_kernels_by_transfer_functions_are_blurs(size, width, cutoff):
+    matrix = otf(size, jitter=width, vertical=1, aperture=cutoff).kernel.at(1)
+    assert total(matrix) == 1
+    assert matrix == matrix[::-1] == tuple(row[::-1] for row in matrix)
+    assert all(0 <= entry <= 1 for entry in sum(matrix, ()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 9}, "say at least one of"),
+        ({"size": 9, "jitter": 0, "vertical": 0}, "say at least one of"),
+        ({"size": 9, "jitter": 0.1}, "jitter must be"),
+        ({"size": 9, "aperture": 0}, "aperture must be"),
+        ({"size": 9, "turbulence": float("nan")}, "turbulence must be"),
+        ({"size": 8, "jitter": 1}, "size must be odd"),
+        ({"size": 129, "jitter": 1}, "size must be at most 127"),
+    ],
+)
+def test_impossible_transfer_functions(options, message):
+    with pytest.raises(InputError, match=message):
+        otf(**options)
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.37, 1, 1.7, 3, 0.01])

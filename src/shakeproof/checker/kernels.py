@@ -69,6 +69,29 @@ def disk(radius: Fraction) -> Matrix:
     return [*map(list, np.diff(np.diff(sides * (flat * y + under - before), axis=0)) / (math.pi * r * r))]
 
 
+def transferred(
+    size: int, jitter: Any = 0, vertical: Any = None, defocus: Any = 0, aperture: Any = None, turbulence: Any = None
+) -> Matrix:
+    """What a point becomes by transfer functions, with their Fourier sum up to 4 cycles per pixel."""
+    jitters = float(jitter), float(jitter if vertical is None else vertical)
+    limits = ((0.05, aperture, 4), (0.05, turbulence, 1), *((0, width, 60) for width in (*jitters, defocus)))
+    require(size % 2 and size < 128, "a kernel by transfer functions has an odd size below 128")
+    require(all(x is None or low <= x <= high for low, x, high in limits), "a transfer function is out of range")
+    spend(2**32, 2**24)
+    u = np.arange(-1024, 1025) / 256
+    radius = np.hypot(u, u[:, None])
+    passed = np.exp(-2 * (math.pi * jitters[0] * u) ** 2) * np.exp(-2 * (math.pi * jitters[1] * u[:, None]) ** 2)
+    passed *= np.exp(-((math.pi / 2 * float(defocus) * radius) ** 2))
+    if turbulence is not None:
+        passed *= np.exp(-3.44 * (radius / float(turbulence)) ** (5 / 3))
+    if aperture is not None:
+        angle = np.arccos(np.minimum(radius / float(aperture), 1))
+        passed *= (2 * angle - np.sin(2 * angle)) / math.pi
+    waves = np.exp(2j * math.pi * np.outer(np.arange(size) - size // 2, u)) * np.where(np.abs(u) == 4, 0.5, 1)
+    kernel = np.maximum((waves @ passed @ waves.T).real, 0)
+    return [*map(list, kernel / kernel.sum())]
+
+
 # A family by its options: the kernel at full strength (None: whatever the certificate has), and what it adds.
 FAMILIES: Mapping[str, Callable[..., tuple[Matrix | None, Any]]] = {
     "identity": lambda: (identity(1, 1), 0),
@@ -77,6 +100,7 @@ FAMILIES: Mapping[str, Callable[..., tuple[Matrix | None, Any]]] = {
     "motion-blur": lambda size, angle: (motion(size, angle), 0),
     "gaussian-blur": lambda size, sigma: (gaussian(size, sigma), 0),
     "defocus": lambda radius: (disk(radius), 0),
+    "otf": lambda **options: (transferred(**options), 0),
     "unsharp": lambda size, sigma: (gaussian(size, sigma, times=-1), 0),
     "haze": lambda colour: ([[0]], colour),
     "brightness": lambda max: (identity(1, 1), max),

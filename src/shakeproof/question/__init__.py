@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         identity,
         linear,
         motion_blur,
+        otf,
         parse,
         parse_path,
         psf,

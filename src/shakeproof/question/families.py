@@ -22,6 +22,8 @@ from pathlib import Path
 
 from shakeproof.errors import InputError, kind_of
 from shakeproof.question.kernel_matrices import (
+    FREQUENCIES,
+    HIGHEST,
     check_size,
     disk,
     gaussian,
@@ -29,6 +31,7 @@ from shakeproof.question.kernel_matrices import (
     normalised,
     resized,
     spread_matrix,
+    transferred,
 )
 from shakeproof.question.perturbation import (
     LARGEST_ENTRY,
@@ -141,6 +144,43 @@ def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = No
             f" not {radius:g}"
         )
     return _to_kernel("defocus", disk(radius), padding, clip, radius=radius)
+
+
+def otf(
+    size: int,
+    jitter: float | None = None,
+    vertical: float | None = None,
+    defocus: float | None = None,
+    aperture: float | None = None,
+    turbulence: float | None = None,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
+) -> Perturbation:
+    """Optical transfer functions, multiplied: jitter, defocus, an aperture, turbulence of the air.
+
+    `jitter` is the standard deviation of the line of sight in pixels, `vertical` that of its ups and downs if it is
+    another; `defocus` the width of a Gaussian blur spot in pixels. In cycles per pixel, `aperture` is the frequency at
+    which a lens passes nothing any more, the aperture's diameter by the wavelength, and `turbulence` the coherence
+    diameter r0 by the wavelength. The kernel is what a point becomes, cut off at a size x size square.
+    """
+    _check_odd("otf", size)
+    if size >= FREQUENCIES // 2:
+        raise InputError(f"otf: size must be at most {FREQUENCIES // 2 - 1}, not {size}")
+    across = 0.0 if jitter is None else _jitter("jitter", jitter)
+    down = across if vertical is None else _jitter("vertical", vertical)
+    jitters = {"jitter": across} | ({} if vertical is None else {"vertical": down}) if across or down else {}
+    limits = {"defocus": (0.7, 60), "aperture": (0.05, HIGHEST), "turbulence": (0.05, 1)}
+    options = {"defocus": defocus, "aperture": aperture, "turbulence": turbulence}
+    others = {key: _between("otf", key, value, *limits[key]) for key, value in options.items() if value is not None}
+    given = jitters | others
+    if not given:
+        raise InputError("otf: say at least one of jitter, vertical, defocus, aperture and turbulence")
+    return _to_kernel("otf", transferred(size, (across, down), **others), padding, clip, size=size, **given)
+
+
+def _jitter(key: str, value: float) -> float:
+    """None at all, or enough to be seen between pixels."""
+    return 0.0 if value == 0 else _between("otf", key, value, 0.3, 30)
 
 
 def psf(
@@ -404,6 +444,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
         (gaussian_blur, "gaussian-blur:size=7,sigma=1.5"),
         (box_blur, "box-blur:size=5"),
         (defocus, "defocus:radius=3"),
+        (otf, "otf:size=9,jitter=0.6,aperture=0.5,turbulence=0.4"),
         (chromatic_blur, "chromatic-blur:size=9,red=0,green=1,blue=2"),
         (varying_blur, "varying-blur:file=shakes.npz,across=2"),
         (vignetting, "vignetting:corner=0.2"),
@@ -509,6 +550,7 @@ def _parse_single(text: str) -> AnyPerturbation:
 READERS: Mapping[str, Reader] = {
     "int": read_whole,
     "float": read_number,
+    "float | None": read_number,
     "bool": read_flag,
     "str": str,
     "str | Path": str,
