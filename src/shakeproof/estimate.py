@@ -11,13 +11,15 @@ from shakeproof.analysis import profile
 from shakeproof.budget import now
 from shakeproof.model import Deployed, Network, Runtime
 from shakeproof.proof import expected
-from shakeproof.question import Image, perturbed
+from shakeproof.question import LABEL, Image, Requirement, perturbed
 from shakeproof.settings import Settings
 
 # What is tried, on which share of the strengths first: pieces and seconds grow with the strength.
 TRIED, LEAST_SHARE, FIRST_SHARE, NEXT_TIMES = "box-blur:size=3", 2.0**-10, 2.0**-6, 8
 # What is worked out once about a network (norms of its layers) may take so many times as long as the trial.
 PATIENCE = 4
+# What is tried with networks that do not classify: it holds, whatever the outputs.
+HOLDS = "output:index=0,within=-1e30..1e30"
 # A picture with soft shapes in it, like photographs, is made from so many random numbers a side.
 BLOBS = 4
 
@@ -54,17 +56,17 @@ def soft_picture(network: Network) -> Image:
 
 
 def estimated(network: Network, picture: Image | None = None, seconds: float = 3.0) -> Estimate | None:
-    """A trial of about so many seconds; None without time, or if the network takes no pictures or gives no classes."""
-    if seconds <= 0 or network.layout is None or not network.classifies:
+    """A trial of about so many seconds; None without time, or if the network takes no pictures."""
+    if seconds <= 0 or network.layout is None:
         return None
-    picture = picture or soft_picture(network)
-    prepared = profile(network, picture, TRIED, max_strength=LEAST_SHARE, timeout=PATIENCE * seconds)
+    picture, require = picture or soft_picture(network), _required(network)
+    prepared = profile(network, picture, TRIED, max_strength=LEAST_SHARE, timeout=PATIENCE * seconds, require=require)
     measured_shares = [
         (LEAST_SHARE, prepared.seconds, prepared.pieces)
     ]  # what is worked out once about a network is in this
     deadline, share = now() + seconds, FIRST_SHARE
     while measured_shares[-1][0] < 1 and prepared.reason != "timeout" and (left := deadline - now()) > 0:
-        result = profile(network, picture, TRIED, max_strength=share, timeout=left)
+        result = profile(network, picture, TRIED, max_strength=share, timeout=left, require=require)
         if result.reason == "timeout":
             break
         measured_shares.append((share, result.seconds, result.pieces))
@@ -81,11 +83,16 @@ def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] |
     """The same for running every 8-bit picture; None if no runtime does. Without a picture there is no saying: they may
     have a hundred times as many or as few.
     """
-    if not network.classifies or not isinstance(network.runtime, Runtime):
+    if not isinstance(network.runtime, Runtime):
         return None
-    (query,) = perturbed(network, [picture], TRIED)
+    (query,) = perturbed(network, [picture], TRIED, requirement=_required(network))
     costs = expected(network, query, Settings(pixels="8bit"))
     return {"perturbation": TRIED, **asdict(costs), "text": f"every 8-bit picture ({TRIED}): {costs}: --pixels 8bit"}
+
+
+def _required(network: Deployed) -> Requirement | str:
+    """What is tried: that the label wins, or something that suits every network."""
+    return LABEL if network.classifies else HOLDS
 
 
 def _whole(known: list[tuple[float, float, int]]) -> float:

@@ -79,7 +79,7 @@ def test_a_true_certificate_holds():
     outcome = checker.check(GOOD, MODEL)
     assert outcome.accepted, outcome.sentence
     assert outcome.details["leaves"] == 39
-    assert "own pixels" in outcome.sentence
+    assert "the pixels in the certificate" in outcome.sentence
     normalised = safe(MODEL, PIXELS, TEXT, [0.0, 1e-9], label=LABEL, mean=[0.0], std=[1.0])
     assert "(x - [0.0]) / [1.0]" in checker.check(normalised, MODEL).sentence
     assert checker.check(remade(lambda said, arrays: None), MODEL).accepted
@@ -348,7 +348,7 @@ def test_a_profile():
     assert outcome.details["leaves"] == 3
     assert outcome.details["gaps"] == 1
     assert outcome.details["gap_length"] == pytest.approx(2e-9)
-    assert "1 gaps of size 2e-09" in outcome.sentence
+    assert "gaps: 1, 2e-09 wide in total" in outcome.sentence
     for winners in ([0, 0, 0, 1], [0, 0, 1, 1], [0, 1, -1, 1], [1, 0, -1, 1], [0, 0, -1, 2], [0, 0, -2, 1], [0, 0, -1],
                     [0, 0, -1, 1, 1], [-1] * 4):  # fmt: skip
         assert not checker.check(profile(*ends, winners=winners), data).accepted

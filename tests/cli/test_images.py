@@ -80,7 +80,7 @@ def test_pictures_of_another_size_or_colour():
     assert message.endswith("resize or crop it (--resize H,W and --crop H,W)\n")
     shown = run("profile", MODEL, "a.jpg", *BLUR, "--resize", "40,bicubic", "--crop", "32").stdout
     said = " ".join(shown.split())
-    assert "pictures are resized to 40 along the shorter side (bicubic), cropped to the middle 32 x 32" in said
+    assert "pictures are resized to a shorter side of 40 (bicubic), cropped to the central 32 x 32" in said
     assert rows("a.jpg", "--resize", "32,32")[0]["label"] == 0
     Image.open("a.jpg").convert("L").resize((32, 32)).save("grey.png")
     assert complaint("profile", MODEL, "grey.png", *BLUR).endswith("(--colour rgb or --colour grey)\n")

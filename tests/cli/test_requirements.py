@@ -53,6 +53,14 @@ def test_the_requirement_is_in_files_and_in_words(tmp_path):
     assert "1 already" not in other.stdout
 
 
+def test_a_requirement_that_fails_without_blur_is_not_blamed_on_a_label():
+    words = ("-p", "box-blur:size=3", "--output-name", "*", "--require", "detection:box=1,score=0.5,drift=4")
+    done = run("profile", demo.ROAD / "detector.onnx", demo.ROAD / "crossing.png", *words)
+    assert done.returncode == 1
+    assert "misclassified: the requirement already fails at strength 0" in done.stdout
+    assert "predicted" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -100,11 +100,32 @@ def test_what_cannot_be_analysed_has_a_reason(tmp_path):
         assert reason in complaint("profile", path, tmp_path / "x.npy", *BLUR)
 
 
-def test_no_classifier_is_for_other_queries(tmp_path):
+def test_networks_without_pictures_are_for_other_queries(tmp_path):
     path = saved(tmp_path, model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 16), {"w": WEIGHT[:, :1]}))
     found = said(path)
     assert found["queries"] == ["vnnlib"]
     assert found["estimate"] is None
+
+
+@pytest.mark.parametrize(
+    ("network", "example"),
+    [("segmenter", "pixels:share="), ("detector", "detection:box="), ("steering", "output:index=0")],
+)
+def test_other_networks_are_told_what_to_require(network, example):
+    """What to ask of a network that does not classify, and what it costs."""
+    found = said(demo.ROAD / f"{network}.onnx", demo.ROAD / "road.png")
+    assert found["queries"] == ["perturbation", "vnnlib"]
+    assert example in found["notes"][-1]
+    assert found["estimate"]["pieces"] > 10
+    assert found["enumeration"]["pictures"] > 1000
+
+
+def test_what_stands_in_front_of_suppression_can_be_analysed(tmp_path):
+    limits = {"most": np.int64(5), "score": np.float32(0.5), "boxes": np.zeros((1, 3, 4), np.float32)}
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["scores"]),
+             helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "score"], ["y"])]  # fmt: skip
+    path = saved(tmp_path, model(nodes, (1, 1, 1, 3), limits | {"shape": np.array([1, 1, 3])}))
+    assert "cut the file in front of it: onnx.utils.extract_model(" in said(path)["problems"][0]["reason"]
 
 
 @pytest.mark.parametrize("words", [(), ("--image-shape", "1,5,5")])

@@ -229,7 +229,7 @@ def test_one_of_several_outputs(tmp_path):
     assert "Sin (s): not supported; choose the outputs that are meant" in refused(path)
     assert "has no output 'w'; its outputs are y [1, 3]" in refused(path, output_name="w")
     first, second = (sp.load(path, output_name=name) for name in "yz")
-    assert "of the outputs y, z, s, z is analysed" in second.notes
+    assert "of the outputs (y, z, s), z is analysed" in second.notes
     x = random.random((5, 1, 1, 4, 4), np.float32)
     for network, sign in ((first, 1), (second, -1)):
         assert scores_of(network, x) == pytest.approx(sign * (x.reshape(5, 16) @ WEIGHT), rel=1e-5)
@@ -242,8 +242,8 @@ def test_one_of_several_outputs(tmp_path):
 def test_the_sensible_output_is_chosen(tmp_path):
     nodes = (FLAT, LINEAR, helper.make_node("Identity", ["y"], ["logits"]), helper.make_node("Exp", ["y"], ["e"]))
     for outputs, expected in (
-        ([tensor("e", 1, 3), tensor("logits", 1, 3)], "of the outputs e, logits, logits is analysed"),
-        ([tensor("x", 1, 1, 4, 4), tensor("e", 1, 3)], "of the outputs x, e, e is analysed"),
+        ([tensor("e", 1, 3), tensor("logits", 1, 3)], "of the outputs (e, logits), logits is analysed"),
+        ([tensor("x", 1, 1, 4, 4), tensor("e", 1, 3)], "of the outputs (x, e), e is analysed"),
     ):
         network = sp.load(saved(tmp_path, several(outputs, nodes)))
         assert any(expected in note for note in network.notes)
@@ -261,7 +261,7 @@ def test_modules_with_several_outputs():
 
     module = Named().eval()
     network = sp.load(module, torch.zeros(1, 1, 4, 4))
-    assert "of the outputs hidden, logits, negative, logits is analysed" in network.notes
+    assert "of the outputs (hidden, logits, negative), logits is analysed" in network.notes
     other = sp.load(module, torch.zeros(1, 1, 4, 4), output_name="negative")
     x = random.random((5, 1, 1, 4, 4), np.float32)
     assert other.reference(x) == pytest.approx(-network.reference(x), abs=1e-6)

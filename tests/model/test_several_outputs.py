@@ -91,17 +91,20 @@ def test_some_outputs_in_the_order_that_is_asked_for(saved):
 
 def test_labels_are_for_one_output_with_scores(saved):
     path, picture = saved("kinds", "boxes"), np.zeros((1, 6, 6))
-    message = (
-        r"has 2 outputs, kinds \[3, 3, 3\], boxes \[9, 4\]; of another network, state a requirement .* of a classifier"
-    )
+    message = r"has 2 outputs, kinds \[3, 3, 3\], boxes \[9, 4\]; require something of its outputs, .* of a classifier"
     with pytest.raises(InputError, match=message):
         sp.profile(path, picture, "box-blur:size=3")
-    with pytest.raises(
-        InputError, match=r"has shape \[3, 3, 3\]; a classifier has one score per class; of another network"
-    ):
-        sp.profile(sp.load(path, output_name="kinds"), picture, "box-blur:size=3")
-    with pytest.raises(InputError, match=r"has shape \[1\]; a classifier"):
-        sp.profile(saved("mean"), picture, "box-blur:size=3")
+    for outputs, message in {
+        "kinds": r"kinds \[3, 3, 3\]; of a segmenter, .* pixels:share=",
+        "boxes": r"boxes \[9, 4\]; of a detector, .* non-maximum suppression .* detection:box=",
+        "mean": r"mean \[1\]; require something of its outputs, e.g. output:index=0",
+    }.items():
+        with pytest.raises(
+            InputError, match="not a classifier, which has one score per class; its output is " + message
+        ):
+            sp.profile(
+                sp.load(path if outputs != "mean" else saved("mean"), output_name=outputs), picture, "box-blur:size=3"
+            )
 
 
 def test_outputs_without_floats_are_named(saved):

@@ -145,9 +145,9 @@ def test_what_is_done_is_said():
     assert Preprocessing().note is None
     said = Preprocessing(256, (224, 224), "bicubic", "rgb", (0, 255), (0.5,), (0.1, 0.2, 0.25)).note
     assert said == (
-        "before they are perturbed, pictures are made RGB, resized to 256 along the shorter side (bicubic), cropped to"
-        " the middle 224 x 224, scaled from 0..255 to 0..1; the network is given (x - 0.5) / [0.1, 0.2, 0.25] of"
-        " perturbed pictures x"
+        "before the perturbation, pictures are converted to RGB, resized to a shorter side of 256 (bicubic), cropped to"
+        " the central 224 x 224, scaled from 0..255 to 0..1; perturbed pictures x are normalised:"
+        " (x - 0.5) / [0.1, 0.2, 0.25]"
     )
 
 

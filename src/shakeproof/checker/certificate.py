@@ -125,9 +125,9 @@ def _checked(
     sentences = {
         "safe": f"{holds} at all strengths from 0 to {strength}",
         "unsafe": f"{broken} at strength {low[0].tolist()}",
-        "profile": f"all winners are right, {len(left)} gaps of size {left.sum():.3g} in all are left open",
+        "profile": f"every stated class wins where it is stated to; gaps: {len(left)}, {left.sum():.3g} wide in total",
     }
-    return [f"{sentences[claim]}, {len(low)} leaves, margin at least {margins.min():.3g}", *details["remarks"]]
+    return [f"{sentences[claim]}; parts proved: {len(low)}, margin at least {margins.min():.3g}", *details["remarks"]]
 
 
 def _digest(data: bytes) -> str:

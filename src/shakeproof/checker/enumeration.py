@@ -218,6 +218,6 @@ def checked(
     sentences = {
         "safe": f"class {label} wins on every picture from strength 0 to {pictures.end}",
         "unsafe": f"class {winners[-1]} beats {label} at the strengths {intervals[-1][0]}, and none does before",
-        "profile": f"all winners are right, in {len(intervals)} intervals",
+        "profile": f"every stated class wins where it is stated to, in {len(intervals)} intervals",
     }
     return [sentences[claim], *details["remarks"]]

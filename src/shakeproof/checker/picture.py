@@ -94,7 +94,7 @@ def compared(image: Path | None, pixels: Array, header: Mapping[str, Any], shape
     stated = PictureLayout(pixels.shape, header["channels_last"])
     require_layout(stated, shape)
     if image is None:
-        return "nothing", f"the image is the certificate's own pixels, {stated}"
+        return "nothing", f"image: the pixels in the certificate, {stated}"
     name, _, index = str(image).partition(".npz@")
     if image.suffix != ".npy" and not index.isdigit():
         digest = hashlib.sha256(image.read_bytes()).hexdigest()

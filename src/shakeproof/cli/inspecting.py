@@ -206,10 +206,10 @@ def _about(model: str, image: str | None, inputs: InputOptions, trial: float) ->
             "method": "exact" if network.graph.is_piecewise_linear else "bounds",
             "arithmetic": arithmetics(network.graph, network.dropped),
             "pixels": ["real", "8bit"],
-            "queries": ["perturbation", "vnnlib"] if network.classifies else ["vnnlib"],
+            "queries": ["vnnlib"] if network.layout is None else ["perturbation", "vnnlib"],
             "operators": dict(network.operators),
             "neurons": dict(bending_neurons(network.graph)),
-            "notes": list(network.notes),
+            "notes": [*network.notes, *([] if network.classifies else [network.no_classifier])],
             "estimate": None if cost is None else cost.to_json() | {"text": str(cost)},
         }
     if runnable is not None and raw is not None and trial:  # what it takes to run every 8-bit picture of the image

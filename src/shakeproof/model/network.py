@@ -22,7 +22,13 @@ from shakeproof.operators import Scale
 from shakeproof.question import ClassNames, ImageLayout, OutputPart, Preprocessing, image_layout, listed
 
 # What to do with outputs that are not class scores.
-ASK_OTHERWISE = "of another network, state a requirement about its outputs"
+# Requirements that suit outputs that are no class scores.
+OF_A_SEGMENTER = "of a segmenter, require that pixels keep their class, e.g. pixels:share=0.95"
+OF_A_DETECTOR = (
+    'of a detector, read scores and boxes as they are before non-maximum suppression (output name "*"), and require'
+    " e.g. detection:box=0,score=0.5,drift=4"
+)
+OF_ANOTHER = "require something of its outputs, e.g. output:index=0,within=-0.1..0.1"
 # What a softmax gives is told from 0 down to here.
 LEAST = 2.0**-120
 
@@ -131,16 +137,26 @@ class Deployed:
     def check_classifies(self) -> None:
         if len(self.parts) > 1:
             raise InputError(
-                f"{self.name}: has {len(self.parts)} outputs, {listed(self.parts)}; {ASK_OTHERWISE}; of a classifier,"
+                f"{self.name}: has {len(self.parts)} outputs, {listed(self.parts)}; {self.how_to_ask}; of a classifier,"
                 " name the output with the class scores",
                 option="output_name",
             )
         if not self.classifies:
-            shape = list(self.parts[0].shape)
-            raise InputError(
-                f"{self.name}: the output has shape {shape}; a classifier has one score per class; {ASK_OTHERWISE}",
-                option="require",
-            )
+            raise InputError(f"{self.name}: {self.no_classifier}", option="require")
+
+    @property
+    def no_classifier(self) -> str:
+        """Why the network does not classify, and what can be asked of it."""
+        shapes = listed(self.parts)
+        return f"not a classifier, which has one score per class; its output is {shapes}; {self.how_to_ask}"
+
+    @property
+    def how_to_ask(self) -> str:
+        """A requirement that suits outputs of these shapes."""
+        shapes = [part.shape for part in self.parts]
+        if len(shapes) == 1 and len(shapes[0]) == 3:
+            return OF_A_SEGMENTER
+        return OF_A_DETECTOR if all(len(shape) == 2 for shape in shapes) else OF_ANOTHER
 
     def with_image_shape(self, shape: tuple[int, int, int]) -> Self:
         """The same network, its input read as a picture of (channels, height, width)."""

@@ -111,7 +111,7 @@ def chosen(model: onnx.ModelProto, name: str, output_name: str | None) -> Chosen
         return ChosenOutputs(outputs, f"the outputs {', '.join(outputs)} are analysed together")
     (output,) = outputs
     value = held[output] or output  # or what makes it will be named as unsupported
-    which = f"of the outputs {', '.join(shapes)}, {output}" if len(shapes) > 1 else f"the output {output}"
+    which = f"of the outputs ({', '.join(shapes)}), {output}" if len(shapes) > 1 else f"the output {output}"
     by = "" if value == output else f" by the scores that it is made from ({value})"
     note = f"{which} is analysed{by}" if by or len(shapes) > 1 else None
     return ChosenOutputs((value,), note, ranks_only=value != _unchanged(output, makers, _is_copy))

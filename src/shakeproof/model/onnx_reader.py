@@ -46,6 +46,11 @@ FOLD = (
     " GraphOptimizationLevel.ORT_ENABLE_BASIC; o.optimized_model_filepath = 'folded.onnx';"
     " InferenceSession('model.onnx', o)"
 )
+# How to do without an operator that chooses among boxes.
+BEFORE_SUPPRESSION = (
+    "export the detector without it, or cut the file in front of it: onnx.utils.extract_model('detector.onnx',"
+    " 'cut.onnx', ['INPUT'], ['SCORES', 'BOXES'])"
+)
 MOST_LISTED = 8
 
 # What each ONNX operator means, as one of ours, entry by entry.
@@ -218,7 +223,7 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
         if any(i not in known for i in node.input):  # behind a node that already failed
             operators[word] += 1
             if word not in OPERATORS and word not in KNOWN_OF_CONSTANTS:
-                problems.append(UnsupportedNode(word, place, "not supported"))
+                problems.append(UnsupportedNode(word, place, _not_supported(word)))
             continue
         builder.origin, inputs = f"{word} ({place})", [known[i] for i in node.input]
         try:
@@ -252,6 +257,11 @@ def read(model: onnx.ModelProto, name: str, picture: Shape | None = None) -> Rea
     return Reading(graph, operators, tuple(problems), dropped, parts, notes, image.is_double)
 
 
+def _not_supported(word: str) -> str:
+    """Why an operator without a rule is refused, and how to do without it."""
+    return "not supported" + (f"; {BEFORE_SUPPRESSION}" if word == "NonMaxSuppression" else "")
+
+
 def _folded(
     node: onnx.NodeProto, inputs: Sequence[Value | Constant | None], builder: Builder, opset: int
 ) -> Sequence[Value | Constant]:
@@ -280,7 +290,7 @@ def _computed(
     word = word_of(node)
     rule = OPERATORS.get(word)
     if rule is None:
-        raise Unsupported("not supported")
+        raise Unsupported(_not_supported(word))
     attributes = Attributes({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
     roundings = max(i.roundings or 0 if isinstance(i, Constant) else 0 for i in inputs)
     if roundings and word not in TAKES_ROUNDED:

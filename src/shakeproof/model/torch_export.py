@@ -61,7 +61,7 @@ def exported(module: torch.nn.Module, example: Tensor | None, output_name: str |
         chosen = chosen_outputs({key: list(value.shape) for key, value in outputs.items()}, output_name, name)
         taken = module if list(outputs) == [""] else _Outputs(module, chosen)
         model = _model(taken, image, name, chosen if len(chosen) > 1 else None)
-    note = f"of the outputs {', '.join(outputs)}, {chosen[0]} is analysed" if len(outputs) > 1 else None
+    note = f"of the outputs ({', '.join(outputs)}), {chosen[0]} is analysed" if len(outputs) > 1 else None
     note = f"the outputs {', '.join(chosen)} are analysed together" if len(chosen) > 1 else note
     return Export(_tidied(model).SerializeToString(), taken, image.dtype, note)
 

@@ -78,18 +78,18 @@ class Preprocessing:
         """What is done, in words; None if it is nothing."""
         steps = []
         if self.colour is not None:
-            steps.append(f"made {self.colour.upper() if self.colour == 'rgb' else self.colour}")
+            steps.append(f"converted to {'RGB' if self.colour == 'rgb' else self.colour}")
         if self.resize is not None:
-            size = f"{self.resize} along the shorter side" if isinstance(self.resize, int) else by(self.resize)
+            size = f"a shorter side of {self.resize}" if isinstance(self.resize, int) else by(self.resize)
             steps.append(f"resized to {size} ({self.resample})")
         if self.crop is not None:
-            steps.append(f"cropped to the middle {by(self.crop)}")
+            steps.append(f"cropped to the central {by(self.crop)}")
         if self.scale is not None:
             steps.append(f"scaled from {self.scale[0]:g}..{self.scale[1]:g} to 0..1")
-        notes = [f"before they are perturbed, pictures are {', '.join(steps)}"] if steps else []
+        notes = [f"before the perturbation, pictures are {', '.join(steps)}"] if steps else []
         if self.normalises:
             mean, std = (_list(numbers) for numbers in (self.mean or (0.0,), self.std or (1.0,)))
-            notes.append(f"the network is given (x - {mean}) / {std} of perturbed pictures x")
+            notes.append(f"perturbed pictures x are normalised: (x - {mean}) / {std}")
         return "; ".join(notes) or None
 
     def shape(self, original: tuple[int, int, int]) -> tuple[int, int, int]:

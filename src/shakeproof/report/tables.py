@@ -19,6 +19,7 @@ from shakeproof.question import ClassNames
 
 SENTENCES = {
     "not replayed": "the label provably loses in real numbers, by so little that the float32 runtime does not show it",
+    "8-bit": "every distinct 8-bit picture on the path was run in the model's own runtime",
     "float32": "proved for every float32 evaluation in any order of summation, except Winograd convolution and TF32",
     "?": "computed in float64, but not proved: rounding may explain this class",
     "*": "the image has no label; the prediction at strength 0 is used",
@@ -113,7 +114,11 @@ class ResultRows:
         if result.query.label_predicted:
             remarks["*"] = SENTENCES["*"]
         if result.status == "misclassified":
-            remarks["misclassified"] = f"the label does not win at strength 0; {LIKELY_CAUSE}"
+            remarks["misclassified"] = (
+                f"the label does not win at strength 0; {LIKELY_CAUSE}"
+                if result.record.is_about_label
+                else "the requirement already fails at strength 0"
+            )
         if result.unperturbed is not None:
             remarks["without blur"] = BLURS_AT_ZERO
         if any(step.endswith("?") for step in _journey(result).split()):
@@ -184,7 +189,7 @@ def _qualified(result: Result) -> Iterator[str]:
         if first.winner == result.query.label and first.end > 0:
             yield f"in float64, not proved: wins up to {first.end:.2g}"
     if result.arithmetic != "real":
-        yield result.arithmetic
+        yield "8-bit" if result.arithmetic == "deployed" else result.arithmetic
     counterexample = result.counterexample
     if result.status == "unsafe" and counterexample is not None and not counterexample.replayed:
         yield "not replayed"
@@ -192,7 +197,7 @@ def _qualified(result: Result) -> Iterator[str]:
 
 def _start(result: Result) -> str:
     """What a misclassified image is taken for."""
-    if result.status != "misclassified":
+    if result.status != "misclassified" or not result.record.is_about_label:
         return ""
     predicted = f"predicted {class_name(result, result.predicted)}"
     if result.unperturbed is None:
@@ -205,10 +210,10 @@ def _journey(result: Result) -> str:
 
     `9?` is a class that is not proved to win on more of its strengths than these digits show.
     """
+    if result.query.path is not None and not result.record.is_about_label:
+        return str(result.query.requirement)
     if result.query.path is None or (len(result.profile) < 2 and result.status == "misclassified"):
         return ""
-    if not result.record.is_about_label:
-        return str(result.query.requirement)
     if result.regions is not None and result.status == "safe":
         return class_name(result, result.label)
     if result.regions is not None:
