@@ -573,7 +573,7 @@ def test_even_kernels_that_make_a_picture_misclassified_say_so():
     for method in ("exact", "bounds"):
         result = sp.profile(network, image, "box-blur:size=4", label=own, method=method)
         assert (result.status, result.predicted, result.unperturbed) == ("misclassified", blurred, own)
-        assert "even size already blur at strength 0" in result.sentence
+        assert "the kernel already blurs at strength 0" in result.sentence
         assert "preprocessing" not in result.sentence  # the picture itself is classified as it should be
         assert result.to_json()["unperturbed"] == own
         assert sp.Record.from_json(json.dumps(result.to_json())) == result.record

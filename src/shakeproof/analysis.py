@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -248,10 +247,19 @@ def answers(
     read = readable(network)
     _check_arithmetic(read, settings)
     waiting, done = iter(queries), 0
-    while chosen := list(islice(waiting, methods.lines_at_once(read))):
+    while chosen := _fitting_together(waiting, methods.lines_at_once(read)):
         known_windows = [None if begun is None else _kind_of_window(begun(query), SweptWindow) for query in chosen]
         yield from _answered_together(read, chosen, settings, _part(progress, done, 1), known_windows)
         done += len(chosen)
+
+
+def _fitting_together(waiting: Iterator[Query], most: int) -> list[Query]:
+    """The next queries, as many as have so many segments together, at least one."""
+    chosen: list[Query] = []
+    while most > 0 and (query := next(waiting, None)) is not None:
+        chosen.append(query)
+        most -= 1 if query.path is None else len(query.path.path.nodes) - 1
+    return chosen
 
 
 def queries_at_once(network: Deployed, settings: Settings) -> int:
@@ -273,11 +281,12 @@ def _answered_together(
     Those that share a sweep share its clock as well. Whichever is not answered then goes on with one of its own.
     """
     before = settings.untested
-    sweeps: dict[tuple[tuple[float, float] | None, Graph], list[int]] = {}
+    sweeps: dict[tuple[tuple[float, float] | None, tuple[float, ...], Graph], list[int]] = {}
     for number, query in enumerate(queries):
         if method_for(network, query, settings.method) == "exact" and query.path is not None:
             claim = stated(network, query.obligations[0].property)
-            sweeps.setdefault((query.path.path.clip, claim.graph_of_cases), []).append(number)
+            path = query.path.path
+            sweeps.setdefault((path.clip, path.nodes, claim.graph_of_cases), []).append(number)
     swept: dict[int, Result] = {}
     for numbers in sweeps.values():
         together = [queries[number] for number in numbers]
@@ -387,9 +396,15 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
             raise InputError(f"{network.name}: has smooth operators ({kinds}), so use bounds", option="method")
     if query.path is None and not all(each.property.is_plain for each in query.obligations):
         raise InputError(f"{query.requirement}: is proved along strengths, not for any kernel; leave any-kernel out")
-    if wanted != "auto":
-        return wanted
-    return "bounds" if query.parameters != 1 or _smooth_operators(network, query) else "exact"
+    method = wanted
+    if wanted == "auto":
+        method = "bounds" if query.parameters != 1 or _smooth_operators(network, query) else "exact"
+    if method == "bounds" and query.path is not None and query.path.path.is_chain:
+        raise InputError(
+            f"{query.perturbation}: has several segments, along which networks are analysed by the exact method alone;"
+            f" {network.name} would need bounds"
+        )
+    return method
 
 
 def _smooth_operators(network: Network, query: Query) -> tuple[str, ...]:

@@ -95,6 +95,8 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     if query.perturbation.degradations:
         families = " and ".join(part.family for part in query.perturbation.degradations)
         raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")
+    if query.perturbation.scale.segments > 1:
+        raise NoCertificateError(f"{query.perturbation}: there are no certificates of paths with several segments yet")
     if Path(network.name).suffix not in (".onnx", ".gz"):
         raise NoCertificateError(f"{network.name}: {ONNX_FILES}")
 

@@ -103,6 +103,8 @@ def write_query(
         file = Path(folder) / PERTURBED
         write_whole({file: _perturbed(network, query, label).encode(errors="backslashreplace")})
         return Exported(str(model), None, file, label)
+    if isinstance(query.perturbation, Perturbation):
+        query.perturbation.check_straight("other verifiers are asked")
     augmented = _augmented(onnx.load_from_string(network.data), network, query, rewrite).SerializeToString()
     question = _question(network, query, label).encode(errors="backslashreplace")
     network_file, query_file = Path(folder) / AUGMENTED, Path(folder) / QUERY

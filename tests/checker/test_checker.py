@@ -431,13 +431,14 @@ def test_the_image_is_compared(tmp_path):
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-# Sets of kernels, and degradations that differ from pixel to pixel.
+# Sets of kernels, paths of several segments, and degradations that differ from pixel to pixel.
 WITHOUT_CERTIFICATES = {
     "all-kernels",
     "any-kernel",
     "chromatic-blur",
     "downsample",
     "linear",
+    "motion-length",
     "psf-hull",
     "rolling-shutter",
     "rotation-blur",

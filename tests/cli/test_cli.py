@@ -503,7 +503,7 @@ def test_misclassified_rows_name_the_predicted_class():
         assert "without blur" not in odd
         assert "predicted stop, without blur stop" in even
         assert "check the label and the preprocessing" in shown.stdout
-        assert "without blur: kernels of even size already blur at strength 0" in shown.stdout
+        assert "without blur: the kernel already blurs at strength 0" in shown.stdout
 
 
 def test_angle_0_is_up_wherever_angles_are_explained():

@@ -46,16 +46,18 @@ def swept_curves(
     of them no more is wanted. With `whole`, every piece is enumerated; without `running_error`, errors are not looked
     at. Both go without saying for a network that jumps.
     """
+    segments, owner = _segments(lines)
+    segments.paths.check_straight(segments.start, segments.end)
     if graph.jumping_operators:
-        from shakeproof.exact.jumps import jumping_curves  # few networks jump
-
-        return jumping_curves(graph, lines, budget, closed, look)
-    bridges: list[list[CertifiedCell]] = [[]] * len(lines)
+        return _jumping(graph, segments, owner, budget, closed, look)
+    bridges: list[list[CertifiedCell]] = [[]] * len(segments)
     if not whole:
-        is_wanted = (lines.end > lines.start).tolist()
-        wanted = [number for number in range(len(lines)) if is_wanted[number] and number not in closed]
-        bridges = find_bridges(graph, lines, labels, wanted, budget.shortened(BRIDGE_SHARE))
-    parts = [_parts(lines, number, cells) for number, cells in enumerate(bridges)]
+        is_wanted = (segments.end > segments.start).tolist()
+        wanted = [number for number, line in enumerate(owner) if is_wanted[number] and line not in closed]
+        bridges = find_bridges(graph, segments, labels[owner], wanted, budget.shortened(BRIDGE_SHARE))
+    parts: list[list[Part]] = [[] for _ in range(len(lines))]
+    for number, cells in enumerate(bridges):
+        parts[owner[number]] += _parts(segments, number, cells)
     windows, cores = _between(lines, parts), cores_for(graph, budget)
     if (groups := groups_for(graph, windows, cores)) > 1:
         longest = float((windows.end - windows.start).sum()) / groups
@@ -64,6 +66,48 @@ def swept_curves(
     pieces = _pieces(graph, windows, grouped(windows, groups), cores, budget, closed, running_error, look)
     swept = iter(assemble(pieces, len(windows), graph.classes))
     return [join([(start, end, cell or next(swept)) for start, end, cell in line], graph.classes) for line in parts]
+
+
+def _segments(lines: Lines) -> tuple[Lines, list[int]]:
+    """The segments of all lines as lines of their own, in order, and which line each is of: a path is straight only
+    from one node to the next.
+    """
+    if not lines.paths.is_chain:
+        return lines, list(range(len(lines)))
+    ends = [lines.paths.within(*line) for line in zip(lines.start.tolist(), lines.end.tolist(), strict=True)]
+    owner = [number for number, cuts in enumerate(ends) for _ in cuts[1:]]
+    start, end = zip(*(pair for cuts in ends for pair in pairwise(cuts)), strict=True)
+    return Lines(
+        lines.paths,
+        start=torch.tensor(start, dtype=lines.start.dtype, device=lines.start.device),
+        end=torch.tensor(end, dtype=lines.end.dtype, device=lines.end.device),
+        path=lines.path[torch.tensor(owner, device=lines.path.device)],
+    ), owner
+
+
+def _jumping(
+    graph: Graph,
+    segments: Lines,
+    owner: Sequence[int],
+    budget: Budget,
+    closed: Sequence[int],
+    look: Callable[[Piece], Iterable[int]] | None,
+) -> list[Curve]:
+    """The same for a network that jumps."""
+    from shakeproof.exact.jumps import jumping_curves  # few networks jump
+
+    of_line = torch.tensor(owner, device=segments.path.device)
+    parts: list[list[int]] = [[] for _ in range(1 + owner[-1])]
+    for number, line in enumerate(owner):
+        parts[line].append(number)
+
+    def seen(piece: Piece) -> Iterator[int]:
+        for line in () if look is None else look(piece._replace(line=of_line[piece.line])):
+            yield from parts[line]
+
+    shut = [number for line in closed for number in parts[line]]
+    curves, ends = jumping_curves(graph, segments, budget, shut, seen), (segments.start.tolist(), segments.end.tolist())
+    return [join([(ends[0][n], ends[1][n], curves[n]) for n in numbers], graph.classes) for numbers in parts]
 
 
 def _parts(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[Part]:

@@ -217,6 +217,7 @@ def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
             f"{query.perturbation or query.name}: 8-bit pictures can be counted along one strength only; with several,"
             " or in a box of inputs, there are too many to run"
         )
+    perturbation.check_straight("8-bit pictures are counted")
     (end,), budget = query.strengths, Budget.starting(None, settings.memory)
     budget.fitting(PIXEL_BYTES, "the exact path of 8-bit pictures", least=image.pixels.numel())
     path = perturbation.exactly(*grey_levels(image))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from shakeproof.bounds import Boxes, cells_within, enclose, lowest_leads
 from shakeproof.budget import UNLIMITED, Budget, OutOfTimeError
+from shakeproof.errors import ProofError
 from shakeproof.exact import Curve, Least, Lines, RationalNetwork, longest_window
 from shakeproof.graph import Graph
 from shakeproof.model import Network, Stated, stated
 from shakeproof.proof.evidence import SLACK
-from shakeproof.question import Obligation, Path, Perturbation, Query, as_whole, margins
+from shakeproof.question import ExactPath, Obligation, Path, Perturbation, Query, as_whole, margins
 from shakeproof.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -213,9 +215,33 @@ def leads(
 
     `exactly`: where float64 does not suffice, without rounding, if that is possible.
     """
+    owner, straight = on_segments(context.lines.paths, cells)
+    if len(straight) == len(cells):
+        return _straight_leads(context, numbers, cells, rivals, exactly)
+    parts = _straight_leads(context, numbers[owner], straight, None if rivals is None else rivals[owner], exactly)
+    firsts = np.flatnonzero(np.append(True, np.diff(owner) > 0))
+    return Leads(np.minimum.reduceat(parts.bounds, firsts), parts.exact_losses)
+
+
+def on_segments(paths: Path, cells: Sequence[Cell]) -> tuple[Numbers, list[Cell]]:
+    """Cells cut where segments of the paths meet, and which one each part is of: inputs are affine on each part."""
+    cuts = [paths.within(*cell) for cell in cells]
+    owner = np.array([number for number, ends in enumerate(cuts) for _ in ends[1:]], dtype=np.int64)
+    return owner, [part for ends in cuts for part in pairwise(ends)]
+
+
+def _straight_leads(
+    context: SweepContext,
+    numbers: NDArray[Any],
+    cells: Sequence[Cell],
+    rivals: NDArray[Any] | None,
+    exactly: bool,
+) -> Leads:
+    """The same of cells on which inputs are affine."""
     device = context.lines.start.device
     ends = torch.tensor(cells, dtype=torch.float64, device=device).view(-1, 2)
     line = torch.as_tensor(numbers, dtype=torch.int64, device=device)
+    context.lines.paths.check_straight(*ends.t())
     label, rival = context.labels[numbers], np.full(len(cells), -1) if rivals is None else rivals
     leader, led = np.where(rival < 0, label, rival), np.where(rival < 0, -1, label)
     whose = tuple(torch.as_tensor(who, device=device) for who in (leader, led))
@@ -252,19 +278,34 @@ def least_lead(context: SweepContext, number: int, cell: Cell, leader: int, riva
         context.exact_terms[number] += terms
         return context.exact_terms[number] < EXACT_TERMS and not context.budget.is_late()
 
-    return context.rational.least_lead(exact_line(context.queries[number]), cell, leader, rivals, spend)
+    query = context.queries[number]
+    scale = exact_path(query).scale
+    segment = scale.place(cell[0])[0]
+    if not cell[1] <= scale.nodes[segment + 1]:
+        raise ProofError("a cell reaches over the end of its segment")
+    return context.rational.least_lead(exact_line(query, segment), cell, leader, rivals, spend)
 
 
 @lru_cache(maxsize=2)
-def exact_line(query: Query) -> tuple[list[Fraction], list[Fraction]]:
-    """A line's slope and base, in the network's order of inputs, before any rounding."""
+def exact_path(query: Query) -> ExactPath:
+    """A query's pictures before any rounding."""
     assert isinstance(query.perturbation, Perturbation)
     assert query.image is not None
+    return query.perturbation.exactly(*as_whole(query.image.pixels))
+
+
+@lru_cache(maxsize=2)
+def exact_line(query: Query, segment: int = 0) -> tuple[list[Fraction], list[Fraction]]:
+    """The slope and the base of a line, or of a segment of it, in the network's order of inputs, before any rounding:
+    what the segment's picture at strength 0 would be, and what the full strength would add.
+    """
     assert query.path is not None
-    layout, path = query.path.layout, query.perturbation.exactly(*as_whole(query.image.pixels))
+    layout, path = query.path.layout, exact_path(query)
     order = layout.to_input(torch.arange(path.base.size).view(layout.image_shape)).flatten().numpy()
-    slope, base = ([Fraction(n, path.unit) for n in w.ravel()[order]] for w in (path.slopes[0], path.base))
-    return slope, base
+    start, end = map(Fraction, path.scale.nodes[segment : segment + 2])
+    change = [Fraction(n, path.unit) / (end - start) for n in path.slopes[segment].ravel()[order]]
+    begins = [Fraction(n, path.unit) for n in (path.base + path.slopes[:segment].sum(0)).ravel()[order]]
+    return change, [at - start * slope for at, slope in zip(begins, change, strict=True)]
 
 
 def as_float(lead: Fraction) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor, inf, isfinite
 from pathlib import Path
@@ -46,12 +48,14 @@ from shakeproof.proof.verdict import (
     judge,
     malformed,
 )
-from shakeproof.question import LABEL, ClassNames, KernelSet, Query
+from shakeproof.question import LABEL, STRENGTH, ClassNames, KernelSet, Perturbation, Query
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABEL_WINS = str(LABEL)
+# How many digits of a path's own parameter are read out.
+SPOKEN_DIGITS = 6
 # How sure the bound on the share of strengths that lose is, where some were drawn at random.
 CONFIDENCE = 0.999
 UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
@@ -227,6 +231,25 @@ class Result:
         return CounterexampleKernel(kernels.kernel(counterexample.shares))
 
     @property
+    def parameter(self) -> Parameter | None:
+        """What was found, in the unit of a path that has one of its own."""
+        perturbation, shown = self.query.perturbation, self.counterexample
+        if not isinstance(perturbation, Perturbation) or perturbation.scale == STRENGTH:
+            return None
+        scale, critical = perturbation.scale, self.critical_strength
+        at = None if shown is None or shown.strengths is None else shown.strengths[0]
+        return Parameter(
+            name=scale.name,
+            unit=scale.unit,
+            first=float(scale.values[0]),
+            last=scale.reached(self.query.strengths[0]),
+            certified=scale.reached(self.certified_strength),
+            critical=None if critical is None else (scale.reached(critical[0]), scale.passed(critical[1])),
+            counterexample=None if at is None else float(scale.value(at)),
+            segments=scale.segments,
+        )
+
+    @property
     def record(self) -> Record:
         """The answer as plain data."""
         strength, shown = _one_or_several(self.query.strengths), None
@@ -235,6 +258,7 @@ class Result:
             shown = RecordedCounterexample(place, counterexample.winner, counterexample.margin, counterexample.replayed)
         return Record(
             kernel=self.kernel,
+            parameter=self.parameter,
             version=FORMAT,
             model=self.model,
             image=self.query.name,
@@ -407,6 +431,45 @@ class CounterexampleKernel:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """What a record says in the unit of a path's own parameter, which goes from `first` to `last` as far as was asked.
+
+    Rounded to the safe side: what is `certified` is no more than was proved, and `critical` brackets no less.
+    """
+
+    name: str
+    unit: str
+    first: float
+    last: float
+    certified: float
+    critical: Bracket | None
+    counterexample: float | None
+    segments: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "critical", _tupled(self.critical))  # JSON has lists
+
+    def told(self, status: Status) -> str:
+        """The number that belongs beside a verdict, in words; nothing where there is none."""
+        if status is Status.MISCLASSIFIED or (status is Status.UNSAFE and self.critical is None):
+            return ""
+        if self.critical is None or status is not Status.UNSAFE:
+            return f"{self.name} up to {self._spoken(self.certified, inwards=True)} {self.unit}"
+        ends = [self._spoken(end, inwards) for end, inwards in zip(self.critical, (True, False), strict=True)]
+        return f"{self.name} {' to '.join(dict.fromkeys(ends))} {self.unit}"
+
+    def _spoken(self, value: float, inwards: bool) -> str:
+        """A value in digits that people read, rounded to the side of the value at 0, or to the other; parts of a second
+        as cameras have them.
+        """
+        down = inwards == (self.last >= self.first)
+        if self.unit == "s" and 0 < value < 1:
+            return f"1/{ceil(1 / Fraction(value)) if down else floor(1 / Fraction(value))}"
+        digits = Context(SPOKEN_DIGITS, ROUND_FLOOR if down else ROUND_CEILING).create_decimal_from_float(value)
+        return f"{float(digits):g}"
+
+
+@dataclass(frozen=True)
 class RecordedCounterexample:
     """What a record says of a counterexample."""
 
@@ -447,6 +510,7 @@ class Record:
     unperturbed: int | None = None
     requirement: str | None = LABEL_WINS
     kernel: CounterexampleKernel | None = None
+    parameter: Parameter | None = None
 
     def __repr__(self) -> str:
         return f"<Record {self.asked}: {self.status}, {self.told()}>"
@@ -476,14 +540,16 @@ class Record:
             blurred = "" if self.unperturbed is None else f"; {BLURS_AT_ZERO}, without blur {unperturbed} wins"
             cause = "" if self.unperturbed == self.label else f"; {LIKELY_CAUSE}"
             return f"{predicted} wins at strength 0, not {label}{blurred}{cause}"
+        measured = "" if self.parameter is None else self.parameter.told(self.status)
+        own = measured and f", {measured}"
         if self.status is Status.UNSAFE:
             if self.critical_strength is not None:
-                return f"{loses}, critical strength {bracketed(self.critical_strength)}"
+                return f"{loses}, critical strength {bracketed(self.critical_strength)}{own}"
             return loses + _at(self.counterexample.strength if self.counterexample else None, " at strength ")
         if self.status is Status.SAFE:
-            return wins + _at(self.strength, " at every strength up to ")
+            return wins + _at(self.strength, " at every strength up to ") + own
         reached = _at(floor(self.certified_strength * 1e6) / 1e6 or None, f"; {wins} up to strength ")
-        return self.why + reached
+        return self.why + reached + (reached and own)
 
     @property
     def why(self) -> str:
@@ -548,7 +614,7 @@ class Record:
 
 
 # Why a label may lose at strength 0.
-BLURS_AT_ZERO = "kernels of even size already blur at strength 0"
+BLURS_AT_ZERO = "the kernel already blurs at strength 0, as all of even size do"
 LIKELY_CAUSE = "if this is unexpected, check the label and the preprocessing (size, colour, scale, mean and std)"
 # What a record says only of some answers.
 SELDOM = {
@@ -557,6 +623,7 @@ SELDOM = {
     "comparison": Noise,
     "as_pictures": Expected,
     "kernel": CounterexampleKernel,
+    "parameter": Parameter,
 }
 # What it says as an object of its own.
 OBJECTS = SELDOM | {"tested": Tested}

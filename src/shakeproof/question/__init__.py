@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         identity,
         linear,
         motion_blur,
+        motion_length,
         otf,
         parse,
         parse_path,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         as_requirement,
         parse_requirement,
     )
+    from shakeproof.question.scale import STRENGTH, ParameterScale
     from shakeproof.question.vnnlib import perturbed_directives, read_specification, written, written_perturbed
 
 # To read a perturbation's text takes no torch.

@@ -21,6 +21,7 @@ from operator import add
 from pathlib import Path
 
 from shakeproof.errors import InputError, kind_of
+from shakeproof.question.chains import growing_line
 from shakeproof.question.kernel_matrices import (
     FREQUENCIES,
     HIGHEST,
@@ -101,12 +102,23 @@ def motion_blur(size: int, angle: float, padding: str = "reflect", clip: ClipRan
     The line goes through the centre and is clipped to the size x size square. Each entry of the end kernel is
     proportional to the line's length inside that pixel.
     """
-    angle = _number("motion-blur", "angle", angle)
+    reduced = _bearing("motion-blur", angle)
     check_size(size)
+    return _to_kernel("motion-blur", motion_line(size, float(angle)), padding, clip, size=size, angle=reduced)
+
+
+def _bearing(family: str, value: float) -> float:
+    angle = _number(family, "angle", value)
     if not math.isfinite(angle):
-        raise InputError(f"motion-blur: angle must be a finite number of degrees, not {angle}")
-    reduced = angle % 180 % 180  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
-    return _to_kernel("motion-blur", motion_line(size, angle), padding, clip, size=size, angle=reduced)
+        raise InputError(f"{family}: angle must be a finite number of degrees, not {angle}")
+    return angle % 180 % 180  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
+
+
+def motion_length(angle: float, upto: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+    """Camera shake that grows: the mean along a line of 0 to `upto` pixels; exact at every length."""
+    angle = _bearing("motion-length", angle)
+    upto = _between("motion-length", "upto", upto, 1, LARGEST_SIZE)
+    return _chain("motion-length", growing_line(angle, upto), padding, clip, angle=angle, upto=upto)
 
 
 def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -350,7 +362,12 @@ def psf_hull(
 
 def _to_kernel(family: str, end: Matrix, padding: str, clip: ClipRange | None, **options: str | float) -> Perturbation:
     """From the identity to an end kernel (the paper's Example 1); `options` are the keys of its text."""
-    kernel = ParameterisedKernel.towards(end)
+    return _chain(family, ParameterisedKernel.towards(end), padding, clip, **options)
+
+
+def _chain(
+    family: str, kernel: ParameterisedKernel, padding: str, clip: ClipRange | None, **options: str | float
+) -> Perturbation:
     return Perturbation((Part(family, _texts(options), kernel, padding),), clip)
 
 
@@ -451,6 +468,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
     ),
     "motion": (
         (motion_blur, "motion-blur:size=9,angle=45"),
+        (motion_length, "motion-length:angle=30,upto=15"),
         (psf, "psf:file=shakes.npz,index=3"),
         (psf_hull, "psf-hull:file=shakes.npz"),
         (zoom_blur, "zoom-blur:by=1.25"),

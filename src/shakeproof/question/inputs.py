@@ -1,6 +1,6 @@
 """Where a query's inputs come from, and the exact arrays that a deployed network is given of them.
 
-Inputs are a path, x(z) affine in some strengths z and then clipped, or a box.
+Inputs are a path, x(z) affine in some strengths z (of one strength, segment by segment) and then clipped, or a box.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shakeproof.errors import ProofError
 from shakeproof.question.images import ImageLayout
 from shakeproof.question.perturbation import ClipRange
+from shakeproof.question.scale import STRENGTH
 
 if TYPE_CHECKING:
     from shakeproof.graph import Graph
@@ -31,6 +33,9 @@ UNIT = 2.0**-53
 class Path:
     """x(z) = sum_i slopes[i] z_i + base, then clipped, if it is; slopes (m, *shape), base (*shape).
 
+    A path of one strength may be a chain of segments that meet at the strengths `nodes`: slopes[i] is what x changes by
+    on the i-th of them, from one node to the next. So neighbours meet, whatever rounding did.
+
     Before clipping, `at` is off by at most `error` (*shape) for strengths from 0 to 1: by its own rounding, unless
     something else is said.
     """
@@ -39,25 +44,64 @@ class Path:
     base: Tensor
     clip: ClipRange | None = None
     error: Tensor = None  # type: ignore[assignment]
+    nodes: tuple[float, ...] = STRENGTH.nodes
 
     def __post_init__(self) -> None:
+        if self.is_chain and len(self.slopes) != len(self.nodes) - 1:
+            raise ProofError("a path has other segments than its scale")
         if self.error is None:
             size = self.slopes.abs().sum(0) + self.base.abs()
-            object.__setattr__(self, "error", (self.parameters + 2) * UNIT * size)
+            object.__setattr__(self, "error", (len(self.slopes) + (5 if self.is_chain else 2)) * UNIT * size)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it has several segments."""
+        return len(self.nodes) > 2
 
     @property
     def parameters(self) -> int:
         """The number m of strengths."""
-        return len(self.slopes)
+        return 1 if self.is_chain else len(self.slopes)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where each segment of a path of one strength begins (segments, *shape)."""
+        return torch.cat([self.base[None], self.base + self.slopes[:-1].cumsum(0)])
+
+    def place(self, z: Tensor) -> tuple[Tensor | int, Tensor]:
+        """On which segment each strength is, and which share of it lies before."""
+        if not self.is_chain:
+            return 0, z
+        nodes = torch.tensor(self.nodes, dtype=z.dtype, device=z.device)
+        segment = (torch.searchsorted(nodes, z.contiguous(), right=True) - 1).clamp(0, len(nodes) - 2)
+        return segment, (z - nodes[segment]) / (nodes[segment + 1] - nodes[segment])
 
     def at(self, z: Tensor) -> Tensor:
-        """x (..., *shape) at z (..., m), before clipping: affine in z."""
+        """x (..., *shape) at z (..., m), before clipping: affine in z, on each segment."""
+        if self.is_chain:
+            segment, share = self.place(z[..., 0])
+            return torch.addcmul(self.starts[segment], self.slopes[segment], _beside(share, self.base.dim()))
         moved: Tensor = torch.tensordot(z, self.slopes, dims=1)
         return moved.add_(self.base)
 
     def rows(self, which: Tensor, z: Tensor) -> Tensor:
-        """Of a stack of paths with one strength, (1, paths, *shape): number which[i] at z[i], before clipping."""
-        return torch.addcmul(self.base[which], self.slopes[0, which], z.view(-1, *(1,) * (self.base.dim() - 1)))
+        """Of a stack of paths of one strength, (segments, paths, *shape): number which[i] at z[i], before clipping."""
+        segment, share = self.place(z)
+        return torch.addcmul(
+            self.starts[segment, which], self.slopes[segment, which], _beside(share, self.base.dim() - 1)
+        )
+
+    def check_straight(self, low: Tensor, high: Tensor) -> None:
+        """That x is affine from each of some strengths to the one beside it; else nothing may be proved there."""
+        if self.is_chain:
+            segment, _ = self.place(low)
+            ends = torch.tensor(self.nodes, dtype=high.dtype, device=high.device)[1:][segment]
+            if not bool((high <= ends).all()):
+                raise ProofError("a stretch of a path reaches over the end of its segment")
+
+    def within(self, start: float, end: float) -> list[float]:
+        """A stretch's ends, and the nodes between them: from one of these to the next, x is affine."""
+        return [start, *(node for node in self.nodes if start < node < end), end]
 
     def clipped(self, x: Tensor) -> Tensor:
         return x if self.clip is None else x.clamp(*self.clip)
@@ -86,6 +130,11 @@ class Path:
             base=torch.stack([p.base for p in paths]),
             error=torch.stack([p.error for p in paths]),
         )
+
+
+def _beside(z: Tensor, dimensions: int) -> Tensor:
+    """A number for each row, to be multiplied with rows of so many dimensions."""
+    return z.view(*z.shape, *(1,) * dimensions)
 
 
 @dataclass(frozen=True, eq=False)

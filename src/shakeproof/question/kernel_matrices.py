@@ -25,15 +25,19 @@ def check_size(size: int) -> None:
 def motion_line(size: int, angle: float) -> Matrix:
     """The share of a line through the centre in each pixel; `angle` is a bearing in degrees (0 is up, clockwise)."""
     entries = [[Fraction(0)] * size for _ in range(size)]
-    eighth, rest = divmod(angle % 180 % 180, 45)  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
-    if rest == 0:  # exact
-        right, down = map(Fraction, ((0, -1), (1, -1), (1, 0), (1, 1))[int(eighth)])
-    else:
-        right, down = Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
-    for row, column, share in _pixels_on_ray(size, right, down):
+    for row, column, share in _pixels_on_ray(size, *direction(angle)):
         entries[row][column] += share / 2
         entries[size - 1 - row][size - 1 - column] += share / 2
     return tuple(map(tuple, entries))
+
+
+def direction(angle: float) -> tuple[Fraction, Fraction]:
+    """A step to the right and down; `angle` is a bearing in degrees (0 is up, clockwise), equal modulo 180."""
+    eighth, rest = divmod(angle % 180 % 180, 45)  # a tiny negative angle modulo 180 rounds to 180 itself, hence twice
+    if rest == 0:  # exact
+        right, down = ((0, -1), (1, -1), (1, 0), (1, 1))[int(eighth)]
+        return Fraction(right), Fraction(down)
+    return Fraction(math.sin(math.radians(angle))), Fraction(-math.cos(math.radians(angle)))
 
 
 def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple[int, int, Fraction]]:

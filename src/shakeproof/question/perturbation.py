@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, partial
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
+from shakeproof.question.scale import STRENGTH, ParameterScale
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,30 +55,53 @@ def identity_matrix(height: int, width: int) -> Matrix:
     return tuple(tuple(vertical * horizontal for horizontal in across) for vertical in down)
 
 
+def centred(matrix: Matrix, height: int, width: int) -> Matrix:
+    """A matrix in the middle of a larger one, or an equal one, between zeros."""
+    above, left = (height - len(matrix)) // 2, (width - len(matrix[0])) // 2
+    empty, beside = ((Fraction(0),) * width,) * above, (Fraction(0),) * left
+    return (*empty, *((*beside, *row, *beside) for row in matrix), *empty)
+
+
 @dataclass(frozen=True)
 class ParameterisedKernel:
-    """K(z) = sum_i A_i z_i + B: `coefficients` holds the A_i (m >= 1 of them), `bias` is B; all h x w."""
+    """K(z) = sum_i A_i z_i + B: `coefficients` holds the A_i (m >= 1 of them), `bias` is B; all h x w.
+
+    Of one strength, the `scale` may have several segments: then A_i is what the i-th of them changes.
+    """
 
     coefficients: tuple[Matrix, ...]
     bias: Matrix
+    scale: ParameterScale = field(default=STRENGTH, repr=False)
 
     @staticmethod
     def towards(end: Matrix) -> ParameterisedKernel:
         """From the identity to an end kernel (the paper's Example 1)."""
-        start = identity_matrix(len(end), len(end[0]))
-        pairs = zip(start, end, strict=True)
-        change = tuple(tuple(after - before for before, after in zip(*pair, strict=True)) for pair in pairs)
-        return ParameterisedKernel((change,), start)
+        return ParameterisedKernel.through([identity_matrix(len(end), len(end[0])), end])
+
+    @staticmethod
+    def through(kernels: Sequence[Matrix], scale: ParameterScale = STRENGTH) -> ParameterisedKernel:
+        """From a kernel to the next, in segments that meet at the nodes of a scale."""
+        changes = []
+        for pair in pairwise(kernels):
+            rows = (zip(*lines, strict=True) for lines in zip(*pair, strict=True))
+            changes.append(tuple(tuple(after - before for before, after in row) for row in rows))
+        return ParameterisedKernel(tuple(changes), kernels[0], scale)
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.bias), len(self.bias[0])
 
+    @property
+    def size(self) -> Matrix:
+        """The sum of all coefficients' absolute entries."""
+        lines = (zip(*rows, strict=True) for rows in zip(*self.coefficients, strict=True))
+        return tuple(tuple(sum(map(abs, entries), Fraction(0)) for entries in line) for line in lines)
+
     def at(self, *strengths: Fraction | float) -> Matrix:
         """The kernel matrix K(z) for given strengths z_1, ..., z_m, exactly."""
-        matrix = self.bias
-        for change, strength in zip(self.coefficients, strengths, strict=True):
-            exact = Fraction(strength)
+        matrix, shares = self.bias, strengths if self.scale.segments == 1 else self.scale.shares(*strengths)
+        for change, share in zip(self.coefficients, shares, strict=True):
+            exact = Fraction(share)
             matrix = tuple(
                 tuple(entry + exact * more for entry, more in zip(*rows, strict=True))
                 for rows in zip(matrix, change, strict=True)
@@ -126,21 +150,25 @@ class Part:
         options = ",".join(f"{key}={value}" for key, value in (*self.options, *padding, *more))
         return ":".join(filter(None, (self.family, options)))
 
-    def slope(self, images: Tensor, base: Tensor) -> Tensor:
-        """What the full strength adds to `base`, the images at strength 0."""
+    @property
+    def scale(self) -> ParameterScale:
+        return self.effect.scale if isinstance(self.effect, ParameterisedKernel) else STRENGTH
+
+    def slopes(self, images: Tensor, base: Tensor) -> list[Tensor]:
+        """What each segment adds, the first of them to `base`, the images at strength 0."""
         if isinstance(self.effect, Tone):
-            return float(self.effect.gain) * base + float(self.effect.offset)
+            return [float(self.effect.gain) * base + float(self.effect.offset)]
         if isinstance(self.effect, Degradation):
-            return self.linear_map(base.shape).applied(base) - base
-        return self.convolved(images, self.effect.coefficients[0])
+            return [self.linear_map(base.shape).applied(base) - base]
+        return [self.convolved(images, change) for change in self.effect.coefficients]
 
     def magnitude(self, images: Tensor, base: Tensor) -> Tensor:
-        """The slope by the absolute values of the kernel's entries, or of gain and offset; images and base >= 0."""
+        """All slopes by the absolute values of the kernel's entries, or of gain and offset; images and base >= 0."""
         if isinstance(self.effect, Tone):
             return float(abs(self.effect.gain)) * base + float(abs(self.effect.offset))
         if isinstance(self.effect, Degradation):
             return self.linear_map(base.shape).magnitude.applied(base) + base
-        return self.convolved(images, tuple(tuple(map(abs, row)) for row in self.effect.coefficients[0]))
+        return self.convolved(images, self.effect.size)
 
     def linear_map(self, shape: Sequence[int]) -> LinearMap:
         """The matrix L of a degradation, for images (..., channels, height, width)."""
@@ -237,11 +265,15 @@ def _linear_map(part: Part, effect: Degradation, shape: tuple[int, int, int]) ->
 
 @dataclass(frozen=True, eq=False)
 class ExactPath:
-    """x(z) = (base + sum_i slopes[i] z_i) / unit before clipping, in whole numbers of any size."""
+    """x(z) = (base + sum_i slopes[i] z_i) / unit before clipping, in whole numbers of any size.
+
+    Of one strength, the `scale` may have several segments: then slopes[i] is what the i-th of them adds.
+    """
 
     slopes: Whole
     base: Whole
     unit: int
+    scale: ParameterScale = STRENGTH
 
 
 def as_whole(image: Tensor) -> tuple[Whole, int]:
@@ -270,6 +302,10 @@ class Perturbation:
         if not 1 <= len(self.parts) <= MOST_PARTS:
             raise InputError(f"a perturbation has 1 to {MOST_PARTS} parts, not {len(self.parts)}; leave some out")
         _check_clip(text, self.clip)
+        if len(self.parts) > 1 and any(part.scale != STRENGTH for part in self.parts):
+            raise InputError(
+                f"{text}: a path with a parameter of its own cannot be added to others yet; ask about it alone"
+            )
         if len(self.parts) > 1 and any(part.family == "identity" for part in self.parts):
             raise InputError(f"{text}: identity does nothing at any strength; leave it out of the sum")
         sides = {tuple(side % 2 for side in kernel.shape) for _, kernel in self._kernels()}
@@ -292,8 +328,18 @@ class Perturbation:
 
     @property
     def blurs_at_zero(self) -> bool:
-        """Whether strength 0 is not the image itself: kernels of even size start from a mean of 2 x 2 pixels."""
-        return any(side % 2 == 0 for _, kernel in self._kernels() for side in kernel.shape)
+        """Whether strength 0 is not the image itself: as with kernels of even size, which start from a mean."""
+        return self.start != identity_matrix(1, 1)
+
+    @property
+    def scale(self) -> ParameterScale:
+        """What its only strength means; of several strengths, each is just that."""
+        return self.parts[0].scale
+
+    def check_straight(self, what: str) -> None:
+        """Refuse a path of several segments, of which something is not possible yet."""
+        if self.scale.segments > 1:
+            raise InputError(f"{self}: has several segments, and {what} along one only")
 
     def __add__(self, other: Perturbation) -> Perturbation:
         """Both at once, each with its own strengths; clipping, if any, comes after the sum."""
@@ -324,19 +370,19 @@ class Perturbation:
         from shakeproof.question.inputs import UNIT, Path
 
         base, size = self._base(images), self._base(images.abs())
-        slopes = torch.stack([part.slope(images, base) for part in self.parts])
-        # Each entry of a kernel, each product and each sum is rounded: those of the start, of the change, of x(z).
-        roundings = 2 * max(part.taps(images.shape) for part in self.parts) + len(self.parts) + 8
+        slopes = torch.stack([slope for part in self.parts for slope in part.slopes(images, base)])
+        # Each entry of a kernel, each product and each sum is rounded: those of the start, of the changes, of x(z).
+        roundings = 2 * max(part.taps(images.shape) for part in self.parts) + len(slopes) + 8
         sizes = torch.stack([size, *(part.magnitude(images.abs(), size) for part in self.parts)]).sum(0)
         # Products of smaller numbers may be lost altogether; then nothing is known to be 0.
         faintest = torch.where(images == 0, 1.0, images.abs()).amin().item()
         numbers = chain(*(part.numbers(images.shape) for part in self.parts))
         smallest = min((abs(number) for number in numbers if number), default=1)
         lost = SMALL if min(faintest, float(smallest)) < SMALL else 0.0
-        return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost))
+        return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost), nodes=self.scale.nodes)
 
     def _base(self, images: Tensor) -> Tensor:
-        """The images at strength 0. Any of the kernels would do: they all start from the same image."""
+        """The images at strength 0. Any of the kernels would do: those that are added start from the same image."""
         return next((part.convolved(images, self.start) for part, _ in self._kernels()), images)
 
     def exactly(self, pixels: Whole, unit: int = 1) -> ExactPath:
@@ -352,18 +398,18 @@ class Perturbation:
 
         base = next((part.summed(pixels, whole(start)) for part, _ in self._kernels()), common * pixels)
 
-        def slope(part: Part) -> Whole:
+        def slopes_of(part: Part) -> list[Whole]:
             if isinstance(part.effect, Tone):
-                return int(part.effect.gain * common) * base + int(part.effect.offset * common) * common * unit
+                return [int(part.effect.gain * common) * base + int(part.effect.offset * common) * common * unit]
             if isinstance(part.effect, Degradation):
                 moved: Whole = part.linear_map(pixels.shape).summed(base, common) - common * base
-                return moved
-            return common * part.summed(pixels, whole(part.effect.coefficients[0]))
+                return [moved]
+            return [common * part.summed(pixels, whole(change)) for change in part.effect.coefficients]
 
-        slopes = [slope(part) for part in self.parts]
+        slopes = [slope for part in self.parts for slope in slopes_of(part)]
         base, unit = common * base, common * common * unit
         shared = math.gcd(unit, np.gcd.reduce(base, axis=None), np.gcd.reduce(slopes, axis=None))
-        return ExactPath(np.stack(slopes) // shared, base // shared, unit // shared)
+        return ExactPath(np.stack(slopes) // shared, base // shared, unit // shared, self.scale)
 
     @property
     def kernel(self) -> ParameterisedKernel:
@@ -375,18 +421,14 @@ class Perturbation:
             raise InputError(f"{self}: has no kernel that is the same everywhere in the image")
         start, shapes = self.start, [kernel.shape for _, kernel in self._kernels()]
         height, width = map(max, zip((len(start), len(start[0])), *shapes, strict=True))
-        zero = ((Fraction(0),) * width,) * height
-        changes = []
+        changes: list[Matrix] = []
         for part in self.parts:
             if isinstance(part.effect, ParameterisedKernel):
-                change = part.effect.coefficients[0]
+                changes += part.effect.coefficients
             elif isinstance(part.effect, Tone):
-                change = tuple(tuple(entry * part.effect.gain for entry in row) for row in start)
-            above, left = (height - len(change)) // 2, (width - len(change[0])) // 2
-            beside = (Fraction(0),) * left
-            rows = ((*beside, *row, *beside) for row in change)
-            changes.append((*zero[:above], *rows, *zero[:above]))
-        return ParameterisedKernel(tuple(changes), identity_matrix(height, width))
+                changes.append(tuple(tuple(entry * part.effect.gain for entry in row) for row in start))
+        changes = [centred(change, height, width) for change in changes]
+        return ParameterisedKernel(tuple(changes), centred(start, height, width), self.scale)
 
     @property
     def degradations(self) -> list[Part]:
@@ -396,7 +438,9 @@ class Perturbation:
     @property
     def content(self) -> object:
         """What its text stands for, as plain values."""
-        return [part.effect for part in self.parts] if self.degradations else self.kernel
+        if self.degradations:
+            return [part.effect for part in self.parts]
+        return self.kernel if self.scale == STRENGTH else (self.kernel, self.scale)
 
     def offset(self, *strengths: Fraction | float) -> Fraction:
         """What is added to every pixel, at given strengths."""
@@ -415,8 +459,10 @@ class Perturbation:
     @property
     def start(self) -> Matrix:
         """The smallest kernel that makes the image at strength 0."""
-        height, width = next((kernel.shape for _, kernel in self._kernels()), (1, 1))
-        return identity_matrix(2 - height % 2, 2 - width % 2)
+        first = next((kernel.bias for _, kernel in self._kernels()), identity_matrix(1, 1))
+        height, width = len(first), len(first[0])
+        is_identity = first == identity_matrix(height, width)
+        return identity_matrix(2 - height % 2, 2 - width % 2) if is_identity else first
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from shakeproof.comparing import Compared
 from shakeproof.errors import InputError
 from shakeproof.files import readable_name, write_whole
 from shakeproof.proof import BoundedCells, Enumerated, Interval, Result, Swept, by_class
-from shakeproof.question import FAMILIES, Perturbation, parse
+from shakeproof.question import FAMILIES, STRENGTH, Perturbation, parse
 from shakeproof.report.tables import class_name, critical_text, margin_text, short_names
 
 # Rivals that never come close would only clutter the plot.
@@ -35,6 +36,8 @@ REGION_COLOURS = {"certified": "#86efac", "violated": "#fca5a5", "not settled": 
 NETWORK_COLOURS = ("#0f172a", "#0d9488")
 # How wide a letter of the small print is on average, in inches.
 LETTER = 0.066
+# About so many values of a path's own parameter are named; where they are is looked up in so many places.
+TICKS, PLACES = 8, 1001
 # A share of all strengths that can be seen in a plot.
 SEEN = 1e-3
 # Of two networks: how wide the bars of classes are, the share of them that a stretch takes at least, and how many
@@ -138,7 +141,7 @@ def _margin_figure(result: Result) -> Figure:
             axes.axvline(end, color=LOSS, linewidth=1.6, linestyle="--")
     if strength > 0:
         axes.set_xlim(0, strength)
-    axes.set_xlabel("strength z")
+    name_strengths(axes, result)
     axes.set_ylabel(fill(f"margin of {label}", 30))
     axes.set_title(title_of(result.query.name, str(result.query.perturbation)), fontsize=10, color=INK, pad=16)
     plain_axes(axes)
@@ -150,6 +153,24 @@ def _margin_figure(result: Result) -> Figure:
         if text.get_window_extent().width > right - left:  # a name that is wider than its stretch
             text.remove()
     return figure
+
+
+def name_strengths(axes: Axes, result: Result) -> None:
+    """What goes across: the strength, and the path's own parameter if it has one, in a second row of numbers."""
+    axes.set_xlabel("strength z")
+    perturbation, (strength,) = result.query.perturbation, result.query.strengths
+    if not isinstance(perturbation, Perturbation) or perturbation.scale == STRENGTH or not strength:
+        return
+    scale, z = perturbation.scale, np.linspace(0, strength, PLACES)
+    values = np.array([float(scale.value(at)) for at in z.tolist()])
+    order = np.argsort(values)
+    ticks = MaxNLocator(TICKS).tick_values(values.min(), values.max())
+    ticks = ticks[(values.min() <= ticks) & (ticks <= values.max())]
+    below = axes.secondary_xaxis(-0.22)
+    below.set_xticks(np.interp(ticks, values[order], z[order]), [f"{tick:.6g}" for tick in ticks])
+    below.set_xlabel(f"{scale.name} ({scale.unit})")
+    below.spines["bottom"].set_visible(False)
+    below.tick_params(labelsize=8, colors=INK, length=0)
 
 
 def _plot_leads(axes: Axes, result: Result) -> None:

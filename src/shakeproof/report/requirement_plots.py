@@ -18,6 +18,7 @@ from shakeproof.report.plots import (
     PROVED,
     legend_below,
     margin_of,
+    name_strengths,
     plain_axes,
     show_image,
     show_proved,
@@ -48,7 +49,7 @@ def requirement_figure(result: Result) -> Figure:
     else:
         axes = below = figure.add_subplot()
     _show_margin(result, axes)
-    below.set_xlabel("strength z")
+    name_strengths(below, result)
     axes.set_title(title_of(result.query.name, str(result.query.perturbation), 60), fontsize=10, color=INK)
     names: dict[str, object] = {}
     for part in (axes, below):

@@ -174,6 +174,8 @@ def _qualified(result: Result) -> Iterator[str]:
     """Remarks that belong beside a verdict."""
     if result.reason is not None:
         yield result.reason.value
+    if result.parameter is not None and (measured := result.parameter.told(result.status)):
+        yield measured
     if result.noise is not None:
         yield str(result.noise)
     if result.remaining is not None:

@@ -161,6 +161,7 @@ class _Reader:
         for entry in entries:
             for text in self.texts(entry):
                 kernel = parse_path(text)
+                kernel.check_straight("campaigns are run")
                 kernels[str(kernel)] = kernel
             if len(kernels) > MOST_PERTURBATIONS:
                 self.refuse(f"there are more than {MOST_PERTURBATIONS} perturbations; take fewer")

@@ -180,6 +180,7 @@ class StoreWriter(Store):
         return self._added("images", values | {"kind": kind, "pixels": pixels}, unique), sha256
 
     def add_perturbation(self, perturbation: Perturbation) -> int:
+        perturbation.check_straight("answers are stored")
         return self._added(
             "perturbations", {"definition": write_perturbation(perturbation)}, "definition = :definition"
         )

@@ -1,0 +1,238 @@
+"""Paths of several segments with a parameter of their own: beside other descriptions, and beside the runtime."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+import shakeproof as sp
+from shakeproof import demo
+from shakeproof.certificate import NoCertificateError, certificate
+from shakeproof.errors import InputError, ProofError
+from shakeproof.proof import Record
+from shakeproof.question import Path as PicturePath
+from shakeproof.question import as_whole, fitting
+from shakeproof.question.scale import ParameterScale
+
+TEXTS = ("motion-length:angle=90,upto=9", "motion-length:angle=30,upto=15", "motion-length:angle=45,upto=6.5")
+SAMPLES = 2000
+SIGNS = [str(file) for file, _ in demo.images()]
+STOP, WARNING = (next(file for file in SIGNS if word in file) for word in ("stop", "warning"))
+
+
+def line_kernel(angle: float, length: float, size: int, steps: int = 400_001) -> np.ndarray:
+    """How long a line of a length is in each pixel: in which pixel each of many of its points is, counted."""
+    along = np.linspace(-length / 2, length / 2, steps)
+    rows, columns = (
+        np.rint(along * side).astype(int) + size // 2
+        for side in (-math.cos(math.radians(angle)), math.sin(math.radians(angle)))
+    )
+    kernel = np.zeros((size, size))
+    np.add.at(kernel, (rows, columns), 1 / steps)
+    return kernel
+
+
+def blurred(picture: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Cross-correlation with reflection at the border, written out."""
+    down, right = kernel.shape[0] // 2, kernel.shape[1] // 2
+    padded = np.pad(picture, ((0, 0), (down, down), (right, right)), mode="reflect")
+    result = np.zeros_like(picture)
+    for (row, column), entry in np.ndenumerate(kernel):
+        result += entry * padded[:, row : row + picture.shape[1], column : column + picture.shape[2]]
+    return result
+
+
+def square(matrix, size: int) -> np.ndarray:
+    """A kernel in the middle of a larger one."""
+    entries = np.array([[float(entry) for entry in row] for row in matrix])
+    down, right = ((size - side) // 2 for side in entries.shape)
+    return np.pad(entries, ((down, down), (right, right)))
+
+
+def picture(channels: int = 1, side: int = 8) -> np.ndarray:
+    return np.random.default_rng(side).uniform(0, 1, (channels, side, side))
+
+
+# -- what the path is -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_kernels_are_means_along_a_line_at_every_length(text):
+    """Also between the nodes, where the path is affine in 1 / length."""
+    perturbation = sp.parse(text)
+    assert str(perturbation) == text
+    angle = float(text.partition("angle=")[2].partition(",")[0])
+    for z in np.random.default_rng(0).uniform(0, 1, 40):
+        kernel, length = perturbation.kernel.at(z), float(perturbation.scale.value(z))
+        assert sum(map(sum, kernel)) == 1
+        assert np.abs(square(kernel, 21) - line_kernel(angle, length, 21)).sum() < 1e-4
+
+
+def test_the_longest_line_is_motion_blur():
+    """Where both mean the same: a line that ends at the border of the square."""
+    for angle in (0, 90):
+        ours, theirs = sp.motion_length(angle=angle, upto=9), sp.motion_blur(size=9, angle=angle)
+        assert np.array_equal(square(ours.kernel.at(1), 9), square(theirs.kernel.at(1), 9))
+        assert ours.kernel.at(0) == tuple(
+            map(tuple, np.eye(9, dtype=int)[4:5] if angle else np.eye(9, dtype=int)[4:5].T)
+        )
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_path_is_within_its_error_of_what_it_is_exactly(text):
+    """At the nodes, beside them, and anywhere."""
+    perturbation, image = sp.parse(text), torch.from_numpy(picture(side=11))
+    path, (whole, unit) = perturbation.apply(image), as_whole(image)
+    exact, nodes = perturbation.exactly(whole, unit), perturbation.scale.nodes
+    beside = [np.nextafter(node, side) for node in nodes[1:-1] for side in (0, 1)]
+    stack = PicturePath.stacked([path, path])
+    for z in (*nodes, *beside, *np.random.default_rng(0).uniform(0, 1, 20)):
+        shares = perturbation.scale.shares(z)
+        there = exact.base + sum(share * slope for share, slope in zip(shares, exact.slopes, strict=True))
+        meant = np.array([float(Fraction(pixel) / exact.unit) for pixel in there.ravel()]).reshape(there.shape)
+        at = torch.tensor([z], dtype=torch.float64)
+        for found in (path.at(at), stack.rows(torch.tensor([1]), at)[0]):
+            assert (np.abs(found.numpy() - meant) <= path.error.numpy() + 1e-15).all()
+
+
+def test_segments_meet_and_cover_all_strengths():
+    halves, values = (0.0, 0.5, 1.0), (Fraction(0), Fraction(1), Fraction(2))
+    assert ParameterScale("x", "", halves, values).value(0.75) == Fraction(3, 2)
+    for nodes in ((0.0, 0.5), (0.1, 0.5, 1.0), (0.0, 0.5, 0.5, 1.0), (0.0, 0.7, 0.5, 1.0)):
+        with pytest.raises(ProofError):
+            ParameterScale("x", "", nodes, tuple(map(Fraction, range(len(nodes)))))
+    with pytest.raises(ProofError):
+        ParameterScale("x", "", halves, (Fraction(0), Fraction(2), Fraction(1)))
+    with pytest.raises(ProofError):
+        PicturePath(torch.zeros(3, 1), torch.zeros(1), nodes=halves)
+
+
+def test_values_are_rounded_to_the_safe_side():
+    for scale in (
+        sp.parse(TEXTS[1]).scale,
+        ParameterScale("angle", "degrees", (0.0, 1.0), (Fraction(30), Fraction(10))),
+    ):
+        towards = 1 if scale.values[-1] > scale.values[0] else -1
+        for z in np.random.default_rng(0).uniform(0, 1, 200):
+            exact = scale.value(z)
+            assert towards * (scale.reached(z) - exact) <= 0 <= towards * (scale.passed(z) - exact)
+            assert abs(scale.reached(z) - scale.passed(z)) < 1e-12
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def agrees_with_samples(network, result) -> int:
+    """How many samples were compared: the class that the runtime gives at strengths for which one is proved."""
+    path = result.query.path
+    z = np.linspace(0, 1, SAMPLES)
+    winners = np.concatenate(
+        [network.reference(path.runtime_inputs(torch.from_numpy(part)[:, None])) for part in np.split(z, 4)]
+    ).argmax(1)
+    compared = 0
+    for part in result.profile:
+        inside = (z > part.start) & (z < part.end)
+        assert part.proved is False or (winners[inside] == part.winner).all(), part
+        compared += int(inside.sum()) * part.proved
+    return compared
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("file", SIGNS[::4], ids=lambda file: Path(file).stem)
+def test_profiles_beside_the_runtime_at_many_strengths(demo_network, file, text):
+    result = sp.profile(demo_network, file, text)
+    assert result.status in ("safe", "unsafe")
+    assert agrees_with_samples(demo_network, result) > 0.99 * SAMPLES
+    up_to = sp.verify(demo_network, file, text, strength=0.5)
+    critical = result.critical_strength
+    assert up_to.status == ("unsafe" if critical is not None and critical[0] < 0.5 else "safe")
+
+
+def test_traffic_signs_beside_lines_of_every_length(demo_network):
+    """The picture is made here once more, from the line itself, and run."""
+    picture = fitting(demo_network, STOP)
+    image = picture.pixels.numpy()
+    result = sp.profile(demo_network, picture, "motion-length:angle=90,upto=9")
+    scale = result.query.perturbation.scale
+    assert result.critical_strength is not None
+    for part in result.profile:
+        for z in np.linspace(part.start, part.end, 32)[1:-1]:
+            inputs = blurred(image, line_kernel(90, float(scale.value(z)), 11, 40_001)).astype(np.float32)
+            scores = demo_network.reference(demo_network.picture().to_input(torch.from_numpy(inputs))[None].numpy())
+            top = np.sort(scores[0])
+            assert int(scores.argmax()) == part.winner or top[-1] - top[-2] < 0.02
+
+
+def test_an_answer_says_where_it_is_in_pixels(demo_network):
+    result = sp.profile(demo_network, STOP, "motion-length:angle=90,upto=9")
+    parameter, critical = result.parameter, result.critical_strength
+    scale = result.query.perturbation.scale
+    assert (parameter.name, parameter.unit, parameter.first, parameter.last) == ("length", "pixels", 0, 9)
+    assert Fraction(parameter.certified) <= scale.value(result.certified_strength)
+    assert Fraction(parameter.critical[0]) <= scale.value(critical[0])
+    assert Fraction(parameter.critical[1]) >= scale.value(critical[1])
+    line = json.dumps(result.to_json())
+    assert json.loads(line)["parameter"]["segments"] == scale.segments
+    assert Record.from_json(line) == result.record
+    assert "pixels" in result.sentence
+    assert "parameter" not in sp.profile(demo_network, STOP, "box-blur:size=3").to_json()
+
+
+def test_windows_of_strength_and_two_networks(demo_network):
+    """A path cut into windows that begin and end anywhere, and two networks side by side."""
+    from shakeproof.analysis import joined_windows, window_of
+    from shakeproof.question import perturbed
+    from shakeproof.settings import Settings
+
+    image = WARNING
+    (query,) = perturbed(demo_network, [image], TEXTS[1])
+    ends = [0.0, 0.2, 0.55, 1.0]
+    windows = [window_of(demo_network, query, Settings(), *pair) for pair in pairwise(ends)]
+    joined, whole = joined_windows(demo_network, query, Settings(), windows), sp.profile(demo_network, image, TEXTS[1])
+    assert joined.status == whole.status == "unsafe"
+    assert joined.critical_strength == pytest.approx(whole.critical_strength, abs=1e-12)
+    assert sp.compare(demo_network, demo_network, image, TEXTS[1]).status == "agree"
+
+
+# -- what would be wrong ----------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_jumps_over_a_node_proves_nothing(demo_network):
+    """If segments were not cut, chords between rows would not be the network's: direct evaluation says so."""
+    with patch.object(PicturePath, "within", lambda self, start, end: [start, end]):
+        with pytest.raises(ProofError, match="over the end of its segment"):
+            sp.profile(demo_network, STOP, TEXTS[1])
+        with patch.object(PicturePath, "check_straight", lambda *ends: None):
+            result = sp.profile(demo_network, STOP, TEXTS[1], whole_curve=True)
+    assert result.status == "undecided"
+    assert result.certified_strength == 0
+
+
+def test_what_is_not_possible_yet_is_refused_by_name(demo_network, tmp_path):
+    text, image = TEXTS[0], STOP
+    with pytest.raises(InputError, match="exact method alone"):
+        sp.profile(demo_network, image, text, method="bounds")
+    with pytest.raises(InputError, match="cannot be added"):
+        sp.parse(f"{text}+brightness:max=0.1")
+    with pytest.raises(InputError, match="8-bit pictures"):
+        sp.profile(demo_network, image, text, pixels="8bit")
+    result = sp.profile(demo_network, image, text)
+    with pytest.raises(NoCertificateError, match="several segments"):
+        certificate(demo_network, result)
+    with pytest.raises(InputError, match="other verifiers"):
+        sp.export(str(demo.MODEL), image, text, 0.5, tmp_path)
+    for wrong in (
+        "motion-length:angle=0,upto=0.5",
+        "motion-length:angle=nan,upto=5",
+        "motion-length:angle=0,upto=5000",
+    ):
+        with pytest.raises(InputError, match="motion-length"):
+            sp.parse(wrong)
