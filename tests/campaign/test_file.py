@@ -69,7 +69,7 @@ def test_a_whole_file(folder):
     found = read_campaign(written(folder, WHOLE))
     assert (found.name, found.store) == ("signs", folder / "answers" / "s.db")
     assert found.strengths == (0.5, 1.0)
-    assert found.strength == 1.0
+    assert found.reach == 1.0
     assert [str(kernel) for kernel in found.perturbations] == [
         "identity",
         *(f"motion-blur:size={size},angle={angle}" for size in (3, 4) for angle in ("0", "22.5")),
@@ -155,6 +155,80 @@ def test_perturbations_are_checked_as_their_texts_are(folder):
         read_campaign(written(folder, text))
     with pytest.raises(InputError, match="only `verify` takes it"):
         read_campaign(written(folder, MINIMAL.replace("box-blur:size=3", "any-kernel:size=3")))
+
+
+JUDGED = (
+    MINIMAL
+    + """
+[[requirement]]
+id = "A"
+text = "Signs keep their class."
+share = 0.9
+[[requirement]]
+id = "B"
+require = "never:classes=yield  and top:k=2"
+perturbations = [{ family = "box-blur", size = [3, 5] }]
+strength = 0.25
+"""
+)
+
+
+def test_requirements_that_are_judged(folder):
+    found = read_campaign(written(folder, JUDGED))
+    first, second = found.requirements
+    assert (first.id, first.text, first.require) == ("A", "Signs keep their class.", "label")
+    assert (first.perturbations, first.strength, first.share, first.confidence) == (
+        ("box-blur:size=3",),
+        1.0,
+        0.9,
+        0.95,
+    )
+    assert (second.require, second.strength) == ("never:classes=yield and top:k=2", 0.25)
+    assert (second.perturbations, second.share, second.confidence) == (
+        ("box-blur:size=3", "box-blur:size=5"),
+        1.0,
+        None,
+    )
+    assert found.strengths == (0.25, 1.0)
+    asked = {(str(requirement), str(kernel)): z for (requirement, kernel), z in found.questions().items()}
+    assert asked == {
+        ("label", "box-blur:size=3"): 1.0,
+        (second.require, "box-blur:size=3"): 0.25,
+        (second.require, "box-blur:size=5"): 0.25,
+    }
+    found = read_campaign(written(folder, "strengths = [0.5]\n" + JUDGED))
+    assert found.strengths == (0.5,)
+    assert {*found.questions().values()} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('text = "x"', "each [[requirement]] has an id"),
+        ('id = "A"\nrequire = "labels"', "[[requirement]] A: unknown requirement 'labels'"),
+        ('id = "A"\nshare = 0', "share is above 0 and at most 1, not 0"),
+        ('id = "A"\nshare = 1.5', "share is above 0 and at most 1, not 1.5"),
+        ('id = "A"\nconfidence = 0.95', "no number of pictures shows that all there are hold"),
+        ('id = "A"\nshare = 0.9\nconfidence = 1', "confidence is at least 0.5 and below 1, not 1"),
+        ('id = "A"\nstrength = 2', "strength is between 0 and 1, not 2"),
+        ('id = "A"\nsahre = 0.9', "the key 'sahre' in [[requirement]] is not known; do you mean 'share'?"),
+        ('id = "A"\nperturbations = []', "say what happens to the images"),
+        ('id = "A"\n[[requirement]]\nid = "A"', "two requirements have the id 'A'"),
+    ],
+)
+def test_what_is_wrong_with_a_requirement_is_said(folder, entry, words):
+    assert words in said_of(folder, f"{MINIMAL}[[requirement]]\n{entry}\n")
+
+
+def test_a_requirement_that_the_network_cannot_have_ends_it(folder):
+    for entry, words in (
+        ("never:classes=17", "17"),
+        ("never:classes=gone", "gone"),
+        ("pixels:share=0.9", "classes, height"),
+    ):
+        text = f'{MINIMAL}[[requirement]]\nid = "A"\nrequire = "{entry}"\n'
+        with pytest.raises(InputError, match=words):
+            asked_in(folder, text)
 
 
 def asked_in(folder: Path, text: str) -> list[tuple[str, str, int | None]]:

@@ -37,7 +37,7 @@ from shakeproof.store import (
 )
 from shakeproof.store import connection as store_connection
 from shakeproof.store.flat import with_claim
-from shakeproof.store.schema import APPLICATION, TABLES, VERSION
+from shakeproof.store.schema import ADDED, APPLICATION, TABLES, VERSION, add_checksum_function, add_checksums
 from shakeproof.store.tables import KINDS
 
 PERTURBATIONS = ("motion-blur:size=9,angle=90", "sharpen:size=4,padding=zeros,clip=0..1", "haze:colour=0.3")
@@ -324,6 +324,10 @@ def test_a_store_made_before_is_read_and_brought_up_to_date(store, version):
             connection.execute("DROP TABLE others")
             connection.execute("ALTER TABLE results ADD COLUMN status TEXT NOT NULL DEFAULT ''")
             connection.execute("ALTER TABLE results ADD COLUMN reason TEXT")
+        for table, column in ADDED.items():
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column.split()[0]}")
+        add_checksum_function(connection)
+        add_checksums(connection, ADDED)
         for table in TABLES.keys() - {"answers"} if version == 1 else ():
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         connection.execute(f"PRAGMA user_version = {version}")

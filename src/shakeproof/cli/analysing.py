@@ -168,7 +168,8 @@ def _run(
     asked = asked if recording is None else recording.left(asked)
     line = json_line if as_json else None if standard is None else partial(standard_lines, standard)
     screen = Screen(asked.names, line, quiet)
-    junit = None if outputs.junit is None else JunitFile(outputs.junit, model, asked.names)
+    cases = [(model, image if kernel == "-" else f"{image} {kernel}") for image, kernel in asked.names]
+    junit = None if outputs.junit is None else JunitFile(outputs.junit, cases)
     written, code = [outputs.output], screen.exit_code
 
     def settle(numbers: range, outcome: Known | Refusal) -> None:

@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_UNDECIDED, complain, say, terminal
+from shakeproof.cli.options import FILE, check_writable
+from shakeproof.cli.terminal import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_UNDECIDED,
+    EXIT_UNSAFE,
+    complain,
+    say,
+    say_judged,
+    terminal,
+)
+from shakeproof.errors import InputError
 
 if TYPE_CHECKING:
     from shakeproof.parallel import Standing, TaskScheduler
-    from shakeproof.store import Campaign, StoredCampaign, StoreWriter
+    from shakeproof.store import Campaign, Store, StoredCampaign, StoreWriter
 
 # Without a terminal, progress is a line every so many seconds.
 SAID_EVERY = 30.0
@@ -32,6 +43,8 @@ SAID_EVERY = 30.0
     "--dry-run", is_flag=True, help="Check all inputs, count the queries and estimate the time; write nothing."
 )
 @click.option("--retry", is_flag=True, help="Repeat the queries that ended in an error.")
+@click.option("--junit", type=FILE, metavar="FILE",
+              help="Write a JUnit XML file with one test case per requirement.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print no progress and no notes.")
 def campaign(
     file: Path,
@@ -40,6 +53,7 @@ def campaign(
     scheduler: str | None,
     dry_run: bool,
     retry: bool,
+    junit: Path | None,
     quiet: bool,
 ) -> int:
     """Analyse a campaign: models x images x perturbations.
@@ -47,18 +61,23 @@ def campaign(
     FILE.toml lists them. Each answer is stored as soon as it is known. Run the same command again to continue; several
     runs at once share the work. `shakeproof table`, `results` and `report` show the answers.
 
-    Exit codes: 0 all answered, 2 bad input, 3 some queries ended in an error, 130 interrupted.
+    If the file has requirements, each is judged: exit code 0 all are met, 1 one is not met, 3 one is not shown. Else 0
+    all answered, 3 some queries ended in an error. In both cases 2 bad input, 130 interrupted.
     """
     from shakeproof.parallel import default_jobs
     from shakeproof.store import read_campaign
 
     plan = read_campaign(file)
+    if junit is not None:
+        check_writable(junit, ())
+        if not plan.requirements:
+            raise InputError(f"{file}: has no [[requirement]], of which --junit writes test cases")
     store = store or plan.store
     jobs = jobs or default_jobs(plan.settings.memory)
     if dry_run:
         return _forecast(plan, store, jobs)
     try:
-        return _run(plan, store, jobs, scheduler, retry, quiet)
+        return _run(plan, store, jobs, scheduler, retry, quiet, junit)
     except KeyboardInterrupt:
         complain(f"interrupted; answers so far are in {store}; run the same command to continue")
         return EXIT_INTERRUPTED
@@ -82,7 +101,15 @@ def _forecast(plan: Campaign, store: Path, jobs: int) -> int:
     return 0
 
 
-def _run(plan: Campaign, store: Path, jobs: int, scheduler: str | None, retry: bool, quiet: bool) -> int:
+def _run(
+    plan: Campaign,
+    store: Path,
+    jobs: int,
+    scheduler: str | None,
+    retry: bool,
+    quiet: bool,
+    junit: Path | None,
+) -> int:
     from shakeproof.parallel import Cluster, TaskScheduler
     from shakeproof.store import StoreWriter, register
 
@@ -106,7 +133,27 @@ def _run(plan: Campaign, store: Path, jobs: int, scheduler: str | None, retry: b
                 tell(standing.settled / max(standing.total, 1), _counts(standing))
 
             cluster.run(run, show)
-        return _summary(writer, writer.campaign(registered.id), run, quiet)
+        code = _summary(writer, writer.campaign(registered.id), run, quiet)
+        return _judge(writer, registered.id, code, quiet, junit) if plan.requirements else code
+
+
+def _judge(store: Store, campaign: int, code: int, quiet: bool, junit: Path | None) -> int:
+    """Print whether each requirement is met, and write test cases; the exit code."""
+    from shakeproof.cli.outputs import JunitFile
+    from shakeproof.store import Outcome, judged
+
+    found = judged(store, campaign)
+    if not quiet:
+        say_judged(found)
+    if junit is not None:
+        cases = JunitFile(junit, [(one.model.name, one.requirement.id) for one in found])
+        for number, one in enumerate(found):
+            cases.judge(number, one)
+        cases.write()
+    if code == EXIT_BAD_INPUT:
+        return code
+    outcomes = {one.outcome for one in found}
+    return EXIT_UNSAFE if Outcome.NOT_MET in outcomes else EXIT_UNDECIDED if Outcome.NOT_SHOWN in outcomes else 0
 
 
 def _summary(writer: StoreWriter, stored: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:

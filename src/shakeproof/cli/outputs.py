@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from shakeproof.cli.queries import Answer
     from shakeproof.proof import Result
     from shakeproof.question import Specification
+    from shakeproof.store import Judged
 
 # What becomes of a test case: undecided is not passed, nor is what could not be asked.
 OUTCOMES = {"safe": None, "unsafe": "failure", "misclassified": "failure", "undecided": "error"}
+JUDGED = {"MET": None, "NOT MET": "failure", "NOT SHOWN": "error"}
 NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -144,16 +146,16 @@ def _satisfiability(result: Result, late: str) -> str:
 
 
 class JunitFile:
-    """`--junit FILE`: a test case for each query, as build servers show them.
+    """`--junit FILE`: a test case for each query, or requirement, as build servers show them.
 
-    All are skipped until they are heard of; `names` has an image and a perturbation for each.
+    All are skipped until they are heard of; `cases` has a model and a name for each.
     """
 
-    def __init__(self, path: Path, model: str, names: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, path: Path, cases: Iterable[tuple[str, str]]) -> None:
         self.path, self.suite, self.seconds = path, ElementTree.Element("testsuite", name="shakeproof"), 0.0
-        for image, perturbation in names:
-            name = _in_xml(image if perturbation == "-" else f"{image} {perturbation}")
-            case = ElementTree.SubElement(self.suite, "testcase", classname=_in_xml(model), name=name, time="0.000")
+        for model, name in cases:
+            about = {"classname": _in_xml(model), "name": _in_xml(name), "time": "0.000"}
+            case = ElementTree.SubElement(self.suite, "testcase", about)
             message = "not answered: the run ended first"
             ElementTree.SubElement(case, "skipped", type="unanswered", message=message)
 
@@ -163,6 +165,11 @@ class JunitFile:
         case = self._close(answer.number, OUTCOMES[result.status], result.status, result.sentence)
         case.set("time", f"{result.seconds:.3f}")
         ElementTree.SubElement(case, "system-out").text = json.dumps(result.to_json())
+
+    def judge(self, number: int, judged: Judged) -> None:
+        """Whether a requirement is met, and the numbers that decide it."""
+        case = self._close(number, JUDGED[judged.outcome], judged.outcome, judged.sentence)
+        ElementTree.SubElement(case, "system-out").text = json.dumps(judged.to_json())
 
     def settle(self, numbers: range, outcome: Known | Refusal) -> None:
         """What was answered before, or cannot be asked."""

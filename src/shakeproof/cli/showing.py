@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakeproof.cli.options import FILE, check_writable, with_options
-from shakeproof.cli.terminal import complain, many_values, plain_table, progress_bar, say, terminal
+from shakeproof.cli.terminal import complain, many_values, plain_table, progress_bar, say, say_judged, terminal
 from shakeproof.errors import InputError
 from shakeproof.files import write_whole
 
@@ -43,19 +43,25 @@ def table(store: Path, kind: str, by_model: bool, campaign: int | None) -> int:
 
     One row for each perturbation, one column for each strength. Misclassified images count as unsafe, and have a column
     of their own; errors count as undecided. The seconds are for the whole row: one profile answers all strengths.
+
+    Above it, whether each requirement of the campaign is met; as JSON, too.
     """
-    from shakeproof.store import Store, csv_lines, paper_table
+    from shakeproof.store import Store, csv_lines, judged, paper_table
 
     with Store.open(store) as opened, many_values():
         chosen = opened.campaign(campaign)
-        counts = paper_table(opened, chosen.id, by_model)
+        counts, found = paper_table(opened, chosen.id, by_model), judged(opened, chosen.id)
     if kind == "csv":
         cells = list(counts.cells())
         rows = [[*cells[0]], *([*cell.values()] for cell in cells)] if cells else []
         say("".join(csv_lines(rows)).rstrip("\n"))
     elif kind == "json":
-        say(json.dumps({"campaign": chosen.name, "strengths": counts.strengths, "cells": [*counts.cells()]}))
+        requirements = {"requirements": [one.to_json() for one in found]} if found else {}
+        about = {"campaign": chosen.name, "strengths": counts.strengths, **requirements}
+        say(json.dumps({**about, "cells": [*counts.cells()]}))
     else:
+        if kind == "text":
+            say_judged(found)
         _show(counts, chosen, kind)
     if chosen.failed or chosen.missing:
         complain(f"{chosen.failed} queries ended in an error; {chosen.missing} of {chosen.asked} not answered yet")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shakeproof.comparing import Compared
     from shakeproof.proof import Expected, Result
     from shakeproof.question import Query
+    from shakeproof.store import Judged
 
 EXIT_UNSAFE, EXIT_BAD_INPUT, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 130
 EXIT_NO = 1  # to a question of yes or no
@@ -87,6 +88,14 @@ def say(line: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     stream.write(f"{line}\n")
     stream.flush()
+
+
+def say_judged(found: Sequence[Judged]) -> None:
+    """Whether each requirement is met, in a line, with its network if there are several."""
+    several = len({one.model.digest for one in found}) > 1
+    for one in found:
+        network = f" {Path(one.model.name).name}" if several else ""
+        say(f"{one.outcome} {one.requirement.id}{network}: {one.sentence}")
 
 
 @contextmanager

@@ -91,7 +91,7 @@ class TaskScheduler:
         mine = [
             waiting for waiting in missing if waiting.query not in self.in_work and waiting.model not in self.unusable
         ]
-        self.queue = deque(sorted(mine, key=lambda waiting: (waiting.is_answered, waiting.model, waiting.perturbation)))
+        self.queue = deque(sorted(mine, key=_alike))
         self.settled, self.looked = self.total - len(missing), now()
 
     def next_task(self) -> Task | None:
@@ -122,7 +122,13 @@ class TaskScheduler:
         return Task(
             model=self.registered.models[batch[0].model],
             questions=[
-                AskedQuestion(waiting.query, images[waiting.image], kernels[waiting.perturbation], waiting.strength)
+                AskedQuestion(
+                    waiting.query,
+                    images[waiting.image],
+                    kernels[waiting.perturbation],
+                    waiting.strength,
+                    waiting.requirement,
+                )
                 for waiting in batch
             ],
             settings=self.campaign.settings,
@@ -260,3 +266,8 @@ class TaskScheduler:
         for query in queries:
             self.parts.pop(query, None)
             self.uncut.pop(query, None)
+
+
+def _alike(waiting: Waiting) -> tuple[bool, int, int, str]:
+    """What queries have in common that should stand side by side."""
+    return waiting.is_answered, waiting.model, waiting.perturbation, waiting.requirement

@@ -28,6 +28,7 @@ class AskedQuestion:
     image: StoredImage
     perturbation: Perturbation
     strength: float
+    requirement: str = "label"
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,12 @@ def _queries(task: Task, network: Deployed) -> list[Query]:
     """Pictures that share a perturbation are convolved together."""
     pictures = {id(question.image): question.image.image() for question in task.questions}
     queries: list[Query] = []
-    for (_, strength), group in groupby(
-        task.questions, lambda question: (id(question.perturbation), question.strength)
+    for (_, strength, requirement), group in groupby(
+        task.questions, lambda question: (id(question.perturbation), question.strength, question.requirement)
     ):
         alike = list(group)
         images = [pictures[id(question.image)] for question in alike]
-        queries += perturbed(network, images, alike[0].perturbation, None, strength)
+        queries += perturbed(network, images, alike[0].perturbation, None, strength, requirement)
     return queries
 
 

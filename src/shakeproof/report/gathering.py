@@ -112,6 +112,8 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
     outcomes: dict[int, recheck.Examined] = {}
     known: dict[Any, Any] = {}
     unchecked = {} if checks else dict.fromkeys(certified, NOT_ASKED)
+    if other := next((one for one in profiles if one.requirement != "label"), None):
+        raise InputError(f"{store.path}: is about {other.requirement}; a report shows which class wins, a table has it")
     models = model_files(store, chosen, {id(one.model): one.model for one in certified.values()}.values())
     for number, (query, one) in enumerate(certified.items() if checks else ()):
         path = models.get(one.model.identity)

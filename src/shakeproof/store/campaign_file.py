@@ -20,19 +20,22 @@ from shakeproof.errors import InputError
 from shakeproof.files import read_text
 from shakeproof.question import (
     FAMILIES,
+    LABEL,
     PRESETS,
     ClassNames,
     Perturbation,
     Preprocessing,
+    Requirement,
     Source,
     one_source,
     parse_path,
+    parse_requirement,
     read_class_names,
     read_preprocessing,
     sources,
 )
 from shakeproof.settings import Settings, asked
-from shakeproof.store.rows import NamedRequirement
+from shakeproof.store.rows import CampaignRequirement, NamedRequirement
 
 Table = Mapping[str, Any]
 # What a file may hold, and what of that are tables; what follows from it is in docs/reference/campaign.md.
@@ -44,6 +47,9 @@ TABLES = {
     "analysis": (*asked(), "whole_curves", "windows"),
     "requirement": ("id", "text"),
 }
+# What each of several requirements may hold, which are judged.
+REQUIREMENT = ("id", "text", "require", "perturbations", "strength", "share", "confidence")
+CONFIDENCE = 0.95
 # What a file could hold before, and why it no longer does.
 REMOVED = {"shortcuts": "it was removed, every 8-bit picture is run; leave it out"}
 # How values are called where one is wrong.
@@ -66,7 +72,8 @@ class PicturesAsked:
 class Campaign:
     """What a campaign file says. `asked` has the pictures that each model is asked about, before any is read.
 
-    `certificates`: how many seconds each may take, if they are wanted.
+    `certificates`: how many seconds each may take, if they are wanted. `requirements` are those that are judged: if
+    there are any, nothing else is asked.
     """
 
     file: Path
@@ -84,11 +91,23 @@ class Campaign:
     output_name: str | None = None
     class_names: ClassNames | None = None
     requirement: NamedRequirement = field(default_factory=NamedRequirement)
+    requirements: tuple[CampaignRequirement, ...] = ()
+    reach: float = 0.0
 
-    @property
-    def strength(self) -> float:
-        """One profile up to the largest answers all others."""
-        return max(self.strengths)
+    def questions(self) -> dict[tuple[Requirement, Perturbation], float]:
+        """What is required of each picture under each perturbation, up to which strength, which is `reach` at least.
+
+        One profile up to the largest strength answers all others.
+        """
+        if not self.requirements:
+            return {(LABEL, kernel): self.reach for kernel in self.perturbations}
+        kernels = {str(kernel): kernel for kernel in self.perturbations}
+        questions: dict[tuple[Requirement, Perturbation], float] = {}
+        for wanted in self.requirements:
+            for text in wanted.perturbations:
+                key = parse_requirement(wanted.require), kernels[text]
+                questions[key] = max(questions.get(key, self.reach), wanted.strength)
+        return questions
 
 
 def read_campaign(path: str | Path) -> Campaign:
@@ -111,22 +130,26 @@ class _Reader:
 
     def campaign(self, section: Table) -> Campaign:
         self.check_keys(section, (*KEYS, *TABLES), "")
+        judged: list[Any] = section["requirement"] if isinstance(section.get("requirement"), list) else []
+        tables = {key: value for key, value in section.items() if key != "requirement" or not judged}
         for name, keys in TABLES.items():
-            self.check_keys(self.value(section, name, dict, {}), keys, f" in [{name}]")
-        network, requirement = section.get("network", {}), section.get("requirement", {})
+            self.check_keys(self.value(tables, name, dict, {}), keys, f" in [{name}]")
+        network, requirement = section.get("network", {}), tables.get("requirement", {})
         shape = self.numbers(network, "image_shape", "network", whole=True)
         if shape is not None and len(shape) != 3:
             self.refuse("[network] image_shape is channels, height and width, e.g. [3, 32, 32]")
         classes = self.value(network, "classes", str, None)
         settings = self.settings(section.get("analysis", {}))
+        strengths = self.strengths(section)
+        kernels, requirements = self.required(section, judged, strengths)
         return Campaign(
             file=self.file,
             toml=self.text,
             name=self.value(section, "name", str, self.file.stem),
             store=self.beside(self.value(section, "store", str, f"{self.file.stem}.db")),
             asked=self.asked(section, self.value(section, "images", dict, {})),
-            perturbations=self.perturbations(section.get("perturbations", [])),
-            strengths=self.strengths(section),
+            perturbations=kernels,
+            strengths=strengths or tuple(sorted({wanted.strength for wanted in requirements})),
             settings=settings,
             certificates=self.certificates(section),
             windows=self.windows(section.get("analysis", {})),
@@ -135,6 +158,8 @@ class _Reader:
             output_name=self.value(network, "output_name", str, None),
             class_names=None if classes is None else read_class_names(self.beside(classes)),
             requirement=NamedRequirement(*(self.value(requirement, key, str, "") for key in ("id", "text"))),
+            requirements=requirements,
+            reach=max(strengths, default=0.0),
         )
 
     # -- the parts ----------------------------------------------------------------------------------------------------
@@ -153,6 +178,50 @@ class _Reader:
             self.refuse('say which models are meant, e.g. models = ["model.onnx"]')
         arrays = [self.value(images, key, str, None) for key in ("array", "labels")]
         return asked_of_models(models, paths, None if listed is None else self.beside(listed), only, *arrays)
+
+    def required(
+        self, section: Table, judged: Sequence[Any], strengths: Sequence[float]
+    ) -> tuple[tuple[Perturbation, ...], tuple[CampaignRequirement, ...]]:
+        """All perturbations that are asked about, and the requirements that are judged."""
+        if not judged:
+            return self.perturbations(section.get("perturbations", [])), ()
+        kernels: dict[str, Perturbation] = {}
+        requirements: dict[str, CampaignRequirement] = {}
+        for entry in judged:
+            if not isinstance(entry, dict):
+                self.refuse(f"[[requirement]] is a table with an id, not {entry!r}")
+            self.check_keys(entry, REQUIREMENT, " in [[requirement]]")
+            own = self.perturbations(entry.get("perturbations", section.get("perturbations", [])))
+            kernels |= {str(kernel): kernel for kernel in own}
+            wanted = self.requirement(entry, tuple(map(str, own)), max(strengths, default=1.0))
+            if wanted.id in requirements:
+                self.refuse(f"two requirements have the id {wanted.id!r}; give each its own")
+            requirements[wanted.id] = wanted
+        return tuple(kernels.values()), tuple(requirements.values())
+
+    def requirement(self, entry: Table, kernels: tuple[str, ...], otherwise: float) -> CampaignRequirement:
+        name = self.value(entry, "id", str, "")
+        if not name:
+            self.refuse('each [[requirement]] has an id, e.g. id = "SR-12"')
+        strength, share = (
+            float(self.value(entry, key, float, n)) for key, n in (("strength", otherwise), ("share", 1))
+        )
+        confidence = None if share == 1 else float(self.value(entry, "confidence", float, CONFIDENCE))
+        where = f"[[requirement]] {name}:"
+        if not 0 <= strength <= 1:
+            self.refuse(f"{where} strength is between 0 and 1, not {strength:g}")
+        if not 0 < share <= 1:
+            self.refuse(f"{where} share is above 0 and at most 1, not {share:g}")
+        if share == 1 and "confidence" in entry:
+            self.refuse(f"{where} no number of pictures shows that all there are hold; name a share below 1")
+        if confidence is not None and not 0.5 <= confidence < 1:
+            self.refuse(f"{where} confidence is at least 0.5 and below 1, not {confidence:g}")
+        try:
+            require = str(parse_requirement(self.value(entry, "require", str, str(LABEL))))
+        except InputError as error:
+            self.refuse(f"{where} {error}")
+        text = self.value(entry, "text", str, "")
+        return CampaignRequirement(name, text, require, kernels, strength, share, confidence)
 
     def perturbations(self, entries: object) -> tuple[Perturbation, ...]:
         kernels: dict[str, Perturbation] = {}
@@ -197,7 +266,8 @@ class _Reader:
         return f"{key}={self.beside(str(value)) if key == 'file' else value}"
 
     def strengths(self, section: Table) -> tuple[float, ...]:
-        numbers = self.numbers(section, "strengths", "", whole=False) or (1.0,)
+        judged = isinstance(section.get("requirement"), list)
+        numbers = self.numbers(section, "strengths", "", whole=False) or (() if judged else (1.0,))
         if not all(0 <= strength <= 1 for strength in numbers):
             self.refuse(f"strengths are between 0 and 1, not {list(numbers)}")
         return tuple(sorted(set(numbers)))

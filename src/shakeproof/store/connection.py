@@ -24,6 +24,7 @@ from shakeproof.store.schema import (
     is_intact,
     keep_checksums,
     lost_frames,
+    show_added,
 )
 
 # Another program may keep the file to itself for so many seconds.
@@ -66,6 +67,8 @@ def opened(path: Path) -> tuple[sqlite3.Connection, Iterable[str]]:
             raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
         add_checksum_function(connection)
         unchecked = {*TABLES} if version >= WITH_CHECKSUMS else set()
+        if version < VERSION:
+            show_added(connection)
         if not has_answers(connection):
             connection.execute(ANSWERS.replace("TABLE", "TEMP TABLE", 1))
             fill_answers(connection)
@@ -105,7 +108,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     fill_answers(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
-    add_checksums(connection, TABLES if version < WITH_CHECKSUMS else ["answers"])
+    add_checksums(connection, TABLES if version < VERSION else ["answers"])
 
 
 def check_intact(connection: sqlite3.Connection, path: Path, tables: Iterable[str]) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shakeproof.errors import InputError
-from shakeproof.proof import CLAIMED, Claim, Status
+from shakeproof.proof import CLAIMED, Claim, Status, strengths_of
 from shakeproof.store.connection import check_intact, explained, opened
 from shakeproof.store.flat import STORED_COLUMNS, TYPES
 from shakeproof.store.rows import (
@@ -33,13 +34,14 @@ from shakeproof.store.rows import (
     read_image,
     read_model,
     read_perturbation,
+    read_requirements,
 )
 
 if TYPE_CHECKING:
     from shakeproof.question import Perturbation
 
 CAMPAIGNS = """
-    SELECT id, name, file, toml, requirement_id, requirement_text, strengths, tool, started, last_run,
+    SELECT id, name, file, toml, requirement_id, requirement_text, strengths, requirements, tool, started, last_run,
         count(items.number), count(answers.query), count(errors.query) FILTER (WHERE answers.query IS NULL)
     FROM campaigns LEFT JOIN items ON items.campaign = id LEFT JOIN answers USING (query) LEFT JOIN errors USING (query)
     WHERE :campaign IS NULL OR id = :campaign GROUP BY id ORDER BY last_run, id"""
@@ -59,7 +61,7 @@ NAMED = "CROSS JOIN models ON models.id = queries.model CROSS JOIN images ON ima
 IN_ORDER = "AND (:status IS NULL OR verdict = :status) ORDER BY items.number"
 PROFILES = ABOUT.format(
     columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
-    " record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished,"
+    " record, curve, label_predicted, settings, certificates.sha256, unproved, results.finished, items.requirement,"
     f" {', '.join(f'answers.{column}' for column in TYPES)}",
     joined=f"{KEPT} {CERTIFIED}",
     only=IN_ORDER,
@@ -83,16 +85,23 @@ LINES = ABOUT.format(
 )
 # Answers about a model and a perturbation that count the same at some strengths: the comparisons that tell them apart.
 TALLY = ABOUT.format(
-    columns="min(items.number), queries.model, queries.perturbation, verdict, min(proved_up_to), min(lost_from),"
-    " count(*), sum(seconds)",
+    columns="min(items.number), queries.model, queries.perturbation, items.requirement, verdict, min(proved_up_to),"
+    " min(lost_from), count(*), sum(seconds)",
     joined=ANSWERED,
-    only="GROUP BY queries.model, queries.perturbation, verdict, {proved}, {lost}",
+    only="GROUP BY queries.model, queries.perturbation, items.requirement, verdict, {proved}, {lost}",
+)
+# What is asked of every picture, and what is claimed of it, if there is an answer.
+CLAIMS = ABOUT.format(
+    columns="queries.model, images.digest, queries.perturbation, items.requirement, queries.requirement, strength,"
+    " verdict, proved_up_to, lost_from",
+    joined="CROSS JOIN images ON images.id = items.image LEFT JOIN answers ON answers.query = items.query",
+    only="ORDER BY items.number",
 )
 PICTURE = "SELECT id, digest, name, label, shape, kind, pixels FROM images"
 PICTURES = f"{PICTURE} WHERE id IN ({ABOUT.format(columns='items.image', joined=ANSWERED, only=IN_ORDER)})"
 ERRORS = ABOUT.format(
     columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
-    " errors.kind, errors.message, errors.finished",
+    " errors.kind, errors.message, errors.finished, items.requirement",
     joined="CROSS JOIN errors ON errors.query = items.query LEFT JOIN answers ON answers.query = items.query",
     only="AND answers.query IS NULL ORDER BY items.number",
 )
@@ -102,6 +111,21 @@ BEFORE_NAMES, BEHIND_NAMES = ', "model": ', ', "label": '
 UNFILTERED: dict[str, str | None] = {"model": None, "perturbation": None, "status": None}
 
 
+@dataclass(frozen=True)
+class AskedClaim:
+    """What is claimed of a picture, by the digest of its pixels; None where there is no answer.
+
+    `requirement` is what the campaign requires, in its words; `asked` has numbers for the names of classes.
+    """
+
+    model: StoredModel
+    image: str
+    perturbation: str
+    requirement: str
+    asked: str
+    claim: Claim | None
+
+
 class Store:
     """A file of answers, to be read. Open it with `Store.open`, and close it, or use it in a `with` statement."""
 
@@ -109,6 +133,7 @@ class Store:
         self.path, self.connection, self.unchecked = path, connection, {*unchecked}
         self._model, self._image = cache(self._read_model), cache(self.image)
         self._definition = cache(self._read_definition)
+        self._text = cache(lambda number: str(json.loads(self._definition(number))["text"]))
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -141,9 +166,9 @@ class Store:
 
     def _campaigns(self, campaign: int | None) -> Iterator[StoredCampaign]:
         for row in self._rows(CAMPAIGNS, {"campaign": campaign}):
-            (number, name, file, toml, requirement, text, strengths, tool, started, last_run, *counts) = row
+            (number, name, file, toml, requirement, text, strengths, judged, *run) = row
             about = (number, name, file, toml, NamedRequirement(requirement, text), tuple(json.loads(strengths)))
-            yield StoredCampaign(*about, tool, started, last_run, *counts)
+            yield StoredCampaign(*about, read_requirements(judged), *run)
 
     def _known(self, number: int | None) -> int:
         """The id of a campaign, or of the last one that was run."""
@@ -167,9 +192,9 @@ class Store:
         settings, only = cache(json.loads), {"model": model, "perturbation": perturbation, "status": status}
         images = {row[0]: read_image(*row[1:]) for row in self._asked(PICTURES, campaign, **only)}
         for row in self._asked(PROFILES, campaign, **only):
-            (query, number, network, picture, kernel, record, curve, predicted, how, sha256, unproved, finished) = row[
-                :12
-            ]
+            about, columns = row[:13], row[13:]
+            (query, number, network, picture, kernel, record, curve, predicted, how, sha256, unproved, *rest) = about
+            finished, requirement = rest
             yield StoredProfile(
                 query=query,
                 number=number,
@@ -177,13 +202,14 @@ class Store:
                 image=images[picture],
                 definition=self._definition(kernel),
                 text=record,
-                values=dict(zip(TYPES, row[12:], strict=True)),
+                values=dict(zip(TYPES, columns, strict=True)),
                 packed_curve=curve,
                 label_predicted=bool(predicted),
                 settings=settings(how),
                 certificate=sha256,
                 unproved=unproved,
                 finished=finished,
+                requirement=requirement,
             )
 
     def rows(self, campaign: int | None = None, **only: str | None) -> Iterator[tuple[Any, ...]]:
@@ -204,29 +230,35 @@ class Store:
                 f'{verdict_key}"{verdict}"{proved_key}{proved}{lost_key}{lost}}}\n'
             )
 
-    def tally(self, campaign: StoredCampaign) -> Iterator[tuple[int, str, str, Claim, int, float]]:
-        """How many answers about a model and a perturbation claim the same at the campaign's strengths as one of them,
-        and the seconds they took; the number of the first comes first.
+    def claims(self, campaign: int | None = None) -> Iterator[AskedClaim]:
+        """What is claimed of everything that a campaign asks, in its order."""
+        for row in self._asked(CLAIMS, campaign, **UNFILTERED):
+            model, digest, perturbation, requirement, asked, strength, verdict, proved, lost = row
+            ends = strengths_of(json.loads(strength) if isinstance(strength, str) else strength)
+            claim = None if verdict is None else Claim(Status(verdict), ends, proved, lost)
+            yield AskedClaim(self._model(model), digest, self._text(perturbation), requirement, asked, claim)
+
+    def tally(self, campaign: StoredCampaign) -> Iterator[tuple[int, str, str, str, Claim, int, float]]:
+        """How many answers about a model, a perturbation and a requirement claim the same at the campaign's strengths
+        as one of them, and the seconds they took; the number of the first comes first.
         """
-        texts = cache(lambda number: str(json.loads(self._definition(number))["text"]))
         places = {f"z{number}": strength for number, strength in enumerate(campaign.strengths)}
         proved_sides, lost_sides = (
             " + ".join([f"({side} :{z})" for z in places]) or "NULL" for side in ("proved_up_to >=", "lost_from <=")
         )
         statement = TALLY.format(proved=proved_sides, lost=lost_sides)
         for row in self._asked(statement, campaign.id, **{**UNFILTERED, **places}):
-            number, model, perturbation, verdict, proved, lost, count, seconds = row
+            number, model, perturbation, requirement, verdict, proved, lost, count, seconds = row
             claim = Claim(Status(verdict), (), proved, lost)
-            yield number, self._model(model).name, texts(perturbation), claim, count, seconds
+            yield number, self._model(model).name, self._text(perturbation), requirement, claim, count, seconds
 
     def errors(
         self, campaign: int | None = None, model: str | None = None, perturbation: str | None = None
     ) -> Iterator[StoredError]:
         """The queries of a campaign that ended without an answer."""
         for row in self._asked(ERRORS, campaign, model=model, perturbation=perturbation):
-            (query, number, network, image, kernel, kind, message, finished) = row
-            about = (self._model(network), self._image(image), self._definition(kernel))
-            yield StoredError(query, number, *about, kind, message, finished)
+            (query, number, network, image, kernel, *ended) = row
+            yield StoredError(query, number, self._model(network), self._image(image), self._definition(kernel), *ended)
 
     def certificate(self, query: int) -> bytes | None:
         """The certificate of an answer, by `StoredProfile.query`."""

@@ -14,11 +14,19 @@ from shakeproof.digests import query_digest, question_digest
 from shakeproof.errors import InputError, strictly
 from shakeproof.model import Deployed, Network, load, load_deployed, pictures_for
 from shakeproof.proof import Result
-from shakeproof.question import Image, Perturbation, check_image, class_number, perturbed
+from shakeproof.question import (
+    Image,
+    Perturbation,
+    Requirement,
+    check_image,
+    class_number,
+    output_context,
+    perturbed,
+)
 from shakeproof.settings import Settings
 from shakeproof.store.campaign_file import Campaign, PicturesAsked
 from shakeproof.store.rows import NamedRequirement
-from shakeproof.store.writer import Item, StoreWriter, certified, finding
+from shakeproof.store.writer import Item, RequirementTexts, StoreWriter, certified, finding
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Registered:
 
 def register(campaign: Campaign, writer: StoreWriter, progress: Callable[[float], None] = no_progress) -> Registered:
     """Read all that a campaign asks about, and write down what it asks; an error if anything cannot be used."""
-    kernels = {kernel: writer.add_perturbation(kernel) for kernel in campaign.perturbations}
+    kernels = {str(kernel): writer.add_perturbation(kernel) for kernel in campaign.perturbations}
     total, done = sum(len(asked.sources) for asked in campaign.asked), 0
     models: dict[int, ModelFile] = {}
     items: list[Item] = []
@@ -72,9 +80,11 @@ def register(campaign: Campaign, writer: StoreWriter, progress: Callable[[float]
                 _check(campaign, network, picture)
             image, pixels = writer.add_image(picture)
             notes |= dict.fromkeys(picture.notes)
-            for kernel, row in kernels.items():
-                question = question_digest(digest, pixels, picture.label, kernel, campaign.settings)
-                items.append(Item(model, image, row, question, kernel.strengths(campaign.strength)))
+            for (requirement, kernel), strength in campaign.questions().items():
+                question, text = _question(campaign, network, (digest, pixels), picture, requirement, kernel)
+                asked_text = RequirementTexts(text, str(requirement))
+                strengths = kernel.strengths(strength)
+                items.append(Item(model, image, kernels[str(kernel)], question, strengths, asked_text))
             done += 1
             progress(done / total)
     number = writer.begin(
@@ -85,6 +95,7 @@ def register(campaign: Campaign, writer: StoreWriter, progress: Callable[[float]
         campaign.strengths,
         campaign.settings,
         items,
+        campaign.requirements,
     )
     return Registered(number, models, tuple(notes))
 
@@ -105,7 +116,8 @@ def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Itera
         for picture, word in zip_longest(strictly(unlabelled), asked.labels):
             label = picture.label if word is None else class_number(network, word)
             labelled = replace(picture, label=label)
-            check_image(network, labelled, None)
+            for requirement in {requirement for requirement, _ in campaign.questions()}:
+                check_image(network, labelled, None, requirement)
             yield labelled
 
     return network, pictures()
@@ -113,9 +125,30 @@ def _pictures(campaign: Campaign, asked: PicturesAsked) -> tuple[Deployed, Itera
 
 def _check(campaign: Campaign, network: Deployed, picture: Image) -> None:
     """Whether one picture of a network's can be asked about at all, in every way that is wanted."""
-    for kernel in campaign.perturbations:
-        (query,) = perturbed(network, [picture], kernel, None, campaign.strength)
+    for (requirement, kernel), strength in campaign.questions().items():
+        (query,) = perturbed(network, [picture], kernel, None, strength, requirement)
         check_applicable(network, query, campaign.settings)
+
+
+def _question(
+    campaign: Campaign,
+    network: Deployed,
+    digests: tuple[str, str],
+    picture: Image,
+    requirement: Requirement,
+    kernel: Perturbation,
+) -> tuple[str, str]:
+    """By what a question is found again, and what is required, with numbers for names. What a requirement refers to at
+    strength 0 is worked out for it.
+    """
+    if requirement.is_label:
+        return question_digest(*digests, picture.label, kernel, campaign.settings), str(requirement)
+    text = str(requirement.numbered(output_context(network)))
+    if requirement.needs_start:
+        (query,) = perturbed(network, [picture], kernel, None, 0.0, requirement)
+        return query_digest(network, query, campaign.settings), text
+    label = picture.label if requirement.needs_label else None
+    return question_digest(*digests, label, kernel, campaign.settings, (text,)), text
 
 
 def _model_file(network: Deployed, digest: str, campaign: Campaign) -> ModelFile:

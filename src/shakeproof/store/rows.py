@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -89,10 +89,38 @@ class NamedRequirement:
 
 
 @dataclass(frozen=True)
+class CampaignRequirement:
+    """What a campaign judges: that what is required (`require`) holds under all perturbations up to a strength.
+
+    So much is asked of a `share` of all pictures, with a `confidence`; of the campaign's own pictures, if that is None.
+    """
+
+    id: str
+    text: str
+    require: str
+    perturbations: tuple[str, ...]
+    strength: float
+    share: float = 1.0
+    confidence: float | None = None
+
+
+def write_requirements(requirements: Iterable[CampaignRequirement]) -> str:
+    return json.dumps([asdict(requirement) for requirement in requirements])
+
+
+def read_requirements(text: str) -> tuple[CampaignRequirement, ...]:
+    return tuple(
+        CampaignRequirement(**{**values, "perturbations": tuple(values["perturbations"])})
+        for values in json.loads(text)
+    )
+
+
+@dataclass(frozen=True)
 class StoredCampaign:
     """A campaign file that was run: `toml` is its text, `strengths` the columns of its table. Times are UTC.
 
-    It asks `asked` queries; `answered` of them have a result, `failed` ended in an error.
+    It asks `asked` queries; `answered` of them have a result, `failed` ended in an error. `requirements` are those that
+    it judges.
     """
 
     id: int
@@ -101,6 +129,7 @@ class StoredCampaign:
     toml: str
     requirement: NamedRequirement
     strengths: tuple[float, ...]
+    requirements: tuple[CampaignRequirement, ...]
     tool: str
     started: str
     last_run: str
@@ -122,6 +151,7 @@ class StoredProfile:
     `perturbation` is the real one, made from the kernels in the store: `perturbation.kernel.at(z)` has the entries,
     `perturbation.apply(pixels)` the path of pictures. `settings` are how it was asked. `certificate` is the SHA-256 of
     the certificate, which `Store.certificate(query)` gives; else `unproved` says why there is none, if one was wanted.
+    `requirement` is what the campaign requires, in its words; the record has numbers for the names of classes.
     """
 
     query: int
@@ -137,6 +167,7 @@ class StoredProfile:
     certificate: str | None
     unproved: str | None
     finished: str
+    requirement: str = "label"
 
     @property
     def perturbation(self) -> Perturbation:
@@ -186,6 +217,7 @@ class StoredError:
     kind: str
     message: str
     finished: str
+    requirement: str = "label"
 
     @property
     def perturbation(self) -> Perturbation:

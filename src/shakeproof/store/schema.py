@@ -39,6 +39,12 @@ ANSWERS = f"""CREATE TABLE answers /* {RULE} */ (query INTEGER PRIMARY KEY REFER
     {", ".join(f"{name} {kind}" for name, kind in TYPES.items())}, checksum INTEGER) STRICT"""
 # Identifies the file as ours, among all that SQLite keeps; "shak" in ASCII.
 APPLICATION = 0x7368616B
+# Columns of the fourth version; in older stores, all have these values.
+ADDED = {
+    "queries": "requirement TEXT NOT NULL DEFAULT 'label'",
+    "items": "requirement TEXT NOT NULL DEFAULT 'label'",
+    "campaigns": "requirements TEXT NOT NULL DEFAULT '[]'",
+}
 # Every step leads from a version to the next one; a new store takes all of them.
 STEPS = (
     """
@@ -84,6 +90,8 @@ STEPS = (
     ";\n".join(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in TABLES if table != "answers"),
     # Flat rows hold the status and the reason.
     "ALTER TABLE results DROP COLUMN status;\nALTER TABLE results DROP COLUMN reason",
+    # What is required: of a query with numbers for names, of an item as its campaign says it; and what that judges.
+    ";\n".join(f"ALTER TABLE {table} ADD COLUMN {column}" for table, column in ADDED.items()),
 )
 # Checksums of the second version were made in another way: its rows count as rows without.
 VERSION, WITH_CHECKSUMS = len(STEPS), 3
@@ -111,6 +119,13 @@ def has_answers(connection: sqlite3.Connection) -> bool:
     return bool(statement == (ANSWERS,))
 
 
+def show_added(connection: sqlite3.Connection) -> None:
+    """Let an older store, which is only read, have the columns of today."""
+    for table, column in ADDED.items():
+        name, _, value = column.partition(" TEXT NOT NULL DEFAULT ")
+        connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {value} AS {name} FROM main.{table}")
+
+
 def add_checksum_function(connection: sqlite3.Connection) -> None:
     connection.create_function("crc32", -1, zlib.crc32, deterministic=True)
 
@@ -135,13 +150,15 @@ def add_checksums(connection: sqlite3.Connection, tables: Iterable[str]) -> None
 
 def is_intact(connection: sqlite3.Connection, tables: Iterable[str]) -> bool:
     """Whether all rows are as they were written."""
-    changed = (f"SELECT 1 FROM {table} WHERE checksum IS NOT {_checksum_of_row(connection, table)}" for table in tables)
+    changed = (
+        f"SELECT 1 FROM main.{table} WHERE checksum IS NOT {_checksum_of_row(connection, table)}" for table in tables
+    )
     return not any(connection.execute(f"{statement} LIMIT 1").fetchone() for statement in changed)
 
 
 def _checksum_of_row(connection: sqlite3.Connection, table: str) -> str:
     """The SQL expression for it: of all columns as text, then of those that are bytes."""
-    facts = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    facts = connection.execute(f"PRAGMA main.table_info({table})").fetchall()
     kinds = {name: kind for _, name, kind, *_ in facts if name not in {"checksum", *TABLES[table]}}
     exact = {"REAL", "ANY"}  # `quote` prints all digits of a number
     texts = [f"quote({name})" if kind in exact else name for name, kind in kinds.items() if kind != "BLOB"]

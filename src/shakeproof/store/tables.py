@@ -38,7 +38,10 @@ class TableRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A row for each perturbation, of each model or of all together (""), a column for each strength."""
+    """A row for each perturbation, of each model or of all together (""), a column for each strength.
+
+    What is required is behind the perturbation, if it is not that the label wins.
+    """
 
     strengths: tuple[float, ...]
     rows: Mapping[tuple[str, str], TableRow]
@@ -56,10 +59,14 @@ def paper_table(store: Store, campaign: int | None = None, by_model: bool = Fals
     """The paper's table of a campaign. Queries that ended in an error are undecided."""
     chosen = store.campaign(campaign)
     rows: dict[tuple[str, str], TableRow] = {}
-    failed = ((one.number, one.model.name, str(one.perturbation), None, 1, 0.0) for one in store.errors(chosen.id))
+    failed = (
+        (one.number, one.model.name, str(one.perturbation), one.requirement, None, 1, 0.0)
+        for one in store.errors(chosen.id)
+    )
     tallied = sorted([*store.tally(chosen), *failed], key=itemgetter(0))
-    for _, model, perturbation, claim, count, seconds in tallied:
-        key = (model if by_model else "", perturbation)
+    for _, model, perturbation, requirement, claim, count, seconds in tallied:
+        asked = perturbation if requirement == "label" else f"{perturbation} ({requirement})"
+        key = (model if by_model else "", asked)
         row = rows.setdefault(key, TableRow({strength: Counter() for strength in chosen.strengths}))
         for strength, counts in row.counts.items():
             counts["undecided" if claim is None else KINDS[claim.at(strength)]] += count

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from shakeproof import __version__
 from shakeproof.budget import now
@@ -24,12 +24,20 @@ from shakeproof.settings import Settings
 from shakeproof.store.connection import closed, explained, opened_to_write, transaction
 from shakeproof.store.curves import drawn
 from shakeproof.store.reader import Store
-from shakeproof.store.rows import NamedRequirement, model_facts, pack_pixels, write_perturbation
+from shakeproof.store.rows import (
+    CampaignRequirement,
+    NamedRequirement,
+    model_facts,
+    pack_pixels,
+    write_perturbation,
+    write_requirements,
+)
 from shakeproof.store.schema import add_answers
 
 # Whoever works on queries counts up in `lease`, every now and then. Whoever else sees the same number for so many
 # seconds, by a clock that is never set, may take them. The time of day does not matter on either side.
 LEASE = 60
+ITEM = "campaign, number, query, image, requirement"
 NOW = "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')"
 # The kind of error of an answer whose certificate takes too long.
 CERTIFICATE = "certificate"
@@ -48,7 +56,7 @@ SETTLED = f"""
         OR errors.timeout >= CASE errors.kind WHEN '{CERTIFICATE}' THEN :certificates ELSE :timeout END)))"""
 WAITING = f"""
     SELECT DISTINCT queries.id, queries.model, queries.image, queries.perturbation, strengths ->> 0,
-        {ANSWERED}
+        queries.requirement, {ANSWERED}
     FROM items JOIN queries ON queries.id = items.query
     WHERE items.campaign = :campaign AND NOT {SETTLED} ORDER BY items.number"""
 CLAIM = f"""
@@ -63,6 +71,16 @@ KNOWN = """
         AND strengths ->> 0 >= :strength ORDER BY strengths ->> 0 LIMIT 1"""
 
 
+class RequirementTexts(NamedTuple):
+    """What is required, with numbers for names, as it is asked; and as the campaign says it."""
+
+    asked: str
+    written: str
+
+
+LABEL_WINS = RequirementTexts("label", "label")
+
+
 @dataclass(frozen=True)
 class Item:
     """One image under one perturbation, for one model: numbers of rows of the store, and what makes up the question."""
@@ -72,11 +90,12 @@ class Item:
     perturbation: int
     question: str
     strengths: tuple[float, ...]
+    requirement: RequirementTexts = LABEL_WINS
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A query that has no answer yet, about strengths up to one for all parts.
+    """A query that has no answer yet, about strengths up to one for all parts, and the text of what is required.
 
     `is_answered`: it has one, without the certificate that is wanted.
     """
@@ -86,6 +105,7 @@ class Waiting:
     image: int
     perturbation: int
     strength: float
+    requirement: str
     is_answered: bool
 
 
@@ -194,6 +214,7 @@ class StoreWriter(Store):
         strengths: Sequence[float],
         settings: Settings,
         items: Iterable[Item],
+        requirements: Iterable[CampaignRequirement] = (),
     ) -> int:
         """A campaign and all that it asks; the same file again is the same campaign. Returns its id."""
         columns = {
@@ -204,6 +225,7 @@ class StoreWriter(Store):
             "requirement_id": requirement.id,
             "requirement_text": requirement.text,
             "strengths": json.dumps([*strengths]),
+            "requirements": write_requirements(requirements),
             "tool": f"shakeproof {__version__}",
         }
         how = json.dumps(asdict(decisive(settings)))
@@ -211,15 +233,16 @@ class StoreWriter(Store):
             connection.execute(
                 f"INSERT INTO campaigns ({', '.join(columns)}, started, last_run)"
                 f" VALUES ({', '.join(map(':{}'.format, columns))}, {NOW}, {NOW})"
-                f" ON CONFLICT (digest) DO UPDATE SET last_run = {NOW}, name = :name, file = :file, tool = :tool",
+                f" ON CONFLICT (digest) DO UPDATE SET last_run = {NOW}, name = :name, file = :file,"
+                " tool = :tool, requirements = :requirements",
                 columns,
             )
             (campaign,) = connection.execute("SELECT id FROM campaigns WHERE digest = :digest", columns).fetchone()
             connection.execute("DELETE FROM items WHERE campaign = ?", (campaign,))
             for number, item in enumerate(items):
                 query = self._query(connection, item, how)
-                row = (campaign, number, query, item.image)
-                connection.execute("INSERT INTO items (campaign, number, query, image) VALUES (?, ?, ?, ?)", row)
+                row = (campaign, number, query, item.image, item.requirement.written)
+                connection.execute(f"INSERT INTO items ({ITEM}) VALUES (?, ?, ?, ?, ?)", row)
         return int(campaign)
 
     def _query(self, connection: sqlite3.Connection, item: Item, how: str) -> int:
@@ -230,9 +253,9 @@ class StoreWriter(Store):
                 return int(row[0])
         values = (item.question, json.dumps(item.strengths), item.model, item.image, item.perturbation, how)
         connection.execute(
-            "INSERT OR IGNORE INTO queries (question, strengths, model, image, perturbation, settings)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            values,
+            "INSERT OR IGNORE INTO queries (question, strengths, model, image, perturbation, settings, requirement)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*values, item.requirement.asked),
         )
         asked = "SELECT id FROM queries WHERE question = ? AND strengths = ?"
         return int(connection.execute(asked, values[:2]).fetchone()[0])
