@@ -140,7 +140,7 @@ def _run(
 def _judge(store: Store, campaign: int, code: int, quiet: bool, junit: Path | None) -> int:
     """Print whether each requirement is met, and write test cases; the exit code."""
     from shakeproof.cli.outputs import JunitFile
-    from shakeproof.store import Outcome, judged
+    from shakeproof.store import Judgement, judged
 
     found = judged(store, campaign)
     if not quiet:
@@ -153,7 +153,7 @@ def _judge(store: Store, campaign: int, code: int, quiet: bool, junit: Path | No
     if code == EXIT_BAD_INPUT:
         return code
     outcomes = {one.outcome for one in found}
-    return EXIT_UNSAFE if Outcome.NOT_MET in outcomes else EXIT_UNDECIDED if Outcome.NOT_SHOWN in outcomes else 0
+    return EXIT_UNSAFE if Judgement.NOT_MET in outcomes else EXIT_UNDECIDED if Judgement.NOT_SHOWN in outcomes else 0
 
 
 def _summary(writer: StoreWriter, stored: StoredCampaign, run: TaskScheduler, quiet: bool) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shakeproof import names_on_first_use
 from shakeproof.store.flat import COLUMNS, STORED_COLUMNS, csv_lines, flat
-from shakeproof.store.judging import Judged, Outcome, judged
+from shakeproof.store.judging import Judged, Judgement, judged
 from shakeproof.store.reader import Store
 from shakeproof.store.rows import (
     CampaignRequirement,

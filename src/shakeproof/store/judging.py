@@ -26,7 +26,7 @@ from shakeproof.store.rows import CampaignRequirement, StoredModel
 SLACK = 1e-9
 
 
-class Outcome(StrEnum):
+class Judgement(StrEnum):
     """What a campaign shows about a requirement."""
 
     MET = "MET"
@@ -63,7 +63,7 @@ class Judged:
     counts: PictureCounts
     at_least: float
     at_most: float
-    outcome: Outcome
+    outcome: Judgement
 
     @property
     def sentence(self) -> str:
@@ -84,9 +84,9 @@ class Judged:
                 f", or up to {percent(self.at_most, up=True)}" if counts.undecided else ""
             )
         sure = f"with confidence {percent(wanted.confidence)}"
-        if self.outcome is Outcome.MET:
+        if self.outcome is Judgement.MET:
             return f"{sure}, at least {percent(self.at_least)} of all hold"
-        if self.outcome is Outcome.NOT_MET:
+        if self.outcome is Judgement.NOT_MET:
             return f"{sure}, at most {percent(self.at_most, up=True)} of all hold"
         between = f"{sure}, at least {percent(self.at_least)} of all hold, or at most {percent(self.at_most, up=True)}"
         needed = pictures_needed(wanted.share, wanted.confidence)
@@ -124,11 +124,11 @@ def judge(requirement: CampaignRequirement, model: StoredModel, asked: str, coun
     """Whether a requirement is met, by the counts of a network's pictures."""
     at_least, at_most = bounds(counts, requirement.confidence)
     slack = 0.0 if requirement.confidence is None else SLACK
-    outcome = Outcome.NOT_SHOWN
+    outcome = Judgement.NOT_SHOWN
     if at_least - slack >= requirement.share:
-        outcome = Outcome.MET
+        outcome = Judgement.MET
     elif at_most + slack < requirement.share:
-        outcome = Outcome.NOT_MET
+        outcome = Judgement.NOT_MET
     return Judged(requirement, model, asked, counts, at_least, at_most, outcome)
 
 
