@@ -8,8 +8,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from shakeproof import demo, linalg
+
+# How long an example takes says nothing: machines are busy.
+settings.register_profile("shakeproof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shakeproof")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -98,7 +98,7 @@ def truth(network, z):
     return best[0] if len(best) == 1 else None
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_who_is_proved_to_win_wins_in_real_numbers(seed):
     """At the very ends of what is proved, where rounding would show first, and everywhere else."""
@@ -110,7 +110,7 @@ def test_who_is_proved_to_win_wins_in_real_numbers(seed):
             assert truth(network, Fraction(z)) == part.winner
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_real_disagreements_are_true_and_so_is_agreement(seed):
     one, other = relu(seed), relu(seed, scale=2.02)

@@ -56,7 +56,7 @@ class Dense(nn.Module):
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_enclosures_hold_every_order_of_summation(seed):
     network = network_of(Dense(seed), 1, 3, 3)
     graph, random = network.graph.in_float32(), np.random.default_rng(seed)

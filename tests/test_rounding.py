@@ -76,7 +76,7 @@ def beyond(graph: Graph, x: Tensor) -> float:
 
 
 @given(seed=seeds)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_errors_of_evaluations_contain_the_truth(seed, by_norms):
     assert beyond(badly_scaled(seed), inputs_of(seed, 3)) <= 1
 
@@ -146,14 +146,14 @@ def apart(graph: Graph, path: Path) -> float:
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_chords_contain_the_truth(seed):
     graph = badly_scaled(seed)
     assert apart(graph, path_of(graph, seed, 1)) <= 1
 
 
 @given(seed=seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_chords_of_deferred_rows_contain_the_truth(seed):
     graph = bending_often(seed)
     path = path_of(graph, seed, 1)
@@ -162,7 +162,7 @@ def test_chords_of_deferred_rows_contain_the_truth(seed):
 
 
 @given(seed=seeds, layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_chords_of_networks_that_amplify_rounding_contain_the_truth(seed, layers, factor):
     graph = amplifying(factor, layers)
     assert apart(graph, path_of(graph, seed, 1)) <= 1
@@ -298,7 +298,7 @@ def strays(graph: Graph, seed: int, parameters: int) -> tuple[float, float]:
 
 
 @given(seed=seeds, parameters=st.integers(1, 2))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cells_and_planes_contain_the_truth(seed, parameters, by_norms):
     outside, below = strays(badly_scaled(seed), seed, parameters)
     assert outside <= 0
@@ -306,7 +306,7 @@ def test_cells_and_planes_contain_the_truth(seed, parameters, by_norms):
 
 
 @given(seed=seeds, parameters=st.integers(1, 2), layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cells_of_networks_that_amplify_rounding_contain_the_truth(seed, parameters, layers, factor, by_norms):
     outside, below = strays(amplifying(factor, layers), seed, parameters)
     assert outside <= 0
@@ -373,13 +373,13 @@ def too_high(graph: Graph, seed: int, optimise: bool) -> float:
 
 
 @given(seed=seeds, optimise=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_bounds_over_boxes_contain_the_truth(seed, optimise):
     assert too_high(without_max_pools(badly_scaled(seed, pooled=False)), seed, optimise) <= 0
 
 
 @given(seed=seeds, layers=st.integers(0, 9), factor=st.sampled_from([2.0, 1024.0, 1e5]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_bounds_over_boxes_of_networks_that_amplify_rounding_contain_the_truth(seed, layers, factor):
     assert too_high(amplifying(factor, layers), seed, optimise=False) <= 0
 
@@ -398,7 +398,7 @@ def test_bounds_over_boxes_without_rounding_would_be_noticed(monkeypatch):
 
 
 @given(seed=seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_ranges_of_functions_that_are_rounded_themselves_contain_the_truth(seed):
     """Where a function's input is exactly a number, what it makes of it is still rounded."""
     random = np.random.default_rng(seed)

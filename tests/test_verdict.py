@@ -162,7 +162,7 @@ def comparisons(draw) -> tuple[Comparison | None, bool]:
     return made, bool(places) and agrees
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(
     proofs=st.lists(PROOFS, max_size=3),
     missing=st.sampled_from([0, 0, 0, 0, 1, -1]),
@@ -199,7 +199,7 @@ KINDS = pytest.mark.parametrize("kind", [swept(), bounded_cells(), bounded_tree(
 
 
 @KINDS
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(data=st.data())
 def test_a_proof_holds_if_it_is_complete_finite_and_positive(kind, data):
     proof, holds = data.draw(kind)
@@ -213,7 +213,7 @@ def test_a_proof_holds_if_it_is_complete_finite_and_positive(kind, data):
     assert (judge(evidence)[0] is sp.Status.SAFE) == holds
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(comparisons())
 def test_a_comparison_agrees_if_it_does_everywhere(made):
     comparison, agrees = made

@@ -122,7 +122,7 @@ def samples(boxes: Boxes, count: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("make", [module_graph, smooth_graph])
 @given(seed=st.integers(0, 1000), parameters=st.integers(1, 3))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_bounds_of_networks_contain_samples(make, seed, parameters):
     graph = make(seed)
     path = random_path(graph.input_shape, parameters, seed)

@@ -242,7 +242,7 @@ def test_a_perturbed_query_gives_its_image_to_another_perturbation(tmp_path):
 
 
 @given(size=st.sampled_from([1, 3, 5, 9]), strength=st.floats(0, 1), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_kernel_is_each_neighbourhoods_range(size, strength, seed):
     image = torch.from_numpy(np.random.default_rng(seed).uniform(size=(2, 6, 5)))
     low, high = sp.any_kernel(size).box(image, strength)

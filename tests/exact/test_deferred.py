@@ -81,7 +81,7 @@ def curves(graph: Graph, lines: Lines, least: float) -> tuple[list[Curve], int]:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_deferred_rows_are_where_others_would_be(seed):
     graph, lines = graph_of(seed), random_lines(2, seed)
     (usual, none), (found, some) = (curves(graph, lines, least) for least in (torch.inf, 0.0))
@@ -179,7 +179,7 @@ def truth(deferred: DeferredRows, early: torch.Tensor, columns: torch.Tensor) ->
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["all entries", "some entries"])
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_what_deferred_rows_are_off_by_is_allowed_for(everywhere, seed):
     assert 0 < beyond(seed, everywhere) <= 1
 

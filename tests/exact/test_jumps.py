@@ -72,7 +72,7 @@ def beyond(graph: Graph, path: Path, curve: Curve) -> Fraction:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_proved_is_true(seed):
     graph, path = binarised(seed)
     curve = swept(graph, path)
@@ -213,7 +213,7 @@ def test_what_is_not_finished_is_not_claimed(monkeypatch):
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_exact_arithmetic_knows_every_jump(seed):
     """Its least lead is below the truth everywhere; on a point, it is the truth."""
     graph, path = binarised(seed)

@@ -24,7 +24,7 @@ def line_of(graph: Graph, seed: int) -> Path:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_least_lead_is_the_least_of_all_evaluations(seed):
     graph = badly_scaled(seed)
     path = line_of(graph, seed)

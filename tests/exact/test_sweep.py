@@ -59,7 +59,7 @@ def dense_error(graph, lines: Lines, found: list[Curve]) -> float:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_curves_agree_with_dense_evaluation(seed):
     graph, lines = graph_of(seed), random_lines(2, seed)
     assert dense_error(graph, lines, curves(graph, lines)) < 1e-10
@@ -74,7 +74,7 @@ def test_a_missing_breakpoint_is_noticed():
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(4, 40))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_split_windows_give_the_same_curves(seed, rows, short_windows):
     graph, lines = graph_of(seed), random_lines(3, seed)
     whole = curves(graph, lines)

@@ -94,7 +94,7 @@ numbers = st.one_of(
 
 
 @given(numbers, numbers)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_exactness_is_what_fractions_say(x, y):
     """Never exact where it is not; and where it is, exact, unless digits are lost below float64's normal numbers."""
     first, second = np.array([x]), np.array([y])
@@ -113,7 +113,7 @@ def test_exactness_is_what_fractions_say(x, y):
 
 
 @given(st.integers(1, 2**26))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_roots_of_squares_are_exact_and_others_are_not(whole):
     for square in (whole * whole, whole):
         _, is_exact = onnx_constants.root(np.array([float(square)]))

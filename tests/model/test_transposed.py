@@ -48,7 +48,7 @@ def transposed(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @given(proto=transposed(), seed=st.integers(0, 2**32))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_whole_numbers_are_as_onnxruntime_has_them(proto, seed):
     """Nothing is rounded, so they are equal; what the two would run otherwise is refused."""
     reading = read(proto, "net.onnx")

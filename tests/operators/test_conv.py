@@ -57,7 +57,6 @@ def plain(conv: Conv, x: torch.Tensor) -> torch.Tensor:
     return found.permute(0, 2, 3, 1).unflatten(0, x.shape[:2])
 
 
-@settings(deadline=None)
 @given(sliding_windows, channels, st.integers(0, 2**32), st.integers(1, 5), block_sizes)
 def test_whole_numbers_are_convolved_exactly(window, sizes, seed, rows, block):
     conv, x = drawn(window, sizes, seed, rows, whole=True)
@@ -70,7 +69,7 @@ def test_whole_numbers_are_convolved_exactly(window, sizes, seed, rows, block):
     assert torch.equal((found * (found - constant)).flatten(1).sum(1), (pulled * x).flatten(1).sum(1))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sliding_windows, channels, st.integers(0, 2**32), block_sizes)
 def test_rounding_is_within_what_terms_allow(window, sizes, seed, block):
     conv, x = drawn(window, sizes, seed, 1, whole=False)

@@ -589,7 +589,7 @@ OPERATORS: dict[str, tuple[Operator, list[tuple[int, ...]], tuple[float, float]]
 
 @pytest.mark.parametrize("name", OPERATORS)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_operators_keep_their_rules(name, seed):
     operator, shapes, within = OPERATORS[name]
     check_operator(operator, shapes, within=within, seed=seed, trials=2)

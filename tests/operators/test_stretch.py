@@ -32,7 +32,7 @@ def norms(operator: Affine, shape: tuple[int, ...]) -> tuple[float, float]:
     groups=st.sampled_from([1, 1, 2, 4]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_convolutions_stretch_no_more_than_is_said(kernel, strides, dilations, pads, groups, seed):
     random = torch.Generator().manual_seed(seed)
     shape = (1, 8, 7, 4)

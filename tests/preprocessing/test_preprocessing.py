@@ -51,7 +51,7 @@ def test_floats_are_resized_as_floats():
 
 
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_shorter_side_and_the_middle(height, width, size):
     wanted = Preprocessing(resize=size, crop=(size, size))
     picture = np.zeros((3, height, width), np.uint8)

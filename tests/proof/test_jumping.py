@@ -119,7 +119,7 @@ def wrong(network: Network, picture: np.ndarray, text: str, result: sp.Result) -
 
 
 @given(seed=st.integers(0, 10**6), text=st.sampled_from(PERTURBATIONS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_answer_is_wrong(seed, text):
     module, picture = binarised(seed)
     network = loaded(module)

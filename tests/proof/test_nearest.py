@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -14,7 +14,6 @@ NUMBERS = arrays(np.float64, SHAPE, elements=st.floats(-2, 2) | st.sampled_from(
 SURE = arrays(np.bool_, SHAPE, elements=st.sampled_from([False, False, False, True]))
 
 
-@settings(deadline=None)
 @given(NUMBERS, NUMBERS, SURE, st.floats(0, 2))
 def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure, guess):
     asked = set()
@@ -32,7 +31,6 @@ def test_what_is_found_is_sure_or_has_a_positive_bound(margins, bounds, sure, gu
             assert all(not bounds[row, tried] > 0 for number, tried in asked if number == row)
 
 
-@settings(deadline=None)
 @given(
     arrays(np.float64, SHAPE, elements=st.floats(-1, 1)),
     arrays(np.float64, (SHAPE[0], 1), elements=st.floats(0, 1)),

@@ -35,7 +35,7 @@ def branching(seed: int) -> sp.Network:
 @given(
     seed=st.integers(0, 200), text=st.sampled_from(["box-blur:size=5", "sharpen:size=3", "motion-blur:size=5,angle=45"])
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_bounds_never_contradict_the_exact_method(seed, text):
     network = branching(seed)
     image = np.random.default_rng(seed).uniform(0, 1, (1, 8, 8))
@@ -89,7 +89,7 @@ class Smooth(nn.Module):
 
 
 @given(seed=st.integers(0, 10**4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_smooth_networks_and_two_strengths(seed):
     """What is proved of a map holds at sampled strengths, and its boxes cover the square."""
     torch.manual_seed(seed)
@@ -376,7 +376,7 @@ def exact_least(module: nn.Module, low: np.ndarray, high: np.ndarray, row: np.nd
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_verdicts_agree_with_an_exact_solver(seed):
     """The property is put a little on either side of the exact minimum, where every shortcut would show."""
     random = np.random.default_rng(seed)
@@ -399,7 +399,7 @@ def test_verdicts_agree_with_an_exact_solver(seed):
 
 @pytest.mark.parametrize("name", NETWORKS)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_no_verdict_contradicts_samples(name, seed):
     """Conjunctions and disjunctions of any rows; safe is never contradicted, and most is decided."""
     random = np.random.default_rng(seed)

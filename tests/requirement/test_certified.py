@@ -147,7 +147,7 @@ quarters = st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=5, max_siz
 
 
 @given(parts=st.lists(kinds, min_size=1, max_size=3), y=quarters, start=quarters, label=st.integers(0, 4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_checker_and_the_prover_mean_the_same(parts, y, start, label):
     """At a point without any error, both margins are the same but for rounding; and one of both sides is proved."""
 

@@ -72,7 +72,7 @@ def excess(graph: Graph, seed: int, count: int = 60, tampered: Callable[[Parts],
 
 @pytest.mark.parametrize("name", NETWORKS)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_any_alphas_and_betas_are_sound(name, seed):
     assert excess(without_max_pools(NETWORKS[name](seed % 50).graph), seed) <= 1e-9
 

@@ -63,7 +63,6 @@ def changed(tree: Tree, name: str, part: int, value: float) -> Tree:
 
 
 @given(roots=st.integers(1, 3), rounds=rounds, seed=st.integers(0, 10**6))
-@settings(deadline=None)
 def test_complete_if_and_only_if_every_leaf_is_proved(roots, rounds, seed):
     random = np.random.default_rng(seed)
     tree = proved(grown(roots, rounds), random)
@@ -82,7 +81,7 @@ def test_complete_if_and_only_if_every_leaf_is_proved(roots, rounds, seed):
 
 
 @given(roots=st.integers(1, 3), rounds=rounds, seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_is_missing_makes_it_incomplete(roots, rounds, seed):
     tree = proved(grown(roots, rounds), np.random.default_rng(seed))
     for leaf in leaves_of(tree):
@@ -142,7 +141,6 @@ def test_a_tree_knows_its_parts_and_what_is_missing():
 
 
 @given(roots=st.integers(1, 2), rounds=rounds, top=st.sampled_from([HIGH, FLAT]), seed=st.integers(0, 10**6))
-@settings(deadline=None)
 def test_leaves_tile_the_domain(roots, rounds, top, seed):
     tree = grown(roots, rounds, top)
     leaves = leaves_of(tree)

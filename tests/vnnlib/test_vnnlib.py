@@ -247,7 +247,7 @@ def junctions(children):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.recursive(comparisons(), junctions, max_leaves=8), min_size=1, max_size=3),
     st.lists(st.tuples(*[NUMBERS] * 5), min_size=20, max_size=20),
@@ -320,7 +320,7 @@ def perturbations():
     return st.lists(kernels, min_size=1, max_size=3).map(lambda parts: reduce(operator.add, parts))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12),
     perturbations(),
