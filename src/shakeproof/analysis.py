@@ -28,6 +28,7 @@ from shakeproof.question import (
     Requirement,
     Specification,
     Strength,
+    as_perturbation,
     fitting,
     parse_path,
     perturbed,
@@ -188,7 +189,9 @@ def _answered(
 ) -> Result | list[Result]:
     """One result for an image and a perturbation, a list for a list of either: every image under every perturbation."""
     network = as_network(model, settings)
-    images = [fitting(network, each) for each in _several(image)]
+    kernels = [as_perturbation(each) for each in _several(perturbation)]
+    with_photographs = any(getattr(kernel, "at_original", False) for kernel in kernels)
+    images = [fitting(network, each, with_photographs) for each in _several(image)]
     labels: Any = label.tolist() if isinstance(label, (np.ndarray, np.generic, torch.Tensor)) else label
     if isinstance(labels, (list, tuple)):
         if len(labels) != len(images):
@@ -197,7 +200,7 @@ def _answered(
             )
         images = [replace(each, label=own_label) for each, own_label in zip(images, labels, strict=True)]
         labels = None
-    by_kernel = [perturbed(network, images, kernel, labels, strength, require) for kernel in _several(perturbation)]
+    by_kernel = [perturbed(network, images, kernel, labels, strength, require) for kernel in kernels]
     queries = [query for of_image in zip(*by_kernel, strict=True) for query in of_image]
     results = analyse(network, queries, settings, progress)
     return results if _is_several(image) or _is_several(perturbation) else results[0]

@@ -92,6 +92,8 @@ def check_certifiable(network: Deployed, result: Result) -> None:
         raise NoCertificateError(f"{query.name}: the checker does not know {unknown[0]}, so there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
         raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
+    if query.perturbation.at_original:
+        raise NoCertificateError(f"{query.name}: the checker does not know at=original, so there is no certificate")
     if query.perturbation.degradations:
         families = " and ".join(part.family for part in query.perturbation.degradations)
         raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")

@@ -208,7 +208,7 @@ def comparisons(
             if perturbation.parameters != 1:
                 raise InputError(f"{perturbation}: networks are compared along one strength; leave out the other parts")
             # the network's own class at strength 0 is the label: what classes images should have does not matter here
-            unlabelled = replace(fitting(network, image), label=None)
+            unlabelled = replace(fitting(network, image, perturbation.at_original), label=None)
             return perturbed(network, [unlabelled], perturbation, None, strength)[0]
 
         return answers(network, (query(*each) for each in asked), half, tell)
@@ -304,7 +304,7 @@ def _seen_again(network: Deployed, result: Result, stretches: Sequence[Stretch])
     if not stretches:
         return []
     if isinstance(result.proof, Enumerated):
-        runner = Runner.of(network, result.proof.pictures)
+        runner = Runner.of(network, result.proof.pictures, result.query.photograph)
         scores = np.concatenate([*runner.scores_of([stretch.number for stretch in stretches])])
     else:
         assert result.query.path is not None

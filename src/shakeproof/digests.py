@@ -67,6 +67,8 @@ def required_of(network: Deployed, query: Query) -> tuple[object, ...]:
 def content_digest(query: Query) -> str:
     """What a query is about: an image's pixels, or boxes of inputs and what must hold of their outputs."""
     if query.perturbation is not None and query.image is not None:
+        if (photograph := query.photograph) is not None:
+            return digest((image_digest(photograph.pixels), tuple(photograph.pixels.shape), photograph.preprocessing))
         return image_digest(query.image.pixels)
     parts = []
     for obligation in query.obligations:

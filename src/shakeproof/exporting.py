@@ -100,6 +100,11 @@ def write_query(
     label = query.label
     assert label is not None
     if form == "perturbed":
+        if query.photograph is not None:
+            raise InputError(
+                f"{query.perturbation}: the form perturbed holds the picture that a network takes, not the photograph;"
+                " export another form"
+            )
         file = Path(folder) / PERTURBED
         write_whole({file: _perturbed(network, query, label).encode(errors="backslashreplace")})
         return Exported(str(model), None, file, label)

@@ -250,7 +250,7 @@ def compare(
     settings = settings_from(whole_curve=plot is not None, **how)
     files = list(sources(images, inputs.array, inputs.labels))
     deployed = settings.pixel_rounding is not None
-    (one, pictures), (other, _) = (load_pictures(model, files, inputs, deployed) for model in (first, second))
+    (one, pictures), (other, _) = (load_pictures(model, files, inputs, deployed, kernels) for model in (first, second))
     check_comparable(one, other, settings)
     if strict:
         pictures = iter(list(strictly(pictures)))

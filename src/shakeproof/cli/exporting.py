@@ -75,7 +75,7 @@ def export(
     from shakeproof.exporting import AUGMENTED, write_query
     from shakeproof.question import one_source, perturbed
 
-    network, pictures = load_pictures(model, [one_source(image, inputs.array, inputs.labels)], inputs)
+    network, pictures = load_pictures(model, [one_source(image, inputs.array, inputs.labels)], inputs, kernels=[parsed])
     (query,) = perturbed(network, [*strictly(pictures)], parsed, inputs.label, tuple(strength))
     written = write_query(model, readable(network), query, folder, form, rewrite)
     if as_json:

@@ -80,11 +80,15 @@ def unanswered(
 
 
 def load_pictures(
-    model: str, sources: Sequence[Source], inputs: InputOptions, deployed: bool = False
+    model: str,
+    sources: Sequence[Source],
+    inputs: InputOptions,
+    deployed: bool = False,
+    kernels: Sequence[AnyPerturbation] = (),
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes, all as the options say.
 
-    `deployed`: a network of which only the runtime is wanted.
+    `deployed`: a network of which only the runtime is wanted. Some `kernels` act on photographs as taken.
     """
     from shakeproof.model import pictures_for
 
@@ -96,6 +100,7 @@ def load_pictures(
         image_shape=inputs.image_shape,
         output_name=inputs.output_name,
         deployed=deployed,
+        with_photographs=any(getattr(kernel, "at_original", False) for kernel in kernels),
     )
 
 
@@ -120,7 +125,7 @@ def perturbed_pictures(
     )
 
     files = list(sources(images, inputs.array, inputs.labels))
-    network, pictures = load_pictures(model, files, inputs, deployed)
+    network, pictures = load_pictures(model, files, inputs, deployed, kernels)
     label = class_number(network, inputs.label)
     requirement = LABEL if require is None else parse_requirement(require)
     check_requirement(network, requirement, label)

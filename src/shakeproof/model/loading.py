@@ -290,9 +290,11 @@ def pictures_for(
     image_shape: tuple[int, int, int] | None = None,
     output_name: str | None = None,
     deployed: bool = False,
+    with_photographs: bool = False,
 ) -> tuple[Deployed, Iterator[Image | Refusal]]:
     """The network, and the images as its pictures when their turn comes; an input that leaves its size open is of the
-    first image's, and a flat one is explained by the first image that can. `deployed`: only the runtime is wanted.
+    first image's, and a flat one is explained by the first image that can. `deployed`: only the runtime is wanted;
+    `with_photographs`: so is what images are before they are resized.
     """
     raw = _raw_images(images)
     first = next(raw)
@@ -306,7 +308,8 @@ def pictures_for(
         network = network.named(subfolder_names(images, network.classes))
     network = network.preprocessed(preprocessing)
     network.picture()
-    return network, (_fitted(network, picture, source) for picture, source in zip(raw, images, strict=True))
+    pairs = zip(raw, images, strict=True)
+    return network, (_fitted(network, picture, source, with_photographs) for picture, source in pairs)
 
 
 def _raw_images(images: Iterable[Source]) -> Iterator[RawImage | Refusal]:
@@ -334,7 +337,7 @@ def _explained(
     return network, chain(seen, raw)
 
 
-def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image | Refusal:
+def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source, with_photograph: bool) -> Image | Refusal:
     if isinstance(raw, Refusal):
         return raw
     directives = raw.array.directives if isinstance(raw.array, Specification) else {}
@@ -344,7 +347,8 @@ def _fitted(network: Deployed, raw: RawImage | Refusal, source: Source) -> Image
             raise InputError(
                 f"{raw.name}: holds the image before it is normalised; give the network {options}", option="mean"
             )
-        return labelled(raw, source.subfolder, network).fitted(network.picture(), network.preprocessing)
+        labelled_image = labelled(raw, source.subfolder, network)
+        return labelled_image.fitted(network.picture(), network.preprocessing, with_photograph)
     except InputError as error:
         return Refusal(raw.name, error)
 

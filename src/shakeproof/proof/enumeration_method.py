@@ -22,7 +22,7 @@ from shakeproof.model import Deployed, Deployment, Runtime
 from shakeproof.proof.evidence import Counterexample, Enumerated, EnumeratedWindow
 from shakeproof.proof.result import Expected, Interrupted, Result
 from shakeproof.proof.verdict import Evidence
-from shakeproof.question import Image, Perturbation, Property, Query, as_whole
+from shakeproof.question import Image, Perturbation, Photograph, Property, Query, as_whole
 from shakeproof.settings import Settings
 
 # So many numbers of pictures, and so many pictures at most, are handed to the runtime at once.
@@ -33,7 +33,7 @@ PROBED = 16
 TELLING = 0.1
 # A pixel's path takes so much memory at most while it is worked out in whole numbers.
 PIXEL_BYTES = 512
-WHITE = np.float32(255)
+WHITE, WHOLE = np.float32(255), 255
 # Pictures that are run one by one are handed to a thread so many numbers at a time, to end soon when the time is up.
 HANDED = 2**18
 # The changes of pixels in so many windows are counted in a moment.
@@ -59,7 +59,7 @@ def answer_by_enumeration(
     Where it was `begun` before, it goes on. Who interrupts it gets what is known by then, as an `Interrupted`.
     """
     started, budget = now(), Budget.starting(settings.timeout, settings.memory, progress)
-    runner, about = Runner.of(network, pictures_of(query, settings)), property_of(query)
+    runner, about = Runner.of(network, pictures_of(query, settings), query.photograph), property_of(query)
     parts, before = ([], 0.0) if begun is None else ([_begun(query, runner, begun)], begun.seconds)
     told = _tell_nobody if expect is None else partial(expect, query, runner.expected)
     told(0.0)
@@ -159,7 +159,7 @@ def _answer(
 def enumerate_window(network: Deployed, query: Query, settings: Settings, start: float, end: float) -> EnumeratedWindow:
     """Run the pictures that begin on a part of a query's path."""
     started, budget = now(), Budget.starting(settings.timeout, settings.memory)
-    whole = Runner.of(network, pictures_of(query, settings))
+    whole = Runner.of(network, pictures_of(query, settings), query.photograph)
     runner, parts = replace(whole, pictures=whole.pictures.between(start, end)), list[Judged]()
     _run_on(runner, property_of(query), settings, budget, parts, _tell_nobody)
     margins, winners = _put_together(parts)
@@ -176,7 +176,7 @@ def answer_by_picture_windows(
     That none is missing in between is checked here, by the number of the picture at which each begins; that all are
     there, by the proof itself. Behind a window that was left early only a lost picture counts.
     """
-    started, runner = now(), Runner.of(network, pictures_of(query, settings))
+    started, runner = now(), Runner.of(network, pictures_of(query, settings), query.photograph)
     parts, lost, end, count = list[Judged](), list[int](), 0.0, 0
     for window in sorted(windows, key=lambda window: (window.start, window.end)):
         first = runner.pictures.before(Fraction(window.start)) if window.start else 0
@@ -205,7 +205,7 @@ def property_of(query: Query) -> Property:
 
 def expected(network: Deployed, query: Query, settings: Settings) -> Expected:
     """How many pictures a query has, and about how long it takes to run them: they are counted, and one is run."""
-    return Runner.alone(network, pictures_of(query, settings)).expected
+    return Runner.alone(network, pictures_of(query, settings), query.photograph).expected
 
 
 def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
@@ -218,9 +218,11 @@ def pictures_of(query: Query, settings: Settings) -> EightBitPictures:
             " or in a box of inputs, there are too many to run"
         )
     perturbation.check_straight("8-bit pictures are counted")
-    (end,), budget = query.strengths, Budget.starting(None, settings.memory)
-    budget.fitting(PIXEL_BYTES, "the exact path of 8-bit pictures", least=image.pixels.numel())
-    path = perturbation.exactly(*grey_levels(image))
+    (end,), budget, photograph = query.strengths, Budget.starting(None, settings.memory), query.photograph
+    acted_on = image if photograph is None else photograph
+    budget.fitting(PIXEL_BYTES, "the exact path of 8-bit pictures", least=acted_on.pixels.numel())
+    levels = grey_levels(image) if photograph is None else (photograph.bytes().astype(object), WHOLE)
+    path = perturbation.exactly(*levels)
     return eight_bit_pictures(path, end, perturbation.clip, settings.pixel_rounding, budget)
 
 
@@ -233,7 +235,7 @@ def grey_levels(image: Image) -> tuple[NDArray[Any], int]:
     nearest = np.rint(pixels * 255)
     for kind in (np.float64, np.float32):
         if np.array_equal((nearest / 255).astype(kind), pixels) and ((nearest >= 0) & (nearest <= 255)).all():
-            return nearest.astype(np.int64).astype(object), 255
+            return nearest.astype(np.int64).astype(object), WHOLE
     return as_whole(image.pixels)
 
 
@@ -255,20 +257,25 @@ def judged(scores: NDArray[np.float32], about: Property) -> Judged:
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """Pictures on their way through a network's runtime, so many at a time; `first` is how long a first batch took."""
+    """Pictures on their way through a network's runtime, so many at a time; `first` is how long a first batch took.
+
+    Pictures of a `photograph` are photographs, which are resized on their way.
+    """
 
     network: Deployed
     pictures: EightBitPictures
+    photograph: Photograph | None
     runtime: Runtime
     at_once: int
     in_batches: bool = False
     first: float = 0.0
 
     @staticmethod
-    def of(network: Deployed, pictures: EightBitPictures) -> Runner:
+    def of(network: Deployed, pictures: EightBitPictures, photograph: Photograph | None) -> Runner:
         """With batches if the runtime makes of pictures in a batch what it makes of each alone, bit for bit."""
-        most = max(min(MOST_AT_ONCE, AT_ONCE // prod(network.input_shape), pictures.about), 1)
-        alone = Runner.alone(network, pictures, most)
+        size = max(prod(network.input_shape), prod(pictures.shape))
+        most = max(min(MOST_AT_ONCE, AT_ONCE // size, pictures.about), 1)
+        alone = Runner.alone(network, pictures, photograph, most)
         if most < 2 or not alone.runtime.in_batches:
             return alone
         together, probed = replace(alone, in_batches=True), next(pictures.batches(most))
@@ -282,11 +289,11 @@ class Runner:
         return together if scores[chosen].tobytes() == alone.run(probed[chosen]).tobytes() else alone
 
     @staticmethod
-    def alone(network: Deployed, pictures: EightBitPictures, at_once: int = 1) -> Runner:
+    def alone(network: Deployed, pictures: EightBitPictures, photograph: Photograph | None, at_once: int = 1) -> Runner:
         """One by one, so many in the hands of a thread."""
         if not isinstance(network.runtime, Runtime):
             raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
-        return Runner(network, pictures, network.runtime.on_one_thread(), at_once)
+        return Runner(network, pictures, photograph, network.runtime.on_one_thread(), at_once)
 
     @property
     def handed(self) -> int:
@@ -358,7 +365,18 @@ class Runner:
                     waiting.cancel()
 
     def run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Scores (n, classes) of pictures (n, channels, height, width); a batch that is not full is filled up."""
+        """Scores (n, classes) of pictures (n, channels, height, width); of photographs that are resized to the same
+        picture, one after another, it is run once.
+        """
+        if self.photograph is None:
+            return self._run(levels)
+        pictures = self.photograph.developed(levels)
+        other = np.append(True, (pictures[1:] != pictures[:-1]).any((1, 2, 3)))
+        scores: NDArray[np.float32] = self._run(pictures[other])[np.cumsum(other) - 1]
+        return scores
+
+    def _run(self, levels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Scores (n, classes) of the network's pictures; a batch that is not full is filled up."""
         if not self.in_batches:
             return self.runtime.one_by_one(self.network.prepared(self.given(levels)))
         filled = np.concatenate([levels, np.repeat(levels[-1:], self.batch - len(levels), axis=0)])
@@ -374,7 +392,8 @@ class Runner:
 
     def shown(self, levels: NDArray[np.uint8], strength: float, about: Property) -> Counterexample:
         """What the runtime makes of the picture at a strength."""
-        scores = self.run(levels[None])
+        (levels,) = levels[None] if self.photograph is None else self.photograph.developed(levels[None])
+        scores = self._run(levels[None])
         lead, winner = judged(scores, about)
         return Counterexample(
             strengths=(strength,),

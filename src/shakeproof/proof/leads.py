@@ -270,7 +270,7 @@ def _straight_leads(
 
 def least_lead(context: SweepContext, number: int, cell: Cell, leader: int, rival: int) -> Least | None:
     """The leader's least lead over a rival, or over any (-1), without any rounding; None if it takes too long."""
-    if context.rational is None or context.budget.is_late():
+    if context.rational is None or context.budget.is_late() or context.queries[number].photograph is not None:
         return None
     rivals = [c for c in range(context.graph.classes) if c != leader] if rival < 0 else [rival]
 

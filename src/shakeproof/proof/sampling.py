@@ -80,7 +80,7 @@ def _picture_runs(network: Deployed, result: Result, at: Floats) -> Generator[ND
     assert isinstance(result.proof, Enumerated)
     pictures = result.proof.pictures
     shown = (pictures.at(Fraction(z))[None] for z in at[:, 0].tolist())
-    for scores in Runner.alone(network, pictures).run_all(shown):
+    for scores in Runner.alone(network, pictures, result.query.photograph).run_all(shown):
         yield ~(judged(scores, property_of(result.query))[0] > 0)
 
 
@@ -88,7 +88,8 @@ def _counterexample(network: Deployed, result: Result, at: Floats) -> Counterexa
     """A strength that was lost, run once more."""
     if isinstance(result.proof, Enumerated):
         pictures = result.proof.pictures
-        return Runner.alone(network, pictures).shown(pictures.at(Fraction(at[0])), at[0], property_of(result.query))
+        runner = Runner.alone(network, pictures, result.query.photograph)
+        return runner.shown(pictures.at(Fraction(at[0])), at[0], property_of(result.query))
     if not isinstance(network, Network):
         return None
     (obligation,) = result.query.obligations

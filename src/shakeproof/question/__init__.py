@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         FAMILIES,
         all_kernels,
         any_kernel,
+        as_perturbation,
         box_blur,
         brightness,
         chromatic_blur,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         as_whole,
         written_kernels,
     )
+    from shakeproof.question.photographs import Photograph
     from shakeproof.question.preprocessing import PRESETS, Preprocessing, read_preprocessing
     from shakeproof.question.properties import Case, Property, Specification, by_boxes, margins, robustness, wins
     from shakeproof.question.query import (

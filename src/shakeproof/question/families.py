@@ -561,7 +561,20 @@ def _parse_single(text: str) -> AnyPerturbation:
             f"{text!r}: {name} looks at no pixels outside the image, so padding means nothing; leave it out"
         )
     keys = {key: Key(READERS[kind.annotation], kind.default is not kind.empty) for key, kind in family.keys.items()}
-    return family.make(**read_options(text, keys, family.example))
+    options = read_options(text, keys | {"at": Key(_read_at, optional=True)}, family.example)
+    at_original, made = options.pop("at", False), family.make(**options)
+    if not at_original:
+        return made
+    if not isinstance(made, Perturbation):
+        raise InputError(f"{text!r}: {name} is a set of images; at=original is for what follows one path")
+    return made.of_photograph()
+
+
+def _read_at(text: str) -> bool:
+    """Whether it is the photograph that something happens to, before it is resized."""
+    if text not in ("original", "network"):
+        raise ValueError("must be original (the photograph as taken) or network (the picture that it becomes)")
+    return text == "original"
 
 
 # How the value of a key is read, by the type that its function is annotated with.

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shakeproof.errors import InputError, by
+from shakeproof.question.photographs import Photograph
 from shakeproof.question.preprocessing import Preprocessing
 from shakeproof.question.properties import Specification, centre
 
 Array = NDArray[Any]
 # What resizing, sharpening and noise add beyond black and white; more is another range of numbers.
 OVERSHOOT = 0.1
+AFTERWARDS = "with at=original, that happens after the perturbation: sizes are in pixels of the photograph"
 # The only sensible reading of some flat inputs: MNIST's and CIFAR's.
 USUAL_SHAPES = {784: (1, 28, 28), 3072: (3, 32, 32)}
 
@@ -73,12 +75,16 @@ def image_layout(input_shape: Sequence[int], wanted: tuple[int, int, int] | None
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """A picture (channels, height, width) in float64, its label if it came with one, and what its user should know."""
+    """A picture (channels, height, width) in float64, its label if it came with one, and what its user should know.
+
+    `photograph` is what it was before it was resized, if that was asked for.
+    """
 
     name: str
     pixels: Tensor
     label: int | None = None
     notes: tuple[str, ...] = ()
+    photograph: Photograph | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pixels", torch.as_tensor(self.pixels, dtype=torch.float64))
@@ -111,28 +117,46 @@ class RawImage:
             picture = _channels_first(inner)
         return picture if picture is None or preprocessing is None else preprocessing.shape(picture)
 
-    def fitted(self, layout: ImageLayout, preprocessing: Preprocessing | None = None) -> Image:
-        """The image, preprocessed, as the network's picture; an error that names both sizes if it is another."""
+    def fitted(
+        self, layout: ImageLayout, preprocessing: Preprocessing | None = None, with_photograph: bool = False
+    ) -> Image:
+        """The image, preprocessed, as the network's picture; an error that names both sizes if it is another.
+
+        `with_photograph`: what it was before that is kept, too.
+        """
+        steps, photograph, notes = preprocessing or Preprocessing(), None, self.notes
         if isinstance(self.array, Specification):
             pixels = self._centre(self.array, layout)
         else:
-            pixels = self._pixels(self.array, layout, preprocessing or Preprocessing())
-        return Image(self.name, torch.from_numpy(pixels), self.label, self.notes)
+            pixels = self._pixels(self.array, layout, steps)
+            if with_photograph:
+                photograph, notes = (
+                    self._photograph(self.array, steps),
+                    (*notes, *([AFTERWARDS] if steps.moves else [])),
+                )
+        return Image(self.name, torch.from_numpy(pixels), self.label, notes, photograph)
+
+    def _photograph(self, array: Array, preprocessing: Preprocessing) -> Photograph:
+        array, scale = self._channels_first(array), preprocessing.scale
+        levels = array if array.dtype == np.uint8 and scale in (None, (0, 255)) else None
+        pixels = torch.from_numpy(in_unit_range(array, self.name, scale))
+        return Photograph(self.name, pixels, levels, preprocessing)
+
+    def _channels_first(self, array: Array) -> Array:
+        """The picture as (channels, height, width)."""
+        shape = self.own_shape()
+        if shape is None:
+            raise InputError(f"{self.name}: is {by(array.shape)}; only what is high and wide can be resized or cropped")
+        channels, height, width = shape
+        last = array.shape[-3:] == (height, width, channels) != shape
+        return array.reshape(height, width, channels).transpose(2, 0, 1) if last else array.reshape(shape)
 
     def _pixels(self, array: Array, layout: ImageLayout, preprocessing: Preprocessing) -> NDArray[np.float64]:
         array, scale = _numeric(array, self.name), preprocessing.scale
         if preprocessing.moves:
             if array.dtype != np.uint8 or scale not in (None, (0, 255)):  # bytes are resized as bytes
                 array, scale = in_unit_range(array, self.name, scale), (0.0, 1.0)
-            shape = self.own_shape()
-            if shape is None:
-                raise InputError(
-                    f"{self.name}: is {by(array.shape)}; only what is high and wide can be resized or cropped"
-                )
-            channels, height, width = shape
-            last = array.shape[-3:] == (height, width, channels) != shape
-            array = array.reshape(height, width, channels).transpose(2, 0, 1) if last else array.reshape(shape)
-            array = preprocessing.moved(array, self.name)
+            array = preprocessing.moved(self._channels_first(array), self.name)
         if layout.channels_last and array.ndim == 1 and array.size == prod(layout.image_shape):
             array = array.reshape(layout.input_shape)
         pixels = in_unit_range(arranged(array, layout.image_shape, self.name), self.name, scale)

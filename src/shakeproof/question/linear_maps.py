@@ -301,6 +301,9 @@ def resampled(shape: Shape, around: Around, factor: float, method: str) -> Linea
 
 def resizing(before: int, after: int, method: str) -> Floats:
     """Pillow's weights (after, before) for one side: a filter that is stretched where the picture gets smaller."""
+    if method == "nearest" or before == after:
+        nearest: Floats = np.eye(before)[((np.arange(after) + 0.5) * before / after).astype(int)]
+        return nearest
     reach, weight = _FILTERS[method]
     scale = before / after
     stretched = max(scale, 1.0)
@@ -322,6 +325,10 @@ def _triangle(x: Floats) -> Floats:
     return np.where(np.abs(x) < 1, 1 - np.abs(x), 0.0)
 
 
+def _hamming(x: Floats) -> Floats:
+    return np.where(np.abs(x) < 1, np.sinc(x) * (0.54 + 0.46 * np.cos(np.pi * x)), 0.0)
+
+
 def _cubic(x: Floats) -> Floats:
     x = np.abs(x)
     inner, outer = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
@@ -336,6 +343,7 @@ def _lanczos(x: Floats) -> Floats:
 _FILTERS: Mapping[str, tuple[float, Callable[[Floats], Floats]]] = {
     "box": (0.5, _box),
     "bilinear": (1.0, _triangle),
+    "hamming": (1.0, _hamming),
     "bicubic": (2.0, _cubic),
     "lanczos": (3.0, _lanczos),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain, pairwise, product
@@ -292,10 +292,13 @@ class Perturbation:
 
     x(z) is the image at strength 0 plus what each part adds to it, times its strength. That image is the original one,
     or its 2 x 2 mean if the kernels are of even size (the paper's even identity).
+
+    `at_original`: it happens to the photograph as taken; resizing, cropping and the like follow, as in a camera.
     """
 
     parts: tuple[Part, ...]
     clip: ClipRange | None = None
+    at_original: bool = False
 
     def __post_init__(self) -> None:
         text = "+".join(map(str, self.parts))
@@ -305,6 +308,11 @@ class Perturbation:
         if len(self.parts) > 1 and any(part.scale != STRENGTH for part in self.parts):
             raise InputError(
                 f"{text}: a path with a parameter of its own cannot be added to others yet; ask about it alone"
+            )
+        if self.at_original and self.clip is not None:
+            raise InputError(
+                f"{text}: a photograph that is clipped before it is resized follows no straight path; leave clip out"
+                " (in 8-bit photographs, pixels stay between 0 and 255 anyway)"
             )
         if len(self.parts) > 1 and any(part.family == "identity" for part in self.parts):
             raise InputError(f"{text}: identity does nothing at any strength; leave it out of the sum")
@@ -321,7 +329,8 @@ class Perturbation:
             )
 
     def __str__(self) -> str:
-        return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*_clip_option(self.clip))))
+        last = _clip_option(self.clip) + ([("at", "original")] if self.at_original else [])
+        return "+".join((*map(str, self.parts[:-1]), self.parts[-1].written(*last)))
 
     def __repr__(self) -> str:
         return f"<Perturbation {self}>"
@@ -347,7 +356,12 @@ class Perturbation:
             return NotImplemented
         if None not in (self.clip, other.clip) and self.clip != other.clip:
             raise InputError(f"{self} and {other}: clip applies to their sum; give it once, or the same on both")
-        return Perturbation(self.parts + other.parts, other.clip if self.clip is None else self.clip)
+        clip = other.clip if self.clip is None else self.clip
+        return Perturbation(self.parts + other.parts, clip, self.at_original or other.at_original)
+
+    def of_photograph(self) -> Perturbation:
+        """The same, of the photograph as taken: sizes are in its pixels."""
+        return replace(self, at_original=True)
 
     @property
     def parameters(self) -> int:

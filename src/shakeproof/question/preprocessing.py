@@ -18,8 +18,10 @@ from PIL import Image as Pillow
 
 from shakeproof.errors import InputError, by
 from shakeproof.files import read_text
+from shakeproof.question.linear_maps import UNITS, resizing
 
 Array = NDArray[Any]
+Floats = NDArray[np.float64]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 """Names of resampling methods, and the numbers that Pillow has for them."""
 PRESETS = {
@@ -112,6 +114,25 @@ class Preprocessing:
             picture = _cropped(picture, self.crop, name)
         return picture
 
+    def matrices(self, shape: tuple[int, int, int], name: str) -> tuple[Floats, Floats, Floats]:
+        """What `moved` does, in real numbers: the weights of channels, of rows and of columns (after, before).
+
+        They are multiples of 2^-40, and those of a pixel sum to 1: what is flat stays as it is.
+        """
+        count, *sides = shape
+        if self.colour is not None:
+            _check_colours(count, name)
+        after, size = self.shape(shape)[0], self._resized(*sides)
+        luma = np.rint(LUMA * UNITS) / UNITS
+        luma[1] += 1 - luma.sum()
+        channels = np.eye(count) if after == count else np.ones((3, 1)) if after == 3 else luma[None]
+        pairs = zip(sides, size, strict=True)
+        rows, columns = (_in_units(resizing(one, other, self.resample)) for one, other in pairs)
+        if self.crop is not None:
+            top, left = _corner(size, self.crop, name)
+            rows, columns = rows[top : top + self.crop[0]], columns[left : left + self.crop[1]]
+        return channels, rows, columns
+
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         if self.resize is None:
             return height, width
@@ -123,8 +144,7 @@ class Preprocessing:
 
 def _coloured(picture: Array, colour: str, name: str) -> Array:
     wanted = 3 if colour == "rgb" else 1
-    if len(picture) not in (1, 3):
-        raise InputError(f"{name}: has {len(picture)} channels, so it is neither grey nor RGB")
+    _check_colours(len(picture), name)
     if len(picture) == wanted:
         return picture
     if wanted == 3:
@@ -132,6 +152,18 @@ def _coloured(picture: Array, colour: str, name: str) -> Array:
     if picture.dtype == np.uint8:
         return np.asarray(Pillow.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0))).convert("L"))[None]
     return np.tensordot(LUMA, picture, 1)[None]
+
+
+def _check_colours(channels: int, name: str) -> None:
+    if channels not in (1, 3):
+        raise InputError(f"{name}: has {channels} channels, so it is neither grey nor RGB")
+
+
+def _in_units(weights: Floats) -> Floats:
+    """Rows of weights as multiples of 1 / UNITS that sum to 1 exactly."""
+    units = np.rint(weights * UNITS)
+    units[np.arange(len(units)), units.argmax(1)] += UNITS - units.sum(1)
+    return units / UNITS
 
 
 def _resized(picture: Array, size: tuple[int, int], method: int) -> Array:
@@ -144,13 +176,17 @@ def _resized(picture: Array, size: tuple[int, int], method: int) -> Array:
 
 
 def _cropped(picture: Array, size: tuple[int, int], name: str) -> Array:
-    # an odd border is divided as torchvision does it: halves are rounded to even numbers
-    top, left = (round((side - wanted) / 2) for side, wanted in zip(picture.shape[1:], size, strict=True))
-    if any(side < wanted for side, wanted in zip(picture.shape[1:], size, strict=True)):
-        raise InputError(
-            f"{name}: no {by(size)} can be cut out of {by(picture.shape[1:])}; resize it first", option="resize"
-        )
+    top, left = _corner(picture.shape[1:], size, name)
     return picture[:, top : top + size[0], left : left + size[1]]
+
+
+def _corner(sides: Sequence[int], size: tuple[int, int], name: str) -> tuple[int, int]:
+    """The row and the column at which the middle of a picture begins."""
+    if any(side < wanted for side, wanted in zip(sides, size, strict=True)):
+        raise InputError(f"{name}: no {by(size)} can be cut out of {by(sides)}; resize it first", option="resize")
+    # an odd border is divided as torchvision does it: halves are rounded to even numbers
+    top, left = (round((side - wanted) / 2) for side, wanted in zip(sides, size, strict=True))
+    return top, left
 
 
 def _list(numbers: Sequence[float]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import index
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from shakeproof.question.class_names import ClassNames
 from shakeproof.question.families import as_perturbation
 from shakeproof.question.image_files import read_image
 from shakeproof.question.images import Image, RawImage, as_picture
-from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet
-from shakeproof.question.perturbation import AnyKernel, AnyPerturbation, KernelSet
+from shakeproof.question.inputs import InputBox, InputKernels, InputPath, InputSet, Path
+from shakeproof.question.perturbation import AnyKernel, AnyPerturbation, KernelSet, Perturbation
+from shakeproof.question.photographs import Photograph
 from shakeproof.question.properties import Property, Specification
 from shakeproof.question.requirement import LABEL, OutputContext, Requirement, as_requirement
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Strength = float | tuple[float, ...]
 """One number for a perturbation with one parameter, a number each for one with several."""
 
-Picture = Image | RawImage | NDArray[Any] | Tensor | str | Path
+Picture = Image | RawImage | NDArray[Any] | Tensor | str | FilePath
 """Pixels (channels, height, width), or what names them."""
 
 # So many numbers of pictures are evaluated at once where their labels have to be predicted.
@@ -81,6 +82,16 @@ class Query:
         """How many strengths vary on their own along a path; 0 where there is none."""
         return 0 if self.path is None else self.path.path.parameters
 
+    @property
+    def photograph(self) -> Photograph | None:
+        """What the perturbation acts on, if that is a photograph before it is resized."""
+        at_original = isinstance(self.perturbation, Perturbation) and self.perturbation.at_original
+        return self.image.photograph if at_original and self.image is not None else None
+
+    def picture(self, *strengths: float) -> Tensor | None:
+        """The perturbed picture (channels, height, width), if there is a path of pictures."""
+        return None if self.path is None else self.path.layout.from_input(self.path.path.image(*strengths))
+
 
 def perturbed(
     network: Deployed,
@@ -102,7 +113,8 @@ def perturbed(
     if not images:
         return []
     requirement, label = as_requirement(requirement), class_number(network, label)
-    pictures = [fitting(network, image) for image in images]
+    at_original = isinstance(perturbation, Perturbation) and perturbation.at_original
+    pictures = [fitting(network, image, at_original) for image in images]
     check_requirement(network, requirement, label)
     for picture in pictures:
         check_image(network, picture, label, requirement)
@@ -113,13 +125,12 @@ def perturbed(
         sets = [InputBox(layout.to_input(low), layout.to_input(high), layout) for low, high in boxes]
         starts = layout.to_input(torch.stack([picture.pixels for picture in pictures]))
     else:
-        paths, layout = perturbation.apply(torch.stack([picture.pixels for picture in pictures])), network.picture()
-        each = [paths.numbered(number) for number in range(len(pictures))]
+        layout, each = network.picture(), _paths(perturbation, pictures)
         if isinstance(perturbation, KernelSet):
             sets = [InputKernels(path.mapped(layout.to_input), strengths[0], layout) for path in each]
         else:
             sets = [InputPath.of_pictures(path, strengths, layout) for path in each]
-        starts = paths.clipped(network.picture().to_input(paths.base))
+        starts = torch.stack([path.clipped(layout.to_input(path.base)) for path in each])
     labels: list[int | None] = [None] * len(pictures)
     predicted: dict[int, int] = {}
     if requirement.needs_label:
@@ -146,6 +157,21 @@ def perturbed(
             zip(pictures, sets, labels, properties, at_start, strict=True)
         )
     ]
+
+
+def _paths(perturbation: Perturbation | KernelSet, pictures: Sequence[Image]) -> list[Path]:
+    """The path of each picture. Photographs may be of any sizes; what is of one size is convolved together."""
+    if not isinstance(perturbation, Perturbation) or not perturbation.at_original:
+        paths = perturbation.apply(torch.stack([picture.pixels for picture in pictures]))
+        return [paths.numbered(number) for number in range(len(pictures))]
+    photographs = [picture.photograph for picture in pictures]
+    for picture, photograph in zip(pictures, photographs, strict=True):
+        if photograph is None:
+            raise InputError(
+                f"{picture.name}: at=original is about a photograph before it is resized; name its file, not its pixels"
+            )
+    known = [photograph for photograph in photographs if photograph is not None]
+    return [photograph.resizing.path(perturbation.apply(photograph.pixels)) for photograph in known]
 
 
 def output_context(
@@ -201,13 +227,13 @@ def check_requirement(network: Deployed, requirement: Requirement, label: int | 
         )
 
 
-def fitting(network: Deployed, image: Picture) -> Image:
-    """An image, or what names one, as the network's picture."""
+def fitting(network: Deployed, image: Picture, with_photograph: bool = False) -> Image:
+    """An image, or what names one, as the network's picture; if asked for, with what it was before it was resized."""
     layout = network.picture()
-    if isinstance(image, (str, Path)):
+    if isinstance(image, (str, FilePath)):
         image = read_image(str(image))
     if isinstance(image, RawImage):
-        return image.fitted(layout, network.preprocessing)
+        return image.fitted(layout, network.preprocessing, with_photograph)
     if isinstance(image, Image):
         return image
     if isinstance(image, Tensor):

@@ -58,7 +58,9 @@ def _pictures(result: Result) -> Iterator[tuple[Tensor, str]]:
         at = "" if counterexample.strengths is None else f"z = {_digits(counterexample.strengths)}: "
         yield picture, f"{at}{spoken_class(result, counterexample.winner)}"
     elif isinstance(query.perturbation, Perturbation):
-        yield query.perturbation.apply(query.image.pixels).image(*query.strengths), f"z = {_digits(query.strengths)}"
+        shown = query.picture(*query.strengths)
+        if shown is not None:
+            yield shown, f"z = {_digits(query.strengths)}"
 
 
 def _digits(strengths: tuple[float, ...]) -> str:

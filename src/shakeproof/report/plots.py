@@ -229,7 +229,8 @@ def counterexample_figure(result: Result) -> Figure:
     if isinstance(query.perturbation, Perturbation) and counterexample.strengths is not None:
         place = _at_strengths("", counterexample.strengths)
         show_image(perturbed, picture, f"{place}: {spoken_class(result, counterexample.winner)}")
-        show_kernel(third, query.perturbation, counterexample.strengths, query.image.pixels.shape)
+        acted_on = query.image if query.photograph is None else query.photograph
+        show_kernel(third, query.perturbation, counterexample.strengths, acted_on.pixels.shape)
     else:
         show_image(perturbed, picture, f"counterexample: {spoken_class(result, counterexample.winner)}")
         limit = _show_matrix(third, (picture - query.image.pixels).mean(0).numpy())

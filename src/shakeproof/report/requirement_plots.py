@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from shakeproof.proof import Enumerated, Result, Swept
-from shakeproof.question import Case, Perturbation
+from shakeproof.question import Case
 from shakeproof.report.plots import (
     INK,
     LOSS,
@@ -142,9 +142,8 @@ def _show_pixels(result: Result, axes: Axes, maps: list[Axes], case: Case, heigh
     )
     maps[2].set_title("strength at which it is lost", fontsize=8, color=INK)
     axes.figure.colorbar(shown, ax=maps[2], fraction=0.05)
-    image, perturbation = result.query.image, result.query.perturbation
-    if image is not None and isinstance(perturbation, Perturbation):
-        show_image(maps[3], perturbation.apply(image.pixels).image(float(z[row])), f"z = {z[row]:.4g}")
+    if (picture := result.query.picture(float(z[row]))) is not None:
+        show_image(maps[3], picture, f"z = {z[row]:.4g}")
     for part in maps:
         part.set_xticks([])
         part.set_yticks([])
