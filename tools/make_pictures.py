@@ -4,7 +4,7 @@ Where pixels have kernels of their own, what points become stands for the kernel
 
     python tools/make_pictures.py [--output docs/pictures/families]
 
-The measured shake, the custom kernel and the matrix are made up here: a hand that trembles, a double image, and a
+The measured shakes, the custom kernel and the matrix are made up here: a hand that trembles, a double image, and a
 reflection in the lens.
 """
 
@@ -52,6 +52,14 @@ def shake(seed: int, size: int = 15, steps: int = 400) -> NDArray[np.float64]:
     return time
 
 
+def trajectory(seed: int, samples: int = 60, seconds: float = 0.12) -> str:
+    """A trembling hand's motion, as a table."""
+    random = np.random.default_rng(seed)
+    places = 0.06 * np.cumsum(np.cumsum(random.normal(size=(samples, 2)), 0), 0)
+    rows = zip(np.linspace(0, seconds, samples), *places.T, strict=True)
+    return "\n".join(["time,x,y", *(f"{time:.4f},{x:.3f},{y:.3f}" for time, x, y in rows)])
+
+
 def picture_of(perturbation: AnyPerturbation) -> Figure:
     """The kernel at full strength, and the picture at several."""
     raw = read_image(str(SIGN))
@@ -87,6 +95,7 @@ def main(output: Path) -> None:
     with TemporaryDirectory() as folder:
         os.chdir(folder)  # the examples name files
         np.savez("shakes.npz", *[shake(seed) for seed in range(14, 18)])
+        Path("shake.csv").write_text(trajectory(3), encoding="utf-8")
         np.save("kernel.npy", np.pad([[1.0, 0, 0, 0, 1.0]], ((2, 2), (0, 0))))
         write_linear(lambda x: 0.75 * x + 0.25 * x[:, ::-1, ::-1], (3, 32, 32), "matrix.npz")
         save(families_figure(as_picture(read_image(str(SIGN)).array, (3, 32, 32))), output / "all.png")

@@ -437,6 +437,7 @@ WITHOUT_CERTIFICATES = {
     "any-kernel",
     "chromatic-blur",
     "downsample",
+    "exposure",
     "linear",
     "motion-length",
     "psf-hull",

@@ -236,3 +236,152 @@ def test_what_is_not_possible_yet_is_refused_by_name(demo_network, tmp_path):
     ):
         with pytest.raises(InputError, match="motion-length"):
             sp.parse(wrong)
+
+
+# -- exposure ---------------------------------------------------------------------------------------------------------
+
+
+def wandering(seed: int, samples: int = 24, seconds: float = 0.12, gyroscope: bool = False) -> np.ndarray:
+    """Samples of a motion that wanders by a few pixels: time, x, y; or of the rates at which it turns."""
+    random = np.random.default_rng(seed)
+    time = np.round(np.sort(random.uniform(0, seconds, samples)) + 10 + np.arange(samples) * 1e-4, 6)
+    places = np.cumsum(random.normal(0, 0.7, (samples, 2)), 0)
+    return np.column_stack([time, np.round(random.normal(0, 0.2, (samples, 2)) if gyroscope else places, 6)])
+
+
+def write_samples(path: Path, rows: np.ndarray, names: str = "time,x,y") -> Path:
+    path.write_text("\n".join([names, *(",".join(map(repr, row)) for row in rows.tolist())]) + "\n")
+    return path
+
+
+def shifted(picture: np.ndarray, right: float, down: float) -> np.ndarray:
+    """A picture that has moved, bilinear between pixels and reflected at the border, pixel by pixel."""
+    moved, (height, width) = np.zeros_like(picture), picture.shape[1:]
+
+    def inside(place: int, size: int) -> int:
+        place = abs(place)
+        return 2 * (size - 1) - place if place >= size else place
+
+    for y in range(height):
+        for x in range(width):
+            top, left = math.floor(y - down), math.floor(x - right)
+            for row, vertical in ((top, 1 - (y - down - top)), (top + 1, y - down - top)):
+                for column, horizontal in ((left, 1 - (x - right - left)), (left + 1, x - right - left)):
+                    moved[:, y, x] += vertical * horizontal * picture[:, inside(row, height), inside(column, width)]
+    return moved
+
+
+def seen(picture: np.ndarray, rows: np.ndarray, seconds: float) -> np.ndarray:
+    """The mean of what is seen: each sample holds until the next one, or until the exposure ends."""
+    time, total = rows[:, 0] - rows[0, 0], np.zeros_like(picture)
+    ends = np.append(time[1:], np.inf)
+    for (_, x, y), start, end in zip(rows, time, ends, strict=True):
+        if start < seconds:
+            total += (min(end, seconds) - start) * shifted(picture, x - rows[0, 1], y - rows[0, 2])
+    return total / seconds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exposures_are_means_over_the_trajectory(tmp_path, seed):
+    rows, image = wandering(seed), picture(channels=2, side=12)
+    file = write_samples(tmp_path / "shake.csv", rows)
+    perturbation = sp.exposure(file, upto=0.1)
+    path = perturbation.apply(torch.from_numpy(image))
+    nodes = perturbation.scale.nodes
+    for z in (*nodes[1:5], *np.random.default_rng(seed).uniform(0, 1, 12)):
+        seconds = float(perturbation.scale.value(z))
+        assert np.abs(path.image(z).numpy() - seen(image, rows, seconds)).max() < 1e-12
+    assert np.array_equal(path.image(0.0), image)
+    assert str(sp.parse(str(perturbation))) == str(perturbation)
+
+
+def test_a_gyroscope_turns_into_pixels(tmp_path):
+    """Rates are held as well; a camera that turns to the right (about the y axis) sees the picture move to the left."""
+    rates = wandering(5, gyroscope=True)
+    steps = np.diff(rates[:, 0])[:, None] * 800 * np.column_stack([-rates[:-1, 2], rates[:-1, 1]])
+    places = np.column_stack([rates[:, 0], np.vstack([np.zeros((1, 2)), np.cumsum(steps, 0)])])
+    file, image = write_samples(tmp_path / "gyro.csv", rates, "time,wx,wy"), picture(side=12)
+    perturbation = sp.parse(f"exposure:trajectory={file},upto=0.09,focal=800")
+    path = perturbation.apply(torch.from_numpy(image))
+    for z in (0.2, 0.5, 1.0):
+        meant = seen(image, places, float(perturbation.scale.value(z)))
+        assert np.abs(path.image(z).numpy() - meant).max() < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exposures_beside_replays_of_the_trajectory(tmp_path, demo_network, seed):
+    """Every picture is made once more, by moving it about, and run."""
+    rows = wandering(seed)
+    text = f"exposure:trajectory={write_samples(tmp_path / 'shake.csv', rows)},upto=0.1"
+    image = fitting(demo_network, WARNING)
+    result = sp.profile(demo_network, image, text)
+    assert result.status in ("safe", "unsafe")
+    assert agrees_with_samples(demo_network, result) > 0.99 * SAMPLES
+    layout, copies = demo_network.picture(), {}
+    for part in result.profile:
+        for z in np.linspace(part.start, part.end, 12)[1:-1]:
+            seconds = float(result.query.perturbation.scale.value(z))
+            whole = int((rows[:, 0] - rows[0, 0] < seconds).sum())
+            for number in range(whole):
+                move = rows[number, 1:] - rows[0, 1:]
+                copies.setdefault(number, shifted(image.pixels.numpy(), *move))
+            ends = np.minimum(np.append(rows[1:, 0] - rows[0, 0], np.inf), seconds)[:whole]
+            weights = np.diff(np.append(0.0, ends)) / seconds
+            mean = sum(weight * copies[number] for number, weight in enumerate(weights))
+            inputs = layout.to_input(torch.from_numpy(mean))[None].float().numpy()
+            scores = np.sort(demo_network.reference(inputs)[0])
+            assert demo_network.reference(inputs).argmax() == part.winner or scores[-1] - scores[-2] < 1e-4
+
+
+def test_exposures_are_told_as_cameras_have_them(tmp_path, demo_network):
+    rows = wandering(1) * [1, 3, 3]
+    text = f"exposure:trajectory={write_samples(tmp_path / 'shake.csv', rows)},upto=0.1"
+    result = sp.profile(demo_network, WARNING, text)
+    low, high = result.critical_strength
+    scale = result.query.perturbation.scale
+    words = result.sentence.partition("exposure ")[2]
+    ends = [Fraction(word) for word in words.removesuffix(" s").split(" to ")]
+    assert ends[0] <= scale.value(low) <= scale.value(high) <= ends[-1]
+    assert all(end.numerator == 1 for end in ends)
+    safe = sp.verify(demo_network, WARNING, text, strength=low / 2)
+    assert safe.sentence.endswith(f"exposure up to 1/{math.ceil(1 / scale.value(low / 2))} s")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "first line names the columns"),
+        ("time;x;y\n0;0;0\n", "first line names the columns"),
+        ("time,x,y\n0,0,0\n", "2 to 100000 samples, not 1"),
+        ("time,x,y\n0,0,0\n0,1,1\n", "times must increase"),
+        ("time,x,y\n0,0,0\n0.1,1\n", "line 3 has 2 numbers instead of 3"),
+        ("time,x,y\n0,0,0\n0.1,nan,1\n", "line 3: 'nan' is not a number"),
+        ("time,x,y\n0,0,0\n0.1,1e999999999,1\n", "is not a number"),
+        ("time,wx,wy\n0,0,0\n0.2,1,1\n", "focal=PIXELS goes with a gyroscope"),
+        ("time,x,y\n0,0,0\n0.01,1,1\n", "upto must be a number from 0 to 0.01"),
+        ("time,x,y\n0,0,0\n0.01,9000,1\n0.2,0,0\n", "is too large"),
+    ],
+)
+def test_bad_trajectories_are_refused_in_one_line(tmp_path, text, complaint):
+    (tmp_path / "shake.csv").write_text(text)
+    with pytest.raises(InputError, match=complaint) as error:
+        sp.parse(f"exposure:trajectory={tmp_path / 'shake.csv'},upto=0.1")
+    assert "\n" not in str(error.value)
+
+
+def test_no_trajectory_and_no_exposure(tmp_path):
+    file = write_samples(tmp_path / "shake.csv", wandering(0))
+    with pytest.raises(InputError, match="cannot be read"):
+        sp.parse("exposure:trajectory=missing.csv,upto=0.1")
+    with pytest.raises(InputError, match="above 0"):
+        sp.exposure(file, upto=0)
+    with pytest.raises(InputError, match="focal=PIXELS goes"):
+        sp.exposure(file, upto=0.1, focal=800)
+
+
+def test_the_whole_exposure_is_told_as_it_was_asked(tmp_path, demo_network):
+    """Though a tenth of a second is no float64, and a sample is there."""
+    file = write_samples(tmp_path / "still.csv", np.array([[0, 0, 0], [0.05, 0.01, 0], [0.1, 0, 0]]))
+    result = sp.profile(demo_network, WARNING, f"exposure:trajectory={file},upto=0.1")
+    assert result.sentence.endswith("exposure up to 1/10 s")
+    assert (result.parameter.last, result.parameter.certified) == (0.1, 0.1)

@@ -391,7 +391,7 @@ def test_pictures_that_do_not_do(text, shape, words):
 
 
 @pytest.mark.parametrize("text", [family.example for family in FAMILIES.values() if family.group != "yours"
-                                  and "file" not in family.keys and isinstance(
+                                  and not family.reads_files and isinstance(
                                       sp.parse(family.example).parts[0].effect, Degradation)])  # fmt: skip
 def test_profiles_are_what_onnxruntime_says(demo_network, text):
     """Dense sampling agrees with the exact profile wherever the sample is not just at a change of class."""
@@ -435,7 +435,7 @@ def test_there_is_no_certificate_and_it_says_why():
 
 def test_the_checker_refuses_what_it_does_not_know():
     for name, family in FAMILIES.items():
-        if "file" not in family.keys and name not in ("any-kernel", "all-kernels"):
+        if not family.reads_files and name not in ("any-kernel", "all-kernels"):
             perturbation, known = sp.parse(family.example), name in checker.kernels.FAMILIES
             is_straight = perturbation.scale.segments == 1
             assert known == (is_straight and not perturbation.degradations)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         custom,
         defocus,
         downsample,
+        exposure,
         gaussian_blur,
         haze,
         identity,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+from shakeproof.errors import InputError
 from shakeproof.question.kernel_matrices import direction
-from shakeproof.question.perturbation import Matrix, ParameterisedKernel
+from shakeproof.question.perturbation import LARGEST_SIZE, Matrix, ParameterisedKernel
 from shakeproof.question.scale import ParameterScale
+from shakeproof.question.trajectories import Sample
 
 Place = tuple[int, int]
 """How many pixels below and to the right of the middle."""
 HALF = Fraction(1, 2)
+# All kernels of a chain have so many entries at most: some seconds of work.
+MOST_ENTRIES = 500_000
 
 
 def growing_line(angle: float, upto: float) -> ParameterisedKernel:
@@ -45,6 +49,42 @@ def growing_line(angle: float, upto: float) -> ParameterisedKernel:
     return ParameterisedKernel.through(_matrices(kernels), scale)
 
 
+def exposed(samples: Sequence[Sample], upto: float) -> ParameterisedKernel:
+    """The mean over an exposure that lasts from 0 to `upto` seconds, while the picture moves.
+
+    A sample's place holds until the next one. So with W_j for the shift by sample j (bilinear between pixels), the sum
+    A(T) of all that was seen in T seconds grows by W_j a second, from t_j to t_j+1: the mean A(T) / T = W_j + (A(t_j) -
+    t_j W_j) / T is affine in 1 / T, exactly. Segments meet at the samples.
+    """
+    seen = [sample for sample in samples if float(sample.time) < upto]
+    times = [*(sample.time for sample in seen), Fraction(upto)]
+    parts = (
+        {place: share * (end - sample.time) for place, share in _shift(sample)}
+        for sample, end in zip(seen, times[1:], strict=True)
+    )
+    kernels = [dict(_shift(seen[0]))]
+    for time, total in zip(times[1:], accumulate(parts, _added), strict=True):
+        kernels.append({place: share / time for place, share in total.items()})
+    return ParameterisedKernel.through(
+        _matrices(kernels), ParameterScale.along("exposure", "s", times, reciprocal=True)
+    )
+
+
+def _shift(sample: Sample) -> Iterator[tuple[Place, Fraction]]:
+    """The kernel that moves a picture to a sample's place: what is seen here was as far up and to the left."""
+    up, left = -sample.down, -sample.right
+    for row, vertical in _beside(up):
+        yield from (((row, column), vertical * horizontal) for column, horizontal in _beside(left))
+
+
+def _beside(place: Fraction) -> Iterator[tuple[int, Fraction]]:
+    """The whole numbers beside a place, and the share of each."""
+    below = math.floor(place)
+    yield below, 1 - (place - below)
+    if place > below:
+        yield below + 1, place - below
+
+
 def _added(first: dict[Place, Fraction], second: dict[Place, Fraction]) -> dict[Place, Fraction]:
     return first | {place: first.get(place, Fraction(0)) + share for place, share in second.items()}
 
@@ -53,6 +93,9 @@ def _matrices(kernels: Iterable[dict[Place, Fraction]]) -> list[Matrix]:
     """Kernels by their places as matrices of one size, whose middle is (0, 0)."""
     several = list(kernels)
     down, right = (max(abs(place[axis]) for kernel in several for place in kernel) for axis in (0, 1))
+    if 2 * max(down, right) + 1 > LARGEST_SIZE or len(several) * (2 * down + 1) * (2 * right + 1) > MOST_ENTRIES:
+        what = f"{len(several)} kernels of {2 * down + 1} x {2 * right + 1}"
+        raise InputError(f"a chain through {what} is too large; ask about a shorter one, or about fewer samples")
     rows, columns = range(-down, down + 1), range(-right, right + 1)
     zero = Fraction(0)
     return [tuple(tuple(kernel.get((row, column), zero) for column in columns) for row in rows) for kernel in several]

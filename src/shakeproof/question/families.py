@@ -19,9 +19,10 @@ from fractions import Fraction
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
+from typing import Any
 
 from shakeproof.errors import InputError, kind_of
-from shakeproof.question.chains import growing_line
+from shakeproof.question.chains import exposed, growing_line
 from shakeproof.question.kernel_matrices import (
     FREQUENCIES,
     HIGHEST,
@@ -119,6 +120,31 @@ def motion_length(angle: float, upto: float, padding: str = "reflect", clip: Cli
     angle = _bearing("motion-length", angle)
     upto = _between("motion-length", "upto", upto, 1, LARGEST_SIZE)
     return _chain("motion-length", growing_line(angle, upto), padding, clip, angle=angle, upto=upto)
+
+
+def exposure(
+    trajectory: str | Path,
+    upto: float,
+    focal: float | None = None,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
+) -> Perturbation:
+    """Measured motion while exposing: the mean over 0 to `upto` seconds of a sampled trajectory; exact at every time.
+
+    The file has the columns time, x and y, in seconds and pixels to the right and down; or time, wx and wy, a
+    gyroscope's rad/s, with the `focal` length in pixels. Each sample holds until the next one.
+    """
+    from shakeproof.question.trajectories import read_trajectory
+
+    lengths = None if focal is None else _between("exposure", "focal", focal, 1, 1e6)
+    samples = read_trajectory(Path(trajectory), None if lengths is None else Fraction(plain(lengths)))
+    upto = _between("exposure", "upto", upto, 0, float(samples[-1].time))
+    if not upto:
+        raise InputError("exposure: upto must be a time above 0, in seconds")
+    options = _file_options(trajectory, key="trajectory") | {"upto": upto}
+    options |= {} if lengths is None else {"focal": lengths}
+    kernel = exposed(samples, upto)
+    return _chain("exposure", kernel, padding, clip, **options)
 
 
 def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -393,14 +419,14 @@ def _from_file(file: str | Path, index: str | int | None) -> tuple[dict[str, str
     return options, read_matrix(Path(file), options.get("index"))
 
 
-def _file_options(file: str | Path, index: str | int | None = None) -> dict[str, str]:
+def _file_options(file: str | Path, index: str | int | None = None, key: str = "file") -> dict[str, Any]:
     """The options that name a file, or an array in it."""
     if not isinstance(file, (str, Path)):
-        raise InputError(f"a kernel's file is given by its name, not by {kind_of(file)}")
-    options = {"file": str(file)} | ({} if index is None else {"index": str(index)})
-    for key, text in options.items():
+        raise InputError(f"a {'kernel' if key == 'file' else key}'s file is given by its name, not by {kind_of(file)}")
+    options = {key: str(file)} | ({} if index is None else {"index": str(index)})
+    for name, text in options.items():
         if _BETWEEN_PARTS.search(text) or BETWEEN_OPTIONS.search(text):
-            what = "file" if key == "file" else "array"
+            what = "file" if name == key else "array"
             raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
     return options
 
@@ -451,6 +477,11 @@ class Family:
         return inspect.signature(self.make).parameters
 
     @property
+    def reads_files(self) -> bool:
+        """Whether what it does is in a file."""
+        return any(key.annotation == "str | Path" for key in self.keys.values())
+
+    @property
     def summary(self) -> str:
         return (self.make.__doc__ or "").splitlines()[0]
 
@@ -469,6 +500,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
     "motion": (
         (motion_blur, "motion-blur:size=9,angle=45"),
         (motion_length, "motion-length:angle=30,upto=15"),
+        (exposure, "exposure:trajectory=shake.csv,upto=0.1"),
         (psf, "psf:file=shakes.npz,index=3"),
         (psf_hull, "psf-hull:file=shakes.npz"),
         (zoom_blur, "zoom-blur:by=1.25"),
@@ -496,7 +528,7 @@ FAMILIES: Mapping[str, Family] = {
     for group, families in GROUPS.items()
     for make, example in families
 }
-_OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if "file" in family.keys)
+_OF_FILES = tuple(f"{name}:" for name, family in FAMILIES.items() if family.reads_files)
 _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 
 

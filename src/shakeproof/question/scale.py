@@ -52,7 +52,10 @@ class ParameterScale:
                 f"{name}: {len(several) - 1} segments are more than {MOST_SEGMENTS}; ask about a shorter path"
             )
         first, way = several[0], several[-1] - several[0]
-        return ParameterScale(name, unit, tuple(float((value - first) / way) for value in several), several, reciprocal)
+        nodes = tuple(float((value - first) / way) for value in several)
+        if not all(before < after for before, after in pairwise(nodes)):
+            raise InputError(f"{name}: some segments are too short beside the others; leave them out")
+        return ParameterScale(name, unit, nodes, several, reciprocal)
 
     @property
     def segments(self) -> int:

@@ -277,7 +277,7 @@ def families_figure(image: Tensor) -> Figure:
     """An image (channels, height, width), and what each family makes of it at strength 1; a row for each group."""
     groups: dict[str, list[tuple[str, Perturbation]]] = {}
     for name, family in FAMILIES.items():
-        if name == "identity" or "file" in family.keys:
+        if name == "identity" or family.reads_files:
             continue
         if isinstance(perturbation := parse(family.example), Perturbation):
             groups.setdefault(family.group, []).append((name, perturbation))
