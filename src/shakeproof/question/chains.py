@@ -11,7 +11,7 @@ from shakeproof.errors import InputError
 from shakeproof.question.kernel_matrices import direction
 from shakeproof.question.perturbation import LARGEST_SIZE, Matrix, ParameterisedKernel
 from shakeproof.question.scale import ParameterScale
-from shakeproof.question.trajectories import Sample
+from shakeproof.question.trajectories import MotionSample
 
 Place = tuple[int, int]
 """How many pixels below and to the right of the middle."""
@@ -49,7 +49,7 @@ def growing_line(angle: float, upto: float) -> ParameterisedKernel:
     return ParameterisedKernel.through(_matrices(kernels), scale)
 
 
-def exposed(samples: Sequence[Sample], upto: float) -> ParameterisedKernel:
+def exposed(samples: Sequence[MotionSample], upto: float) -> ParameterisedKernel:
     """The mean over an exposure that lasts from 0 to `upto` seconds, while the picture moves.
 
     A sample's place holds until the next one. So with W_j for the shift by sample j (bilinear between pixels), the sum
@@ -70,7 +70,7 @@ def exposed(samples: Sequence[Sample], upto: float) -> ParameterisedKernel:
     )
 
 
-def _shift(sample: Sample) -> Iterator[tuple[Place, Fraction]]:
+def _shift(sample: MotionSample) -> Iterator[tuple[Place, Fraction]]:
     """The kernel that moves a picture to a sample's place: what is seen here was as far up and to the left."""
     up, left = -sample.down, -sample.right
     for row, vertical in _beside(up):

@@ -19,7 +19,7 @@ NUMBER = re.compile(r"[+-]?(?=\.?\d)\d{0,15}(\.\d{0,20})?([eE][+-]?\d{1,2})?")
 MOST_SAMPLES = 100_000
 
 
-class Sample(NamedTuple):
+class MotionSample(NamedTuple):
     """From a time on, until the next sample, the picture is so many pixels to the right and down of where it was."""
 
     time: Fraction
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
     down: Fraction
 
 
-def read_trajectory(path: Path, focal: Fraction | None = None) -> list[Sample]:
+def read_trajectory(path: Path, focal: Fraction | None = None) -> list[MotionSample]:
     """The samples of a file, whose first row names the columns; relative to the first of them.
 
     A gyroscope's rates are integrated, each held until the next sample. With x to the right, y down and z forward in
@@ -50,7 +50,7 @@ def read_trajectory(path: Path, focal: Fraction | None = None) -> list[Sample]:
             raise InputError(f"{path}: times must increase, but {float(after[0]):g} follows {float(before[0]):g}")
     places = [*_integrated(rows, focal)] if focal is not None else [(right, down) for _, right, down in rows]
     (start, *_), (right, down) = rows[0], places[0]
-    return [Sample(row[0] - start, x - right, y - down) for row, (x, y) in zip(rows, places, strict=True)]
+    return [MotionSample(row[0] - start, x - right, y - down) for row, (x, y) in zip(rows, places, strict=True)]
 
 
 def _integrated(rows: Sequence[Sequence[Fraction]], focal: Fraction) -> Iterator[tuple[Fraction, Fraction]]:
