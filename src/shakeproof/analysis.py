@@ -404,7 +404,7 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
         method = "bounds" if query.parameters != 1 or _smooth_operators(network, query) else "exact"
     if method == "bounds" and query.path is not None and query.path.path.is_chain:
         raise InputError(
-            f"{query.perturbation}: has several segments, along which networks are analysed by the exact method alone;"
+            f"{query.perturbation}: is a chain of segments, for which there is the exact method alone;"
             f" {network.name} would need bounds"
         )
     return method

@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed
 from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
-from shakeproof.question import Perturbation, Query, output_context, written_kernels
+from shakeproof.question import STRENGTH, Perturbation, Query, output_context, written_kernels
 from shakeproof.search import Tree
 
 Floats = NDArray[np.float64]
@@ -97,8 +97,10 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     if query.perturbation.degradations:
         families = " and ".join(part.family for part in query.perturbation.degradations)
         raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")
-    if query.perturbation.scale.segments > 1:
-        raise NoCertificateError(f"{query.perturbation}: there are no certificates of paths with several segments yet")
+    if query.perturbation.scale != STRENGTH:
+        raise NoCertificateError(
+            f"{query.perturbation}: is a chain of segments, of which there are no certificates yet"
+        )
     if Path(network.name).suffix not in (".onnx", ".gz"):
         raise NoCertificateError(f"{network.name}: {ONNX_FILES}")
 

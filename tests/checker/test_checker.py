@@ -439,6 +439,7 @@ WITHOUT_CERTIFICATES = {
     "downsample",
     "exposure",
     "linear",
+    "motion-angle",
     "motion-length",
     "psf-hull",
     "rolling-shutter",

@@ -22,7 +22,13 @@ from shakeproof.question import Path as PicturePath
 from shakeproof.question import as_whole, fitting
 from shakeproof.question.scale import ParameterScale
 
-TEXTS = ("motion-length:angle=90,upto=9", "motion-length:angle=30,upto=15", "motion-length:angle=45,upto=6.5")
+LENGTHS = ("motion-length:angle=90,upto=9", "motion-length:angle=30,upto=15", "motion-length:angle=45,upto=6.5")
+ANGLES = (
+    "motion-angle:size=9,from=0,to=180,strength=0.6",
+    "motion-angle:size=5,from=200,to=-30",
+    "motion-angle:size=7,from=20.5,to=21.5",
+)
+TEXTS = (*LENGTHS, *ANGLES)
 SAMPLES = 2000
 SIGNS = [str(file) for file, _ in demo.images()]
 STOP, WARNING = (next(file for file in SIGNS if word in file) for word in ("stop", "warning"))
@@ -64,7 +70,7 @@ def picture(channels: int = 1, side: int = 8) -> np.ndarray:
 # -- what the path is -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", LENGTHS)
 def test_kernels_are_means_along_a_line_at_every_length(text):
     """Also between the nodes, where the path is affine in 1 / length."""
     perturbation = sp.parse(text)
@@ -74,6 +80,18 @@ def test_kernels_are_means_along_a_line_at_every_length(text):
         kernel, length = perturbation.kernel.at(z), float(perturbation.scale.value(z))
         assert sum(map(sum, kernel)) == 1
         assert np.abs(square(kernel, 21) - line_kernel(angle, length, 21)).sum() < 1e-4
+
+
+@pytest.mark.parametrize("text", ANGLES)
+def test_kernels_are_motion_blur_at_every_angle(text):
+    """Also between the nodes, where the path is affine in the cotangent of the angle to an axis."""
+    perturbation, options = sp.parse(text), dict(part.split("=") for part in text.partition(":")[2].split(","))
+    assert str(perturbation) == text
+    size, strength = int(options["size"]), float(options.get("strength", 1))
+    for z in (0.0, *np.random.default_rng(0).uniform(0, 1, 60), 1.0):
+        meant = sp.motion_blur(size=size, angle=float(perturbation.scale.value(z))).kernel.at(strength)
+        assert np.abs(square(perturbation.kernel.at(z), size) - square(meant, size)).sum() < 1e-13
+    assert (perturbation.scale.value(0), perturbation.scale.value(1)) == (float(options["from"]), float(options["to"]))
 
 
 def test_the_longest_line_is_motion_blur():
@@ -124,7 +142,7 @@ def test_values_are_rounded_to_the_safe_side():
         for z in np.random.default_rng(0).uniform(0, 1, 200):
             exact = scale.value(z)
             assert towards * (scale.reached(z) - exact) <= 0 <= towards * (scale.passed(z) - exact)
-            assert abs(scale.reached(z) - scale.passed(z)) < 1e-12
+            assert abs(scale.reached(z) - scale.passed(z)) < 1e-9
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -186,6 +204,14 @@ def test_an_answer_says_where_it_is_in_pixels(demo_network):
     assert "parameter" not in sp.profile(demo_network, STOP, "box-blur:size=3").to_json()
 
 
+def test_an_answer_about_angles_says_from_where(demo_network):
+    result = sp.profile(demo_network, STOP, "motion-angle:size=5,from=20,to=200,strength=0.3")
+    assert result.sentence.endswith("angle from 20 to 200 degrees")
+    back = sp.profile(demo_network, STOP, "motion-angle:size=5,from=200,to=20,strength=0.3")
+    assert back.sentence.endswith("angle from 200 to 20 degrees")
+    assert back.min_margin == pytest.approx(result.min_margin, abs=1e-9)
+
+
 def test_windows_of_strength_and_two_networks(demo_network):
     """A path cut into windows that begin and end anywhere, and two networks side by side."""
     from shakeproof.analysis import joined_windows, window_of
@@ -225,7 +251,7 @@ def test_what_is_not_possible_yet_is_refused_by_name(demo_network, tmp_path):
     with pytest.raises(InputError, match="8-bit pictures"):
         sp.profile(demo_network, image, text, pixels="8bit")
     result = sp.profile(demo_network, image, text)
-    with pytest.raises(NoCertificateError, match="several segments"):
+    with pytest.raises(NoCertificateError, match="chain of segments"):
         certificate(demo_network, result)
     with pytest.raises(InputError, match="other verifiers"):
         sp.export(str(demo.MODEL), image, text, 0.5, tmp_path)

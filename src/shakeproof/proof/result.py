@@ -454,7 +454,8 @@ class Parameter:
         if status is Status.MISCLASSIFIED or (status is Status.UNSAFE and self.critical is None):
             return ""
         if self.critical is None or status is not Status.UNSAFE:
-            return f"{self.name} up to {self._spoken(self.certified, inwards=True)} {self.unit}"
+            start = f"from {self.first:g} " if self.first else "up "
+            return f"{self.name} {start}to {self._spoken(self.certified, inwards=True)} {self.unit}"
         ends = [self._spoken(end, inwards) for end, inwards in zip(self.critical, (True, False), strict=True)]
         return f"{self.name} {' to '.join(dict.fromkeys(ends))} {self.unit}"
 

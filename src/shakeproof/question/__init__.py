@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         haze,
         identity,
         linear,
+        motion_angle,
         motion_blur,
         motion_length,
         otf,

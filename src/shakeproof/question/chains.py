@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from shakeproof.errors import InputError
-from shakeproof.question.kernel_matrices import direction
-from shakeproof.question.perturbation import LARGEST_SIZE, Matrix, ParameterisedKernel
+from shakeproof.question.kernel_matrices import direction, line_matrix
+from shakeproof.question.perturbation import LARGEST_SIZE, Matrix, ParameterisedKernel, identity_matrix
 from shakeproof.question.scale import ParameterScale
 from shakeproof.question.trajectories import MotionSample
 
@@ -43,10 +43,38 @@ def growing_line(angle: float, upto: float) -> ParameterisedKernel:
     for length, along in zip(sorted(ends), accumulate(parts, _added), strict=True):
         both = _added(along, {(-row, -column): share for (row, column), share in along.items()})
         kernels.append({place: share / length / 2 for place, share in both.items()})
-    scale = ParameterScale.along(
-        "length", "pixels", (2 * unit * t for t in [Fraction(0), *sorted(ends)]), reciprocal=True
-    )
+    lengths = [2 * unit * t for t in (Fraction(0), *sorted(ends))]
+    scale = ParameterScale.along("length", "pixels", lengths, "reciprocal")
     return ParameterisedKernel.through(_matrices(kernels), scale)
+
+
+def turning_line(size: int, start: float, end: float, strength: Fraction) -> ParameterisedKernel:
+    """Motion blur of one strength and of an odd size whose angle turns from `start` to `end`.
+
+    In the eighth of a turn beside an axis, the line is (u, m u) with u from the middle to the border, and m the tangent
+    of its angle to the axis. It enters the next row at u = (j + 1/2) / m, and another column at u = k + 1/2. As long as
+    no two of these places pass each other, each entry is affine in 1 / m, exactly. Segments meet where two of them are
+    the same: at m = (2 j + 1) / (2 k + 1). Before the first of them, 1 / size, nothing changes at all.
+    """
+    odd = range(1, size + 1, 2)
+    tangents = {Fraction(p, q) for q in odd for p in odd if p <= q}
+    low, high = sorted((start, end))
+    directions = {}
+    for quarter in range(math.floor(low / 90), math.ceil(high / 90) + 1):
+        right, down = ((0, -1), (1, 0), (0, 1), (-1, 0))[quarter % 4]  # the axis; at its right hand is (-down, right)
+        for tangent in (*tangents, *(-tangent for tangent in tangents)):
+            turned = right - tangent * down, down + tangent * right
+            directions[90 * quarter + math.degrees(math.atan(tangent))] = turned
+    angles = [start, *sorted((angle for angle in directions if low < angle < high), reverse=start > end), end]
+    identity = identity_matrix(size, size)
+    kernels = []
+    for angle in angles:
+        line = line_matrix(size, *(directions.get(angle) or direction(angle)))
+        rows = zip(identity, line, strict=True)
+        kernels.append(tuple(tuple(a + strength * (b - a) for a, b in zip(*row, strict=True)) for row in rows))
+    return ParameterisedKernel.through(
+        kernels, ParameterScale.along("angle", "degrees", map(Fraction, angles), "cotangent")
+    )
 
 
 def exposed(samples: Sequence[MotionSample], upto: float) -> ParameterisedKernel:
@@ -65,9 +93,7 @@ def exposed(samples: Sequence[MotionSample], upto: float) -> ParameterisedKernel
     kernels = [dict(_shift(seen[0]))]
     for time, total in zip(times[1:], accumulate(parts, _added), strict=True):
         kernels.append({place: share / time for place, share in total.items()})
-    return ParameterisedKernel.through(
-        _matrices(kernels), ParameterScale.along("exposure", "s", times, reciprocal=True)
-    )
+    return ParameterisedKernel.through(_matrices(kernels), ParameterScale.along("exposure", "s", times, "reciprocal"))
 
 
 def _shift(sample: MotionSample) -> Iterator[tuple[Place, Fraction]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shakeproof.errors import InputError, kind_of
-from shakeproof.question.chains import exposed, growing_line
+from shakeproof.question.chains import exposed, growing_line, turning_line
 from shakeproof.question.kernel_matrices import (
     FREQUENCIES,
     HIGHEST,
@@ -120,6 +120,21 @@ def motion_length(angle: float, upto: float, padding: str = "reflect", clip: Cli
     angle = _bearing("motion-length", angle)
     upto = _between("motion-length", "upto", upto, 1, LARGEST_SIZE)
     return _chain("motion-length", growing_line(angle, upto), padding, clip, angle=angle, upto=upto)
+
+
+def motion_angle(
+    size: int, from_: float, to: float, strength: float = 1.0, padding: str = "reflect", clip: ClipRange | None = None
+) -> Perturbation:
+    """Camera shake of one strength in every direction: motion blur whose angle turns; exact at every angle."""
+    _check_odd("motion-angle", size)
+    start, end = (_between("motion-angle", key, value, -360, 360) for key, value in (("from", from_), ("to", to)))
+    strength = _between("motion-angle", "strength", strength, 0, 1)
+    if start == end:
+        raise InputError(
+            f"motion-angle: from and to are the same angle; ask about motion-blur:size={size},angle={start:g}"
+        )
+    options = {"size": size, "from": start, "to": end} | ({} if strength == 1 else {"strength": strength})
+    return _chain("motion-angle", turning_line(size, start, end, Fraction(plain(strength))), padding, clip, **options)
 
 
 def exposure(
@@ -474,7 +489,8 @@ class Family:
 
     @cached_property
     def keys(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.make).parameters
+        """The keys of its text: the function's arguments, without the line that keeps `from_` apart from a keyword."""
+        return {name.rstrip("_"): argument for name, argument in inspect.signature(self.make).parameters.items()}
 
     @property
     def reads_files(self) -> bool:
@@ -500,6 +516,7 @@ GROUPS: Mapping[str, tuple[tuple[Callable[..., AnyPerturbation], str], ...]] = {
     "motion": (
         (motion_blur, "motion-blur:size=9,angle=45"),
         (motion_length, "motion-length:angle=30,upto=15"),
+        (motion_angle, "motion-angle:size=9,from=0,to=180,strength=0.6"),
         (exposure, "exposure:trajectory=shake.csv,upto=0.1"),
         (psf, "psf:file=shakes.npz,index=3"),
         (psf_hull, "psf-hull:file=shakes.npz"),
@@ -594,7 +611,8 @@ def _parse_single(text: str) -> AnyPerturbation:
         )
     keys = {key: Key(READERS[kind.annotation], kind.default is not kind.empty) for key, kind in family.keys.items()}
     options = read_options(text, keys | {"at": Key(_read_at, optional=True)}, family.example)
-    at_original, made = options.pop("at", False), family.make(**options)
+    at_original = options.pop("at", False)
+    made = family.make(**{family.keys[key].name: value for key, value in options.items()})
     if not at_original:
         return made
     if not isinstance(made, Perturbation):

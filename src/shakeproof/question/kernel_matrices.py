@@ -24,8 +24,13 @@ def check_size(size: int) -> None:
 
 def motion_line(size: int, angle: float) -> Matrix:
     """The share of a line through the centre in each pixel; `angle` is a bearing in degrees (0 is up, clockwise)."""
+    return line_matrix(size, *direction(angle))
+
+
+def line_matrix(size: int, right: Fraction, down: Fraction) -> Matrix:
+    """The same of a line that goes so far down where it goes so far to the right."""
     entries = [[Fraction(0)] * size for _ in range(size)]
-    for row, column, share in _pixels_on_ray(size, *direction(angle)):
+    for row, column, share in _pixels_on_ray(size, right, down):
         entries[row][column] += share / 2
         entries[size - 1 - row][size - 1 - column] += share / 2
     return tuple(map(tuple, entries))

@@ -346,9 +346,9 @@ class Perturbation:
         return self.parts[0].scale
 
     def check_straight(self, what: str) -> None:
-        """Refuse a path of several segments, of which something is not possible yet."""
-        if self.scale.segments > 1:
-            raise InputError(f"{self}: has several segments, and {what} along one only")
+        """Refuse a chain, of which something is not possible yet."""
+        if self.scale != STRENGTH:
+            raise InputError(f"{self}: is a chain of segments, and {what} along one plain segment only")
 
     def __add__(self, other: Perturbation) -> Perturbation:
         """Both at once, each with its own strengths; clipping, if any, comes after the sum."""

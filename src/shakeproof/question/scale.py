@@ -13,9 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import Literal
 
 from shakeproof.errors import InputError, ProofError
 
+Between = Literal["affine", "reciprocal", "cotangent"]
+# In degrees: many times what float64's tangents may be off by.
+ANGLES_OFF = 1e-10
 # More segments than this are refused: each is a picture in memory.
 MOST_SEGMENTS = 2000
 
@@ -24,15 +28,16 @@ MOST_SEGMENTS = 2000
 class ParameterScale:
     """The parameter `name` has `values` at the strengths `nodes`, the first of which is 0 and the last 1.
 
-    Between two nodes it is affine in the strength. With `reciprocal`, its inverse is: so a mean over a growing stretch
-    moves along its segment. Where a stretch begins at 0, that picture stands still, and the parameter is affine again.
+    Between two nodes, it is affine in the strength, or something else of it is. `reciprocal`: 1 / the value, as for
+    means over a growing stretch. `cotangent`: that of the angle to the nearest axis, in degrees, as for lines that
+    turn. Where a segment begins at 0, or goes across an axis, its picture stands still.
     """
 
     name: str = "strength"
     unit: str = ""
     nodes: tuple[float, ...] = (0.0, 1.0)
     values: tuple[Fraction, ...] = (Fraction(0), Fraction(1))
-    reciprocal: bool = False
+    between: Between = "affine"
 
     def __post_init__(self) -> None:
         steps = [*pairwise(self.nodes)]
@@ -40,11 +45,11 @@ class ParameterScale:
         if not same_length or ends != (0.0, 1.0) or not all(before < after for before, after in steps):
             raise ProofError("the segments of a chain do not cover all strengths from 0 to 1")
         directions = {after > before for before, after in pairwise(self.values)}
-        if len(directions) > 1 or (self.reciprocal and (directions != {True} or self.values[0] < 0)):
+        if len(directions) > 1 or (self.between == "reciprocal" and (directions != {True} or self.values[0] < 0)):
             raise ProofError("a chain's parameter does not go one way")
 
     @staticmethod
-    def along(name: str, unit: str, values: Iterable[Fraction], reciprocal: bool = False) -> ParameterScale:
+    def along(name: str, unit: str, values: Iterable[Fraction], between: Between = "affine") -> ParameterScale:
         """A scale whose nodes are at the share of the way that the parameter has gone, as float64 has it."""
         several = tuple(values)
         if len(several) > MOST_SEGMENTS + 1:
@@ -55,7 +60,7 @@ class ParameterScale:
         nodes = tuple(float((value - first) / way) for value in several)
         if not all(before < after for before, after in pairwise(nodes)):
             raise InputError(f"{name}: some segments are too short beside the others; leave them out")
-        return ParameterScale(name, unit, nodes, several, reciprocal)
+        return ParameterScale(name, unit, nodes, several, between)
 
     @property
     def segments(self) -> int:
@@ -73,11 +78,17 @@ class ParameterScale:
         return [Fraction(1)] * segment + [share] + [Fraction(0)] * (self.segments - segment - 1)
 
     def value(self, strength: Fraction | float) -> Fraction:
-        """The parameter's value at a strength, exactly."""
+        """The parameter's value at a strength: exactly, but for angles between two nodes."""
         segment, share = self.place(strength)
         start, end = self.values[segment : segment + 2]
-        if self.reciprocal and start:
+        if self.between == "reciprocal" and start:
             return 1 / (1 / start + share * (1 / end - 1 / start))
+        if self.between == "cotangent" and 0 < share < 1:
+            axis = 90 * round((start + end) / 180)
+            first, last = (math.tan(math.radians(float(value - axis))) for value in (start, end))
+            if first * last > 0:
+                turned = math.degrees(math.atan(1 / (1 / first + float(share) * (1 / last - 1 / first))))
+                return axis + Fraction(turned)
         return start + share * (end - start)
 
     def reached(self, strength: float) -> float:
@@ -89,8 +100,11 @@ class ParameterScale:
         return self._rounded(strength, 1)
 
     def _rounded(self, strength: float, side: int) -> float:
-        exact = self.value(strength)
         towards = side if self.values[-1] > self.values[0] else -side
+        between = self.between == "cotangent" and strength not in self.nodes
+        exact = self.value(strength) + (towards * Fraction(ANGLES_OFF) if between else 0)
+        low, high = sorted((self.values[0], self.values[-1]))
+        exact = min(max(exact, low), high)
         nearest = float(exact)
         beside = nearest < exact if towards > 0 else nearest > exact
         return math.nextafter(nearest, math.inf * towards) if beside else nearest
