@@ -1,6 +1,6 @@
 """Every kernel of size 3 at once, `all-kernels:size=3`: at how many pictures it is certified, up to which strength.
 
-    python benchmarks/all_kernels.py [--data DIR] [--seconds S] [--most N] [--steps K] [--json FILE]
+    python benchmarks/all_kernels.py [--data DIR] [--seconds S] [--most N] [--steps K] [--only NAME] [--json FILE]
 
 DIR has benchmarks/oval21 and benchmarks/mnist_fc, whose pictures are those of their VNN-LIB files, and the signs:
 networks/gtsrb_cnn.onnx and data/gtsrb_test_first1000.npz. Beside it is the min/max baseline, `any-kernel:size=3`, which
@@ -24,6 +24,7 @@ import shakeproof as sp
 
 DATA = Path(__file__).resolve().parents[2] / "shared"
 STRENGTHS = (0.02, 0.05, 0.1)
+BENCHMARKS = ("oval21", "mnist_fc", "gtsrb")
 SIGNS = "data/gtsrb_test_first1000.npz"
 
 
@@ -82,11 +83,12 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
 @click.option("--seconds", default=10.0, show_default=True)
 @click.option("--most", default=1000, help="Instances of each benchmark.")
 @click.option("--steps", default=7, show_default=True, help="Of the bisection.")
+@click.option("--only", "names", type=click.Choice(BENCHMARKS), multiple=True, help="These benchmarks [default: all].")
 @click.option("--json", "output", type=click.Path(path_type=Path))
-def main(data: Path, seconds: float, most: int, steps: int, output: Path | None) -> None:
+def main(data: Path, seconds: float, most: int, steps: int, names: tuple[str, ...], output: Path | None) -> None:
     """Print how many instances are certified, and how strongly."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for benchmark in ("oval21", "mnist_fc", "gtsrb"):
+    for benchmark in names or BENCHMARKS:
         rows, networks = found.setdefault(benchmark, []), dict[Path, Any]()
         for model, picture in list(instances(data, benchmark))[:most]:
             if model not in networks:

@@ -35,6 +35,7 @@ LAYERS = {
         "analysis",
         "proof",
         "comparing",
+        "scanning",
         "estimate",
         "digests",
     },
@@ -44,7 +45,13 @@ LAYERS = {
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 # `result.plot()` and `compared.plot()` are conveniences for people at a prompt: they look up, and only when called.
 # The question names the network's types in its signatures, and imports nothing of it.
-ALLOWED = {("proof", "report"), ("comparing", "report"), ("question", "graph"), ("question", "model")}
+ALLOWED = {
+    ("proof", "report"),
+    ("comparing", "report"),
+    ("scanning", "report"),
+    ("question", "graph"),
+    ("question", "model"),
+}
 
 
 def imported(path: Path) -> set[str]:

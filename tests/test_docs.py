@@ -130,11 +130,12 @@ def test_blocks_are_found_and_left_alone():
 
 
 def test_every_json_field_is_explained(session):
-    results, comparisons = (DOCS / "reference" / "json.md").read_text().split("## Comparisons")
-    said, compared = (set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) for page in (results, comparisons))
+    parts = re.split("## Comparisons|## Scans", (DOCS / "reference" / "json.md").read_text())
+    said, compared, scanned = (set(re.findall(r"^\| `(\w+)`", part, re.MULTILINE)) for part in parts)
     assert said == {field.name for field in fields(Record)}
     found = shakeproof.compare("model.onnx", "model.onnx", "stop.png", "box-blur:size=3", 0.001, pixels="8bit")
     assert compared == {*found.to_json()}
+    assert scanned == {*shakeproof.scan("model.onnx", "stop.png", sizes=(3,), angles=(0,)).to_json()}
 
 
 def test_every_family_is_shown():

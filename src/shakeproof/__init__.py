@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         write_linear,
         zoom_blur,
     )
+    from shakeproof.scanning import Scan, scan
     from shakeproof.settings import Settings
     from shakeproof.store import Store
 
@@ -88,6 +89,7 @@ __all__ = [
     "Reason",
     "Record",
     "Result",
+    "Scan",
     "Settings",
     "ShakeproofError",
     "Specification",
@@ -129,6 +131,7 @@ __all__ = [
     "read_specification",
     "rolling_shutter",
     "rotation_blur",
+    "scan",
     "sharpen",
     "specified",
     "unsharp",

@@ -15,6 +15,7 @@ from shakeproof.cli.analysing import compare, profile, verify
 from shakeproof.cli.campaigning import campaign
 from shakeproof.cli.exporting import demo, export
 from shakeproof.cli.inspecting import check, kernels, supports
+from shakeproof.cli.scanning import scan
 from shakeproof.cli.showing import report, results, table
 from shakeproof.cli.terminal import EXIT_BAD_INPUT, EXIT_INTERRUPTED, complain, print_anywhere, say
 from shakeproof.errors import ShakeproofError
@@ -88,5 +89,6 @@ def cli() -> None:
     """
 
 
-for command in (profile, verify, campaign, table, results, report, check, compare, kernels, supports, export, demo):
+COMMANDS = (profile, verify, campaign, table, results, report, check, compare, scan, kernels, supports, export, demo)
+for command in COMMANDS:
     cli.add_command(command)

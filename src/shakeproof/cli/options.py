@@ -58,16 +58,20 @@ def setting(name: str) -> Decorator:
 
 
 FILE = click.Path(path_type=Path)
-# What is done to pictures, with how much time and memory, and which of them are run.
-WORK = (
-    click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
-                 help="E.g. motion-blur:size=9,angle=45 (angle 0 is up). Repeat -p for several; join with + to combine."
-                 " `shakeproof kernels` lists the families."),
+# With how much time and memory, and which pictures are run.
+EFFORT = (
     setting("timeout"),
     setting("memory"),
     click.option("--threads", type=click.IntRange(1, 1024), help="Number of cores to use [default: all]."),
     setting("device"),
     setting("pixels"),
+)
+# The same, and what is done to pictures.
+WORK = (
+    click.option("-p", "--perturbation", "perturbations", multiple=True, metavar="PERTURBATION",
+                 help="E.g. motion-blur:size=9,angle=45 (angle 0 is up). Repeat -p for several; join with + to combine."
+                 " `shakeproof kernels` lists the families."),
+    *EFFORT,
 )  # fmt: skip
 # How a proof is made, and what it is about.
 PROVING = (setting("method"), setting("tolerance"), setting("arithmetic"))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         result_figure,
         save,
     )
+    from shakeproof.report.polar import scan_figure
     from shakeproof.report.safety import check_new, safety_case, write_bundle, written
     from shakeproof.report.tables import ComparedRows, DemoRows, ResultRows
 
