@@ -159,11 +159,15 @@ class Result:
 
     @property
     def _critical(self) -> Bracket | None:
-        """What the proof says, or else what is proved and the strength at which the runtime shows a loss."""
+        """What the proof says, or else what is proved and the strength at which the runtime shows a loss. If only the
+        runtime loses there, nothing is known of the network's own critical strength.
+        """
         shown = self.counterexample
         if self.proof is None or self.proof.critical is not None:
             return None if self.proof is None else self.proof.critical
         if self.status is not Status.UNSAFE or shown is None or not shown.replayed or shown.strengths is None:
+            return None
+        if shown.margin > 0:
             return None
         (lost,) = shown.strengths
         return min(self.proof.certified, lost), lost

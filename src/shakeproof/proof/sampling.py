@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shakeproof.budget import Budget, now
-from shakeproof.model import Deployed, Network, stated
+from shakeproof.budget import UNLIMITED, Budget, now
+from shakeproof.model import Comparison, Deployed, Network, stated
 from shakeproof.proof.enumeration_method import Runner, judged, property_of
 from shakeproof.proof.evidence import Counterexample, Enumerated
-from shakeproof.proof.replay import replayed_at
+from shakeproof.proof.replay import compared, replayed_at
 from shakeproof.proof.result import Result, Tested
-from shakeproof.proof.verdict import Status
+from shakeproof.proof.verdict import Evidence, Status
 from shakeproof.question import Query
 from shakeproof.settings import TEST_SHARE, Settings
 
@@ -56,8 +56,19 @@ def tested(network: Deployed, result: Result, settings: Settings, seed: str) -> 
         first = min(np.flatnonzero(lost), key=lambda number: at[number].max())
         shown = _counterexample(network, result, at[first])
         if shown is not None and shown.replayed:
-            return replace(result, evidence=replace(result.evidence, counterexample=shown))
+            return replace(result, evidence=_with_loss(network, result, shown, at[first]))
     return result
+
+
+def _with_loss(network: Deployed, result: Result, shown: Counterexample, at: Floats) -> Evidence:
+    """The evidence with a loss that the runtime shows. The network is compared with the runtime there as well: if it
+    does not lose in the network as it was read, what was proved of that says less of the runtime, or nothing.
+    """
+    evidence = replace(result.evidence, counterexample=shown)
+    if evidence.comparison is None or not isinstance(network, Network):
+        return evidence
+    (there,) = compared(network, [(result.query.obligations[0], torch.from_numpy(at)[None])], UNLIMITED)
+    return replace(evidence, comparison=Comparison.joined([evidence.comparison, there]))
 
 
 def drawn(query: Query, seed: str) -> Floats:

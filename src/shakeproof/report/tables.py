@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from math import floor
+from math import ceil, floor
 from pathlib import Path
 from typing import Literal
 
@@ -62,11 +62,15 @@ def margin_text(result: Result) -> str:
 
 
 def critical_text(result: Result) -> str:
-    """The critical strength; of an undecided answer, the strength that it exceeds."""
-    if result.critical_strength is None:
-        reached = result.certified_strength
-        return f"> {floor(reached * 1e6) / 1e6:.6f}" if result.status == "undecided" and reached > 0 else "-"
-    return bracketed(result.critical_strength)
+    """The critical strength; if it is not known, the strength that it exceeds, or at which only the runtime loses."""
+    if result.critical_strength is not None:
+        return bracketed(result.critical_strength)
+    reached, shown = result.certified_strength, result.counterexample
+    if result.status == "undecided" and reached > 0:
+        return f"> {floor(reached * 1e6) / 1e6:.6f}"
+    if result.status == "unsafe" and shown is not None and shown.strengths is not None and len(shown.strengths) == 1:
+        return f"<= {ceil(shown.strengths[0] * 1e6) / 1e6:.6f}"
+    return "-"
 
 
 class ResultRows:
