@@ -239,7 +239,7 @@ def test_networks_that_do_not_classify(tmp_path):
         (found,) = judged(store)
         assert (found.outcome.value, found.counts.hold) == ("MET", 1)
     (tmp_path / "s.toml").write_text(text)
-    assert "state a requirement about its outputs" in complaint("campaign", tmp_path / "s.toml")
+    assert "require something of its outputs" in complaint("campaign", tmp_path / "s.toml")
 
 
 def test_test_cases_need_requirements(tmp_path):

@@ -451,8 +451,10 @@ def test_a_certificate_of_another_requirement_shows_nothing_about_a_label(folder
     packed = certificate(network, easier)
     header, _ = checker.unpack(packed)
     about = {key: header[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
-    row = about | ends | {"strength": 1.0, "verdict": "safe", "details_sha256": detailed(header)}
+    row = (
+        about | ends | {"requirement": "label", "strength": 1.0, "verdict": "safe", "details_sha256": detailed(header)}
+    )
     answer = {"profile": [], "counterexample": None, "predicted": label}
     found = examined(row, answer, packed, model.read_bytes())
     assert found.refused
-    assert "it is about top:k=" in found.sentence
+    assert "requirement is 'top:k=" in found.sentence

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from campaign.running import run_here
 from report.conftest import HOSTILE, changed
 
 import shakeproof as sp
@@ -18,7 +19,7 @@ from shakeproof.parallel import TaskRunner, TaskScheduler
 from shakeproof.question import parse_path
 from shakeproof.report import gathered, html_page, safety_case
 from shakeproof.report.gathering import described
-from shakeproof.store import StoredProfile, StoreWriter, read_campaign, register
+from shakeproof.store import Store, StoredProfile, StoreWriter, read_campaign, register
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if BROWSER is None:
@@ -318,6 +319,51 @@ def test_long_names_wrap_and_overlap_nothing(opened, decided, width):
     )
     assert chips
     assert max(chips) <= width
+
+
+@pytest.fixture(scope="module")
+def required(tmp_path_factory):
+    """Three requirements, of which one is met, one not, and one is not shown; the last has no labels."""
+    folder = tmp_path_factory.mktemp("required")
+    (folder / "names.txt").write_text("\n".join(demo.CLASSES))
+    paths = [str(path) for path, _ in demo.images() if path.stem in ("limit-30.1", "turn-left.1", "stop.1")]
+    (folder / "c.toml").write_text(
+        f'name = "Required"\nmodels = ["{demo.MODEL}"]\nimages.paths = {paths}\nnetwork.classes = "names.txt"\n'
+        'perturbations = ["motion-blur:size=5,angle=90"]\n'
+        '[[requirement]]\nid = "YES"\ntext = "Short shakes."\nstrength = 0.1\nshare = 0.1\n'
+        '[[requirement]]\nid = "NO"\nperturbations = ["motion-blur:size=11,angle=0"]\n'
+        '[[requirement]]\nid = "OPEN"\nrequire = "never:classes=limit-30"\nstrength = 0.2\nshare = 0.95\n'
+    )
+    run_here(folder / "c.toml")
+    with Store.open(folder / "c.db") as store:
+        reported = gathered(store, None, checks=False, advance=no_progress)
+    (folder / "r.html").write_text(html_page(reported, safety_case(reported), "Required"), encoding="utf-8")
+    return (folder / "r.html").as_uri()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_requirements_come_first_and_choose_what_is_shown(opened, required, width):
+    page = opened(width, address=required)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cards = [" ".join(text.split()) for text in page.locator(".requirement h3").all_inner_texts()]
+    assert cards == ["NOT MET NO", "NOT SHOWN OPEN", "MET YES"]
+    assert page.locator("#requirements .lead").inner_text() == "1 of 3 requirements met, 1 not met, 1 not shown."
+    assert page.locator("#lead").inner_text().startswith("3 images, 2 perturbations, 1 network.")
+    assert page.locator("main section").first.get_attribute("id") == "requirements"
+    # the page is about the one that is not met: at its strength, with its answers alone
+    assert page.locator("#controls output").inner_text() == "1"
+    assert page.locator(".finder .dim").inner_text() == "3 of 9 answers"
+    assert "violated" in page.locator(".verdict").inner_text()
+    assert page.get_by_role("button", name="Closest to being met: NO").count() == 1
+    page.get_by_role("button", name="Show its pictures").nth(1).click()
+    holds = "never:classes=limit-30 holds"
+    page.wait_for_function("words => document.querySelector('.verdict').textContent.includes(words)", arg=holds)
+    assert page.locator("#controls output").inner_text() == "0.2"
+    assert "Of 2 images for which never:classes=limit-30 holds" in page.locator("#glance").inner_text()
+    assert page.locator("#classes").is_hidden()
+    assert page.locator(".now-line").inner_text().startswith("At z = 0.2: it holds")
+    found = axe.Axe().run(page).response
+    assert [own["id"] for own in found["violations"]] == []
 
 
 def test_names_do_nothing(opened):

@@ -17,12 +17,14 @@ from shakeproof.question import Degradation, Matrix, Part, Perturbation, Tone, w
 from shakeproof.report import recheck
 from shakeproof.settings import Settings
 from shakeproof.store import (
+    Judged,
     Store,
     StoredCampaign,
     StoredError,
     StoredImage,
     StoredModel,
     StoredProfile,
+    judged,
     read_perturbation,
 )
 
@@ -42,14 +44,16 @@ CLAIMED = (
 
 @dataclass(frozen=True, eq=False)
 class Reported:
-    """A campaign with its answers. `checks` has what the checker said of certificates, by the number of their query.
+    """A campaign with its answers, and its requirements, if these are all of its answers.
 
-    `unchecked` says why it said nothing, by the same number.
+    `checks` has what the checker said of certificates, by the number of their query; `unchecked` says why it said
+    nothing, by the same number.
     """
 
     campaign: StoredCampaign
     profiles: Sequence[StoredProfile]
     errors: Sequence[StoredError] = ()
+    judged: Sequence[Judged] = ()
     checks: Mapping[int, recheck.Examined] = field(default_factory=dict)
     unchecked: Mapping[int, str] = field(default_factory=dict)
 
@@ -112,8 +116,6 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
     outcomes: dict[int, recheck.Examined] = {}
     known: dict[Any, Any] = {}
     unchecked = {} if checks else dict.fromkeys(certified, NOT_ASKED)
-    if other := next((one for one in profiles if one.requirement != "label"), None):
-        raise InputError(f"{store.path}: is about {other.requirement}; a report shows which class wins, a table has it")
     models = model_files(store, chosen, {id(one.model): one.model for one in certified.values()}.values())
     for number, (query, one) in enumerate(certified.items() if checks else ()):
         path = models.get(one.model.identity)
@@ -125,7 +127,8 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
         else:
             outcomes[query] = recheck.examined(_row(one, known), one.said, certificate, path.read_bytes())
         advance((number + 1) / len(certified))
-    return Reported(chosen, profiles, errors, outcomes, unchecked)
+    requirements = () if any(only.values()) else judged(store, chosen.id)
+    return Reported(chosen, profiles, errors, requirements, outcomes, unchecked)
 
 
 def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredModel]) -> dict[str, Path]:
@@ -163,7 +166,12 @@ def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, A
         "perturbation": known[one.definition],
     }
     if isinstance(one, StoredError):
-        return about | {"label": one.image.label, **dict.fromkeys(CLAIMED), "verdict": f"error ({one.kind})"}
+        return about | {
+            "requirement": one.asked,
+            "label": one.image.label,
+            **dict.fromkeys(CLAIMED),
+            "verdict": f"error ({one.kind})",
+        }
     values, claim, critical = one.values, one.claim, one.claim.critical
     key = id(one.model), one.definition, id(one.settings)
     if key not in known:  # a digest of what was asked beside the rest of the row, as it is in certificates
@@ -177,6 +185,7 @@ def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, A
             }
         )
     return about | {
+        "requirement": values["requirement"],
         "label": values["label"],
         "strength": one.strength,
         "verdict": claim.verdict.value,

@@ -29,8 +29,8 @@ from shakeproof.store import DrawnCurve, StoredError, StoredImage, StoredProfile
 
 # The page's program: each part uses those before it.
 SCRIPTS = (
-    *("data", "picture", "marks", "kernel", "selection", "accuracy", "summary", "list", "curves", "detail", "evidence"),
-    "main",
+    *("data", "picture", "marks", "kernel", "selection", "requirements", "accuracy", "summary", "list", "curves"),
+    *("detail", "evidence", "main"),
 )
 # A page takes 10 MB at most: so many characters are for its data, the rest is for its program.
 ROOM = 9_800_000
@@ -158,7 +158,7 @@ def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, An
 
 
 def _counterexample(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    if values["counterexample_class"] is None:
+    if values["counterexample_strength"] is None:
         return None
     strength, replayed = values["counterexample_strength"], values["counterexample_replayed"]
     return {
@@ -175,6 +175,7 @@ def _failed(one: StoredError) -> dict[str, Any]:
         **dict.fromkeys(("predicted", "counterexample", "min_margin", "unproved", "checked")),
         "status": "error",
         "method": one.kind,
+        "requirement": one.asked,
         "rounding": "rigorous",
         "arithmetic": "-",
         "profile": "[]",
@@ -195,11 +196,11 @@ def _digest(digest: str | None, answers: int) -> str | None:
 
 
 def _bands(answers: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]:
-    """For each number of images that a curve of a model and a perturbation is over, which leaves misclassified ones
-    out: the confidence bounds for each count of them.
+    """For each number of images that a curve of a model, a requirement and a perturbation is over, which leaves
+    misclassified ones out: the confidence bounds for each count of them.
     """
-    curves = zip(answers["status"], answers["model"], answers["perturbation"], strict=True)
-    sizes = {*Counter((model, kind) for status, model, kind in curves if status != "misclassified").values()}
+    curves = zip(*(answers[key] for key in ("status", "model", "requirement", "perturbation")), strict=True)
+    sizes = {*Counter(curve[1:] for curve in curves if curve[0] != "misclassified").values()}
     return {
         str(size): [[floor(low * 1e6) / 1e6, ceil(high * 1e6) / 1e6] for low, high in confidence(size)]
         for size in sorted(sizes)

@@ -43,12 +43,17 @@ MANIFEST, EVIDENCE, PAGE = "manifest.json", "evidence.json", "report.html"
 ALWAYS = {PAGE, EVIDENCE, "README.txt", "store.db", "recheck.py"}
 CHECKER = re.compile(r"checker/(shakeproof/(?:checker/)?\w+)\.py")
 VERDICTS = ("safe", "unsafe", "misclassified")
+# What is required where nothing else is said; and what stands for that another requirement holds.
+LABEL, HOLDS = "label", 0
 # A certificate leaves a gap next to each change of class. A number may reach into it by so much.
 GAP = 1e-6
+# A verdict on a requirement leaves so much to spare.
+SLACK = 1e-9
 
 UNCHECKED = (
     "not checked: prose, names of classes, and the page's program, pictures and curves; margins, but for their signs;"
-    " pieces and seconds; how much the campaign asked; who wins where a profile is not proved"
+    " pieces and seconds; how much the campaign asked, and the words and targets of its requirements; who wins where a"
+    " profile is not proved"
 )
 
 Row = Mapping[str, Any]
@@ -61,6 +66,7 @@ SAME = {
     "strength": "strength",
     "method": "method",
     "arithmetic": "arithmetic",
+    "requirement": "requirement",
     "certificate": "certificate_sha256",
     "checked": "checker",
 }
@@ -68,26 +74,6 @@ SAME = {
 
 class BundleError(Exception):
     """A bundle is not what it should be, in one line."""
-
-
-class Examined(NamedTuple):
-    """What a certificate proves of an item: all that is claimed (`holds`), less (`proves less`), or not even the
-    verdict (`REFUSED`).
-    """
-
-    grade: str
-    sentence: str
-
-    @property
-    def accepted(self) -> bool:
-        return self.grade == "holds"
-
-    @property
-    def refused(self) -> bool:
-        return self.grade == "REFUSED"
-
-    def __str__(self) -> str:
-        return f"{self.grade}: {self.sentence}"
 
 
 # -- what certificates prove of items -------------------------------------------------------------------------------
@@ -101,7 +87,8 @@ def detailed(question: Mapping[str, Any]) -> str:
 
 class Proven(NamedTuple):
     """What a certificate that holds proves: which class wins from where to where (-1: nothing is proved), or that a
-    rival beats the label at the strengths of a counterexample.
+    rival beats the label at the strengths of a counterexample. Of another requirement than a label, class 0 stands for
+    that it holds, and -1 for that it fails.
     """
 
     stretches: Sequence[tuple[float, float, int]]
@@ -136,6 +123,27 @@ class Proven(NamedTuple):
         return rival != label and rival in near
 
 
+class Examined(NamedTuple):
+    """What a certificate proves of an item: all that is claimed (`holds`), less (`proves less`), or not even the
+    verdict (`REFUSED`). If it is not refused, `proof` is what.
+    """
+
+    grade: str
+    sentence: str
+    proof: Proven | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.grade == "holds"
+
+    @property
+    def refused(self) -> bool:
+        return self.grade == "REFUSED"
+
+    def __str__(self) -> str:
+        return f"{self.grade}: {self.sentence}"
+
+
 def examined(
     row: Row, answer: Row, certificate: bytes, model: bytes, image: Path | None = None, effort: float = 1.0
 ) -> Examined:
@@ -148,20 +156,21 @@ def examined(
     try:
         header, arrays = checker.unpack(certificate)
         proof = proved_by(header, arrays)
-        other, less = [*_other(row, header, proof)], [*_less(row, proof), *_less_shown(answer, row["label"], proof)]
+        other, less = [*_other(row, header, proof)], [*_less(row, proof), *_less_shown(row, answer, proof)]
     except (checker.Refused, *checker.MALFORMED) as error:
         other = [str(error)]
     if other:
         return Examined("REFUSED", f"is about something else: {'; '.join(other)}")
-    return Examined("proves less", "; ".join(less)) if less else Examined("holds", outcome.sentence)
+    return Examined("proves less", "; ".join(less), proof) if less else Examined("holds", outcome.sentence, proof)
 
 
 def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
     """What a certificate proves, if it holds."""
+    is_label = header.get("requirement", LABEL) == LABEL
     if header["claim"] == "safe":
-        return Proven([(0.0, min(header["strength"]), header["label"])])
+        return Proven([(0.0, min(header["strength"]), header["label"] if is_label else HOLDS)])
     if "witness" in arrays:
-        return Proven([], arrays["witness"].tolist(), int(arrays["winners"][0]))
+        return Proven([], arrays["witness"].tolist(), int(arrays["winners"][0]) if is_label else -1)
     if "intervals" in header:
         ends = [float(Fraction(number)) for text, _ in header["intervals"] for number in re.findall(r"[\d/]+", text)]
         starts, stops, winners = ends[::2], ends[1::2], [winner for _, winner in header["intervals"]]
@@ -173,14 +182,13 @@ def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
 
 def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
     """What a certificate says otherwise than the row."""
-    claimed = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "label", "arithmetic")}
-    claimed["strength"] = _several(row["strength"])
-    yield from (f"{key} is {header[key]!r}, not {value!r}" for key, value in claimed.items() if header[key] != value)
-    if "requirement" in header:
-        yield f"it is about {header['requirement']}, not about which class wins"
+    claimed = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "arithmetic", "requirement")}
+    claimed |= {"strength": _several(row["strength"]), "label": -1 if row["label"] is None else row["label"]}
+    stated = {"requirement": LABEL, **header}
+    yield from (f"{key} is {stated[key]!r}, not {value!r}" for key, value in claimed.items() if stated[key] != value)
     if detailed(header) != row["details_sha256"]:
         yield "its kernels, its mean and std, or how pictures are laid out or rounded are others"
-    certified, violated = proof.certified(header["label"]), proof.violated(header["label"])
+    certified, violated = proof.certified(_winner(row)), proof.violated(_winner(row))
     shown = {
         "safe": certified is not None and violated is None and certified >= min(claimed["strength"]),
         "unsafe": violated is not None,
@@ -192,16 +200,28 @@ def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
 
 def _less(row: Row, proof: Proven) -> Iterator[str]:
     """Which numbers of the row a certificate does not prove."""
+    what = "the label" if row["requirement"] == LABEL else "the requirement"
     claimed, lost = row["certified_strength"], row["violated_from"]
-    certified, violated = proof.certified(row["label"]), proof.violated(row["label"])
+    certified, violated = proof.certified(_winner(row)), proof.violated(_winner(row))
     if claimed is not None and (certified is None or certified < claimed - GAP):
-        yield f"the label is certified up to {claimed}, the certificate proves {certified or 'nothing'}"
+        yield f"{what} is certified up to {claimed}, the certificate proves {certified or 'nothing'}"
     if lost is not None and (violated is None or violated > lost + GAP):
-        yield f"the label is lost from {lost} on, the certificate shows {violated or 'nothing'}"
+        yield f"{what} is lost from {lost} on, the certificate shows {violated or 'nothing'}"
 
 
-def _less_shown(answer: Row, label: int, proof: Proven) -> Iterator[str]:
+def _winner(row: Row) -> int:
+    """What stands for that the requirement of an item holds: its label, if that is to win."""
+    return int(row["label"]) if row["requirement"] == LABEL else HOLDS
+
+
+def _less_shown(row: Row, answer: Row, proof: Proven) -> Iterator[str]:
     """What the page shows beside those, and a certificate does not prove."""
+    if row["requirement"] != LABEL:
+        shown = answer["counterexample"]
+        if shown is not None and proof.counterexample and _several(shown["strength"]) != [*proof.counterexample]:
+            yield f"it fails at strength {shown['strength']}, the certificate does not show it"
+        return
+    label = row["label"]
     for part in answer["profile"]:
         if part["proved"] is not False and not proof.wins(part["class"], part["from"], part["to"]):
             yield f"class {part['class']} wins from {part['from']} to {part['to']}, the certificate does not prove it"
@@ -214,6 +234,129 @@ def _less_shown(answer: Row, label: int, proof: Proven) -> Iterator[str]:
 
 def _several(strength: Any) -> list[float]:
     return [*strength] if isinstance(strength, (list, tuple)) else [strength]
+
+
+# -- requirements: judged by a report, and once more here, by what is in the rows ------------------------------------
+
+# What is shown of a picture.
+HELD, FAILED, OPEN, WRONG = "holds", "fails", "undecided", "fails at strength 0"
+COUNTED = {HELD: "hold", FAILED: "fail", OPEN: "undecided", WRONG: "fail at strength 0"}
+
+
+def shown_of_item(verdict: str, certified: float | None, violated: float | None, strength: float) -> str:
+    """What is shown by an item up to a strength."""
+    if violated is not None and violated <= strength:
+        return WRONG if verdict == "misclassified" else FAILED
+    return HELD if certified is not None and strength <= certified else OPEN
+
+
+def shown_of_picture(items: Iterable[str], missing: bool) -> str:
+    """What is shown by the items of a picture. `missing`: those under some perturbations are not there."""
+    found = {*items, *[OPEN] * missing}
+    if WRONG in found and not found & {HELD, FAILED}:
+        return WRONG
+    if found & {FAILED, WRONG}:  # at strength 0, of those that blur there
+        return FAILED
+    return HELD if found == {HELD} else OPEN
+
+
+def pictures(entry: Row, rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The items of each picture that a requirement is about, by the digests of their pixels."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        same = all(row[key] == entry[key] for key in ("model_sha256", "requirement"))
+        if same and row["perturbation"] in entry["perturbations"]:
+            found.setdefault(row["image_sha256"], []).append(row)
+    return found
+
+
+def outcomes(entry: Row, rows: Iterable[Row], proofs: Mapping[int, Proven] | None = None) -> dict[str, str]:
+    """What is shown of each picture: by the numbers of its items; or by what certificates prove, by these items."""
+
+    def of_item(row: Row) -> str:
+        if proofs is None:
+            return shown_of_item(row["verdict"], row["certified_strength"], row["violated_from"], entry["strength"])
+        proof = proofs.get(row["item"])
+        numbers = (None, None) if proof is None else (proof.certified(_winner(row)), proof.violated(_winner(row)))
+        certified = None if numbers[0] is None else numbers[0] + GAP
+        return shown_of_item(row["verdict"], certified, numbers[1], entry["strength"])
+
+    return {
+        image: shown_of_picture(map(of_item, own), {row["perturbation"] for row in own} != {*entry["perturbations"]})
+        for image, own in pictures(entry, rows).items()
+    }
+
+
+def judgement(entry: Row, hold: int, fail: int, undecided: int) -> str:
+    """Whether a requirement is met, by its target and the numbers of pictures."""
+    count, share, confidence = hold + fail + undecided, entry["share"], entry["confidence"]
+    if not count:
+        return "NOT SHOWN"
+    if confidence is None:
+        met, missed = hold >= share * count, hold + undecided < share * count
+    else:
+        doubt = 1 - confidence
+        met = hold > 0 and _tail(hold, count, share + SLACK) <= doubt
+        missed = fail > 0 and _tail(fail, count, 1 - share + SLACK) < doubt
+    return "MET" if met else "NOT MET" if missed else "NOT SHOWN"
+
+
+def _requirement_differences(rows: Sequence[Row], sections: Mapping[str, Any]) -> Iterator[str]:
+    """Where requirements are judged otherwise than their items say."""
+    unanswered = next(row["count"] for row in sections["Coverage"]["rows"] if row["what"] == "not run yet")
+    argued = Counter(json.dumps(row, sort_keys=True) for row in sections["Argument"]["rows"])
+    for entry in sections["Requirements"]["rows"]:
+        about = f"requirement {entry['id']}"
+        argued.subtract(json.dumps(row, sort_keys=True) for row in argument(entry, rows))
+        found = Counter(outcomes(entry, rows).values())
+        counts = {key: found[outcome] for outcome, key in COUNTED.items()}
+        more = entry["undecided"] - counts["undecided"]
+        if any(entry[key] != n for key, n in counts.items() if key != "undecided") or not 0 <= more <= unanswered:
+            yield f"{about}: the numbers of pictures are not those of the items"
+        numbers = [entry[key] for key in ("hold", "fail", "undecided")]
+        if entry["judgement"] != judgement(entry, *numbers):
+            yield f"{about}: is {judgement(entry, *numbers)}, not {entry['judgement']}"
+        if not _are_bounds(entry, *numbers):
+            yield f"{about}: the bounds of its share are others"
+    if any(argued.values()):
+        yield "the arguments are not those of the items"
+
+
+def by_certificates(entry: Row, rows: Sequence[Row], proofs: Mapping[int, Proven]) -> dict[str, Any]:
+    """Whether a requirement is met, and by how many pictures, if what has no certificate is undecided."""
+    found = Counter(outcomes(entry, rows, proofs).values())
+    hold, fail = found[HELD], found[FAILED]
+    population = entry["hold"] + entry["fail"] + entry["undecided"] + entry["fail at strength 0"] - found[WRONG]
+    alone = judgement(entry, hold, fail, population - hold - fail)
+    return {"by certificates": alone, "hold by certificates": hold, "fail by certificates": fail}
+
+
+def argument(entry: Row, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """What a requirement rests on, picture by picture: items, and their certificates."""
+    found = outcomes(entry, rows)
+    for image, own in pictures(entry, rows).items():
+        yield {
+            "id": entry["id"],
+            "model_sha256": entry["model_sha256"],
+            "image": own[0]["image"],
+            "image_sha256": image,
+            "shown": found[image],
+            "items": [row["item"] for row in own],
+            "certificates": [row["certificate_sha256"] for row in own if row["certificate_sha256"] is not None],
+        }
+
+
+def _are_bounds(entry: Row, hold: int, fail: int, undecided: int) -> bool:
+    """Whether a requirement's bounds are Clopper and Pearson's, on one side each; or plain shares."""
+    count, low, high = hold + fail + undecided, entry["share at least"], entry["share at most"]
+    if not count:
+        return (low, high) == (0, 1)
+    if entry["confidence"] is None:
+        return bool(abs(low - hold / count) + abs(high - (hold + undecided) / count) < SLACK)
+    return all(
+        _tail(n, count, bound - 1e-6) <= 1 - entry["confidence"] <= _tail(n, count, bound + 1e-6) if n else bound == 0
+        for n, bound in ((hold, low), (fail, 1 - high))
+    )
 
 
 # -- what follows from the rows of the evidence: written by a report, found again by a check ------------------------
@@ -248,7 +391,7 @@ def coverage(rows: Sequence[Row]) -> dict[str, int]:
 
 def lead(rows: Sequence[Row], pieces: int, seconds: float) -> str:
     """How many of what there are, and what it took."""
-    images = {(row["image_sha256"], row["image"], row["label"]) for row in rows}
+    images = {(row["image_sha256"], row["image"]) for row in rows}
     networks, perturbations = ({row[key] for row in rows} for key in ("model_sha256", "perturbation"))
     several = {"image": images, "perturbation": perturbations, "network": networks}
     parts = [counted(len(values), word) for word, values in several.items()]
@@ -420,6 +563,7 @@ def differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Mapping[
     undecided = only_once(sections["Undecided"]["rows"], "item")
     if {item: entry["proved up to"] for item, entry in undecided.items()} != unsettled:
         yield "the undecided items are others, or others are proved as far"
+    yield from _requirement_differences(rows, sections)
     yield from _page_differences(rows, sections, page)
 
 
@@ -456,7 +600,7 @@ def _page_differences(rows: Sequence[Row], sections: Mapping[str, Any], page: Ma
     if page["strengths"] != [entry["strength"] for entry in sections["Claim"]["rows"]]:
         yield "the page is about other strengths"
     right = [answer for answer in answers if answer["status"] != "misclassified"]
-    sizes = Counter((answer["model"], answer["perturbation"]) for answer in right).values()
+    sizes = Counter((answer["model"], answer["requirement"], answer["perturbation"]) for answer in right).values()
     bands = page["bands"]
     if bands.keys() != {*map(str, sizes)} or not all(is_band(int(n), bounds) for n, bounds in bands.items()):
         yield "the confidence bands of the page are not those of so many images"
@@ -566,6 +710,7 @@ def check(folder: Path, effort: float) -> int:
     for line in wrong:
         _say(line)
     grades = Counter[str]()
+    proofs: dict[int, Proven] = {}
     bare = 0
     for row, answer in zip(rows, answers, strict=True):
         if row["certificate_sha256"] is None:
@@ -576,12 +721,20 @@ def check(folder: Path, effort: float) -> int:
             continue
         outcome = bundle.examined(row, answer, effort)
         grades[outcome.grade] += 1
+        if outcome.proof is not None:
+            proofs[row["item"]] = outcome.proof
         stated = (row["checker"] or "").partition(":")[0]
         if stated in ("holds", "proves less", "REFUSED") and stated != outcome.grade:
             wrong.append(f"item {row['item']}: the evidence says that its certificate {stated}")
             _say(wrong[-1])
         word = {"holds": "holds", "proves less": "PROVES LESS"}.get(outcome.grade, "DOES NOT HOLD")
         _say(f"item {row['item']}, {row['verdict']}: {word}: {outcome.sentence}")
+    for entry in sections["Requirements"]["rows"]:
+        alone = by_certificates(entry, rows, proofs)
+        _say(f"requirement {entry['id']}: {entry['judgement']}; by certificates alone, {alone['by certificates']}")
+        if entry["by certificates"] is not None and any(entry[key] != value for key, value in alone.items()):
+            wrong.append(f"requirement {entry['id']}: the evidence says that certificates show something else")
+            _say(wrong[-1])
     _say(
         f"{grades['holds']} of {grades.total()} certificates hold; {grades['proves less']} prove less than is claimed;"
         f" {bare} claims have none; these rest on the tool"

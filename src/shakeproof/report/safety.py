@@ -30,9 +30,9 @@ from shakeproof.proof import Status
 from shakeproof.question import Perturbation
 from shakeproof.report import recheck
 from shakeproof.report.gathering import Reported, evidence_rows, model_files, perturbation_words
-from shakeproof.store import Store
+from shakeproof.store import Judged, Store
 
-FORMAT = "shakeproof evidence 2"
+FORMAT = "shakeproof evidence 3"
 Rows = Sequence[Mapping[str, Any]]
 LIBRARIES = ("numpy", "torch", "onnx", "onnxruntime")
 METHODS = {
@@ -60,16 +60,35 @@ DOMAIN = (
     " (the image itself; for kernels of even size its mean over 2 x 2 pixels) to the largest one. A and B are the image"
     " convolved with the kernel's entries, with the same kernel on every channel."
 )
+REQUIREMENTS = (
+    "Each row is a claim: an ML safety requirement (AMLAS, artefact H) is satisfied by a network (G5.1). In the words"
+    " of ISO/IEC 24029-2, its property is what the requirement says of the outputs, its domain is that of its"
+    " perturbations up to its strength, and its criterion is the share of pictures, with a confidence.",
+    "A picture holds where the property is proved on the whole domain, fails where a counterexample was shown, and is"
+    " undecided else. Pictures that fail at strength 0 are left out. Pictures with the same pixels are one.",
+    "MET: with the confidence that is asked, at least the share that is asked holds, even if all that is undecided"
+    " fails. NOT MET: with that confidence less than that share holds, even if all that is undecided holds. NOT SHOWN"
+    " is everything else. Bounds are Clopper and Pearson's, on one side each, for the population from which the"
+    " pictures were drawn at random. A share of 1 is about these pictures alone, without confidence.",
+    "By certificates: the same, if whatever the checker has not accepted a certificate of is undecided.",
+)
+ARGUMENT = (
+    "The strategy is formal verification (AMLAS S5.1): a requirement rests on its pictures, a picture on its items, and"
+    " an item on its verdict under Results and on its certificate, which the independent checker examines. Results and"
+    " certificates are ML verification results (artefact Z), this file is the verification log (AA). That the"
+    " requirement is the right one, and that pictures and perturbations are those of the road, are claims of their own,"
+    " which are shown elsewhere.",
+)
 PROPERTY = (
-    "The network's score for the label is greater than its scores for all other classes, at every strength of the"
-    " domain. A tie counts as a loss.",
+    "Where the requirement is the label, its score is greater than those of all other classes, at every strength of the"
+    " domain. A tie counts as a loss. Another requirement holds at every strength of the domain.",
     "The label is the one that came with the image; if none did, it is the class that the network predicts.",
 )
 CRITERION = (
     "Certified: a proof covers every strength from 0 on, with a margin that exceeds the possible rounding error, and"
     " the reference runtime gave the same outputs on the item's own pictures.",
-    "Violated: the runtime gives another class for some picture of the domain, or another class provably wins there in"
-    " real numbers. Misclassified: that is so at strength 0.",
+    "Violated: the runtime gives another class for some picture of the domain, or outputs that fail the requirement; or"
+    " that is proved there in real numbers. Misclassified: that is so at strength 0.",
     "Everything else is undecided, with a reason, and never counted as certified. So is an item that ended in an"
     " error.",
 )
@@ -79,8 +98,9 @@ TESTED = (
 )
 RESULTS = (
     "Verdicts are about all strengths from 0 to the item's own. The certified strength is the largest up to which the"
-    " label was proved to win; violated_from is the smallest at which it was shown to lose. The critical strength, at"
-    " which the label first loses, lies between the two. Of several strengths, each is at most the number given."
+    " requirement was proved to hold; violated_from is the smallest at which it was shown to fail. The critical"
+    " strength, at which it first fails, lies between the two. Of several strengths, each is at most the number given."
+    " Of the requirement label, holding is that the label wins."
 )
 
 
@@ -96,6 +116,7 @@ def safety_case(reported: Reported) -> dict[str, Any]:
         },
         "sections": [
             _claim(reported, rows),
+            *_requirements(reported, rows),
             _domain(reported, rows),
             _section("Property", "What must hold for every input of the domain.", PROPERTY),
             _section("Criterion", "When an item passes, and when it fails.", CRITERION),
@@ -134,11 +155,56 @@ def _section(heading: str, asks: str, sentences: Sequence[str] = (), rows: Rows 
 def _claim(reported: Reported, items: Rows) -> dict[str, Any]:
     campaign = reported.campaign
     wanted = campaign.requirement
-    requirement = f"{wanted.id}: {wanted.text}".strip(": ") or "The campaign file names no requirement."
+    judged = "What is judged is under Requirements." if reported.campaign.requirements else ""
+    requirement = f"{wanted.id}: {wanted.text}".strip(": ") or judged or "The campaign file names no requirement."
     file = f"Campaign {campaign.name}" + (f", from {campaign.file}" if campaign.file else "")
     sentences = (requirement, f"{file}, started {campaign.started}, last run {campaign.last_run}.")
     rows = [{"strength": strength, **recheck.counts(items, strength)} for strength in reported.strengths]
     return _section("Claim", "What the results are evidence for.", [*map(readable_name, sentences)], rows)
+
+
+def _requirements(reported: Reported, items: Rows) -> list[dict[str, Any]]:
+    """What is judged, and what that rests on; no rows where a campaign judges nothing, or answers were left out."""
+    proofs = {
+        one.number: examined.proof
+        for one in reported.profiles
+        if (examined := reported.checks.get(one.query)) is not None and examined.proof is not None
+    }
+    entries = [_judged(one) for one in reported.judged]
+    for entry in entries:
+        entry |= recheck.by_certificates(entry, items, proofs)
+    argument = [row for entry in entries for row in recheck.argument(entry, items)]
+    none = () if entries else ("The campaign judges no requirement, or this is about some of its answers only.",)
+    return [
+        _section(
+            "Requirements", "What is required of the network, and whether it is shown.", none or REQUIREMENTS, entries
+        ),
+        _section("Argument", "What each requirement rests on, picture by picture.", none or ARGUMENT, argument),
+    ]
+
+
+def _judged(one: Judged) -> dict[str, Any]:
+    """A requirement, and whether it is met."""
+    wanted, counts = one.requirement, one.counts
+    return {
+        "id": readable_name(wanted.id),
+        "judgement": one.outcome.value,
+        "text": readable_name(wanted.text),
+        "why": one.sentence,
+        "requirement": one.asked,
+        "written": readable_name(wanted.require),
+        "perturbations": [*map(readable_name, wanted.perturbations)],
+        "strength": wanted.strength,
+        "share": wanted.share,
+        "confidence": wanted.confidence,
+        "hold": counts.hold,
+        "fail": counts.fail,
+        "undecided": counts.undecided,
+        "fail at strength 0": counts.misclassified,
+        "share at least": one.at_least,
+        "share at most": one.at_most,
+        "model_sha256": one.model.identity,
+    }
 
 
 def _domain(reported: Reported, items: Rows) -> dict[str, Any]:

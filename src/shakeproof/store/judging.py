@@ -88,7 +88,8 @@ class Judged:
             return f"{sure}, at least {percent(self.at_least)} of all hold"
         if self.outcome is Judgement.NOT_MET:
             return f"{sure}, at most {percent(self.at_most, up=True)} of all hold"
-        between = f"{sure}, at least {percent(self.at_least)} of all hold, or at most {percent(self.at_most, up=True)}"
+        low, high = percent(self.at_least), percent(self.at_most, up=True)
+        between = f"at least {low} of all hold, and at most {high}, each with confidence {percent(wanted.confidence)}"
         needed = pictures_needed(wanted.share, wanted.confidence)
         return f"{between}; at least {needed} pictures are needed" if counts.population < needed else between
 

@@ -101,7 +101,7 @@ PICTURE = "SELECT id, digest, name, label, shape, kind, pixels FROM images"
 PICTURES = f"{PICTURE} WHERE id IN ({ABOUT.format(columns='items.image', joined=ANSWERED, only=IN_ORDER)})"
 ERRORS = ABOUT.format(
     columns="queries.id, items.number, queries.model, items.image, queries.perturbation,"
-    " errors.kind, errors.message, errors.finished, items.requirement",
+    " errors.kind, errors.message, errors.finished, items.requirement, queries.requirement",
     joined="CROSS JOIN errors ON errors.query = items.query LEFT JOIN answers ON answers.query = items.query",
     only="AND answers.query IS NULL ORDER BY items.number",
 )

@@ -207,7 +207,10 @@ class StoredProfile:
 
 @dataclass(frozen=True, eq=False)
 class StoredError:
-    """A query that ended without an answer: `kind` is crash, memory, timeout or refused."""
+    """A query that ended without an answer: `kind` is crash, memory, timeout or refused.
+
+    `requirement` is what the campaign requires; `asked` has numbers for the names of classes.
+    """
 
     query: int
     number: int
@@ -218,6 +221,7 @@ class StoredError:
     message: str
     finished: str
     requirement: str = "label"
+    asked: str = "label"
 
     @property
     def perturbation(self) -> Perturbation:

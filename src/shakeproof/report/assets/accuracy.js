@@ -135,8 +135,9 @@ function nextPoints(selection, z) {
 }
 
 /* Networks beside each other: which share of its images each has certified, all together and for each perturbation. */
-function networkTable(report, z) {
-  const networks = report.models.map((_, number) => new Selection(report, String(number)));
+function networkTable(report, z, wanted) {
+  const same = (number) => report.requirements.find((own) => own.id === wanted?.id && own.model === number);
+  const networks = report.models.map((_, number) => new Selection(report, String(number), same(number)));
   const shares = (cells) => {
     const found = cells.map(({ certified, all }) => (all ? certified / all : 0)),
       best = largest(found, 0);
@@ -147,6 +148,7 @@ function networkTable(report, z) {
   };
   const kinds = report.perturbations
     .map((kind, number) => ({ number, words: kind.words }))
+    .filter(({ number }) => networks.some((own) => own.byPerturbation.has(number)))
     .sort((a, b) => inOrder(a.words, b.words));
   return table(
     `Networks side by side, certified up to strength ${plain(z)}`,
@@ -169,7 +171,7 @@ function drawGlance(selection, z, look) {
     wrong = byImage(selection.asked.filter(isWrong)).size;
   const tiles = [
     ["safe", found.certified, `certified under every perturbation up to strength ${plain(z)}`],
-    ["unsafe", found.violated, "lose their label under some perturbation"],
+    ["unsafe", found.violated, selection.words.lose],
     ["undecided", found.open, "are not settled"],
   ];
   const rect = (from, count, fill) =>
@@ -179,7 +181,7 @@ function drawGlance(selection, z, look) {
     el(
       "p",
       {},
-      `Of ${words(found.all, "image")} that ${found.all === 1 ? "is" : "are"} classified correctly`,
+      `Of ${words(found.all, "image")} ${selection.words.right}`,
       selection.pooled ? " (an image counts once for each network):" : ":",
     ),
     el(
@@ -226,7 +228,7 @@ function drawGlance(selection, z, look) {
         ]
       : []),
     ...(report.models.length > 1
-      ? [el("h3", { css: { "margin-top": "1.4rem" } }, "Networks side by side"), networkTable(report, z)]
+      ? [el("h3", { css: { "margin-top": "1.4rem" } }, "Networks side by side"), networkTable(report, z, selection.wanted)]
       : []),
   );
 }

@@ -9,9 +9,9 @@ function standing(answer, strengths) {
   if (strengths.every((own) => own === 0) && answer.predictedWords !== null)
     return { winner: answer.predictedWords, text: "at strength 0" };
   if (several && answer.status === "safe")
-    return { winner: answer.labelWords, text: "certified for all these strengths" };
+    return { winner: answer.holdsWords, text: "certified for all these strengths" };
   if (!several && proved(answer, z))
-    return { winner: answer.labelWords, text: "certified for every strength up to here" };
+    return { winner: answer.holdsWords, text: "certified for every strength up to here" };
   if (found && [found.strength].flat().join() === strengths.join())
     return { winner: found.words, text: "the counterexample" };
   if (!part?.proved)

@@ -68,7 +68,17 @@ class Detail {
     return el(
       "div",
       { class: "pictures" },
-      el("figure", {}, before, el("figcaption", {}, el("b", {}, "original"), ", label ", name(this.answer.labelWords))),
+      el(
+        "figure",
+        {},
+        before,
+        el(
+          "figcaption",
+          {},
+          el("b", {}, "original"),
+          ...(this.answer.label === null ? [] : [", label ", name(this.answer.labelWords)]),
+        ),
+      ),
       el("figure", {}, this.moved, this.movedCaption),
       el("figure", {}, this.kernel, this.kernelCaption),
     );
@@ -121,7 +131,7 @@ class Detail {
     const places = [
       ["No perturbation", ends.map(() => 0)],
       ...(one && answer.reached > 0 && answer.reached < ends[0] ? [["End of what is certified", [answer.reached]]] : []),
-      ...(flip === null ? [] : [["Where the label is lost", [flip]]]),
+      ...(flip === null ? [] : [[answer.required ? "Where it first fails" : "Where the label is lost", [flip]]]),
       ...(found ? [["Counterexample", found]] : []),
       ["Full strength", ends],
     ];
@@ -170,21 +180,23 @@ class Detail {
       before = el("canvas", { role: "img", "aria-label": "The original picture", width: 1, height: 1 });
     const after = el("canvas", {
       role: "img",
-      "aria-label": `The counterexample, taken for ${found.words}`,
+      "aria-label": answer.required ? "The counterexample" : `The counterexample, taken for ${found.words}`,
       width: 1,
       height: 1,
     });
     draw(before, this.image, pixels);
     draw(after, this.image, this.path(strengths));
     const replay = found.replayed
-      ? "The runtime itself gives this class for it."
+      ? answer.required
+        ? "The runtime itself gives outputs for it that fail."
+        : "The runtime itself gives this class for it."
       : "It is proved in real numbers; the float32 runtime does not show it.";
     return [
       el("h4", {}, "Counterexample"),
       el(
         "div",
         { class: "pictures two" },
-        el("figure", {}, before, el("figcaption", {}, el("b", {}, name(answer.predictedWords ?? answer.labelWords)))),
+        el("figure", {}, before, el("figcaption", {}, el("b", {}, name(answer.predictedWords ?? answer.holdsWords)))),
         el(
           "figure",
           {},
@@ -192,13 +204,22 @@ class Detail {
           el("figcaption", {}, el("b", {}, name(found.words)), ` at z = ${strengths.map(plain).join(", ")}`),
         ),
       ),
-      el("p", { class: "dim" }, `${replay} Margin of the label: ${found.margin.toPrecision(4)}.`),
+      el(
+        "p",
+        { class: "dim" },
+        `${replay} Margin${answer.required ? "" : " of the label"}: ${found.margin.toPrecision(4)}.`,
+      ),
     ];
   }
 
   others() {
     const own = this.report.answers
-      .filter((answer) => answer.image === this.answer.image && answer.model === this.answer.model)
+      .filter(
+        (answer) =>
+          answer.image === this.answer.image &&
+          answer.model === this.answer.model &&
+          answer.requirement === this.answer.requirement,
+      )
       .sort(SORTS.weakest[1]);
     const button = (answer) =>
       el(
@@ -230,11 +251,12 @@ class Detail {
       model = this.report.models[answer.model],
       one = kind.parts.length === 1;
     const rows = [
+      ["required", answer.required ?? "the label wins"],
       [
         "label",
         answer.labelWords + (answer.label_predicted ? " (none came with the image: the prediction is taken)" : ""),
       ],
-      ["predicted at strength 0", answer.predictedWords ?? "no class"],
+      ...(answer.required ? [] : [["predicted at strength 0", answer.predictedWords ?? "no class"]]),
       ["asked up to strength", [answer.strength].flat().map(plain).join(", ")],
       [
         "certified up to",

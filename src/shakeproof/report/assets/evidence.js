@@ -1,10 +1,10 @@
 /* The last part: what was claimed, and what it rests on, clause by clause. */
 
-const cellText = (value) =>
+const cellText = (value, key) =>
   value === null || value === undefined || value === ""
     ? "–"
     : Array.isArray(value)
-      ? value.map(cellText).join(" to ")
+      ? value.map(cellText).join(key === "critical_strength" ? " to " : ", ") || "–"
       : String(value);
 
 /* Where digests are listed in full above, the first digits are enough to find them there. */
@@ -12,7 +12,7 @@ const SHORT = { image_sha256: 12, model_sha256: 12 };
 
 function evidenceTable(heading, rows) {
   const heads = Object.keys(rows[0]),
-    text = (row, key) => name(cellText(row[key]).slice(0, SHORT[key]));
+    text = (row, key) => name(cellText(row[key], key).slice(0, SHORT[key]));
   const made = table(
     heading,
     heads,

@@ -21,7 +21,7 @@ const SORTS = {
 
 class Finder {
   constructor(report, chosen) {
-    Object.assign(this, { report, chosen, model: "", shown: [], selected: 0, thumbnails: new Map() });
+    Object.assign(this, { report, chosen, model: "", about: () => true, shown: [], selected: 0, thumbnails: new Map() });
     const options = (pairs) => pairs.map(([value, text]) => el("option", { value }, text));
     const select = (text, pairs) => {
       const box = el("select", { "aria-label": text, onchange: () => this.refresh() }, options(pairs));
@@ -90,6 +90,7 @@ class Finder {
     const wanted = this.search.value.trim().toLowerCase();
     const fits = (answer) =>
       (this.model === "" || answer.model === Number(this.model)) &&
+      this.about(answer) &&
       (!this.status.value || answer.status === this.status.value) &&
       (this.kind.value === "" || answer.perturbation === Number(this.kind.value)) &&
       (!this.label.value || answer.labelWords === this.label.value) &&
@@ -114,7 +115,8 @@ class Finder {
 
   /* Open on a picture that teaches something: one that can be drawn, and is lost on the way. */
   open() {
-    const teaches = (answer) => answer.status === "unsafe" && answer.margins && this.report.images[answer.image].pixels;
+    const teaches = (answer) =>
+      answer.status === "unsafe" && (answer.margins || answer.required) && this.report.images[answer.image].pixels;
     const number = this.shown.findIndex(teaches);
     if (number > 0) this.select(number, false);
   }
@@ -177,7 +179,7 @@ class Finder {
         { class: "what" },
         name(answer.imageWords),
         el("span", { class: "sub" }, this.report.perturbations[answer.perturbation].words),
-        el("span", { class: "sub" }, answer.labelWords, answer.rival === null ? "" : ` → ${answer.rival}`),
+        el("span", { class: "sub" }, answer.required ?? answer.labelWords, answer.rival === null ? "" : ` → ${answer.rival}`),
       ),
       el(
         "span",

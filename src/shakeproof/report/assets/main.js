@@ -22,15 +22,17 @@ const bracketed = (low, high) =>
       : `at most ${high.toFixed(6)}`;
 
 /* What was found, in words. */
-function sentence({ status, strength, counterexample, why, reached, lost, labelWords, predictedWords }) {
+function sentence({ status, strength, counterexample, why, reached, lost, labelWords, predictedWords, required }) {
   const several = (z) => [z].flat().join(", ");
-  if (status === "misclassified") return `${predictedWords ?? "no class"} wins at strength 0, not ${labelWords}`;
-  if (status === "safe") return `${labelWords} wins at every strength up to ${several(strength)}`;
+  const [wins, loses] = required ? [`${required} holds`, `${required} fails`] : [`${labelWords} wins`, `${labelWords} loses`];
+  if (status === "misclassified")
+    return required ? `${loses} at strength 0` : `${predictedWords ?? "no class"} wins at strength 0, not ${labelWords}`;
+  if (status === "safe") return `${wins} at every strength up to ${several(strength)}`;
   if (status === "unsafe")
     return Array.isArray(strength)
-      ? `${labelWords} loses at strength ${several(counterexample?.strength ?? lost)}`
-      : `${labelWords} loses, critical strength ${bracketed(reached, lost)}`;
-  return why + (reached > 0 ? `; ${labelWords} wins up to strength ${down(reached, 6)}` : "");
+      ? `${loses} at strength ${several(counterexample?.strength ?? lost)}`
+      : `${loses}, critical strength ${bracketed(reached, lost)}`;
+  return why + (reached > 0 ? `; ${wins} up to strength ${down(reached, 6)}` : "");
 }
 
 /* What the page says of an answer in several places, worked out once. */
@@ -48,15 +50,19 @@ function prepared(report) {
     for (const part of answer.profile) part.words = called(answer.model, part.class);
     for (const rival of answer.margins?.rivals ?? [])
       rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
-    if (found) found.words = called(answer.model, found.class);
+    const stated = report.requirements.find((own) => own.requirement === answer.requirement)?.written;
+    const required = answer.requirement === "label" ? null : (stated ?? answer.requirement);
+    if (found) found.words = required ? "it fails" : called(answer.model, found.class);
     Object.assign(answer, {
       number,
+      required,
+      holdsWords: required ? "it holds" : (called(answer.model, answer.label) ?? "no label"),
       end: Math.min(...ends),
       lost: where,
       reached,
       labelWords: called(answer.model, answer.label) ?? "no label",
-      predictedWords: called(answer.model, answer.predicted),
-      rival: called(answer.model, winnerInstead(answer)),
+      predictedWords: required ? null : called(answer.model, answer.predicted),
+      rival: required ? null : called(answer.model, winnerInstead(answer)),
       imageWords: pictures[answer.image],
       briefly: wrong
         ? "at 0"
@@ -75,6 +81,7 @@ function prepared(report) {
       report.perturbations[answer.perturbation].text,
       answer.labelWords,
       answer.rival,
+      required,
     ]
       .join("\n")
       .toLowerCase();
@@ -95,7 +102,7 @@ function controls(report, changed) {
       report.answers.map((answer) => answer.end),
       0,
     ) || 1;
-  const state = { z: Math.min(largest(report.strengths, 0), end), model: "" };
+  const state = { z: Math.min(largest(report.strengths, 0), end), model: "", requirement: "" };
   const output = el("output", { for: "z" }, plain(state.z));
   const range = el("input", {
     type: "range",
@@ -111,6 +118,22 @@ function controls(report, changed) {
       changed(state);
     },
   });
+  const requirement = el(
+    "select",
+    { onchange: () => state.choose(requirement.value) },
+    report.requirements.map((own) =>
+      el("option", { value: own.number }, `${own.id} ${report.models.length > 1 ? report.models[own.model].name : ""}`),
+    ),
+  );
+  /* Everything below is about one requirement, at its strength, for its network. */
+  state.choose = (number) => {
+    const wanted = report.requirements[number];
+    [requirement.value, model.value] = [String(number), String(wanted.model)];
+    Object.assign(state, { requirement: String(number), model: String(wanted.model), z: wanted.strength });
+    range.value = state.z;
+    output.textContent = plain(state.z);
+    changed(state);
+  };
   const model = el(
     "select",
     {
@@ -129,7 +152,11 @@ function controls(report, changed) {
       { id: "strengths" },
       report.strengths.map((value) => el("option", { value })),
     ),
-    ...(report.models.length > 1 ? [el("label", {}, "Network ", model)] : []),
+    ...(report.requirements.length
+      ? [el("label", {}, "Requirement ", requirement)]
+      : report.models.length > 1
+        ? [el("label", {}, "Network ", model)]
+        : []),
   );
   return state;
 }
@@ -137,7 +164,8 @@ function controls(report, changed) {
 async function start() {
   document.body.append(hatching());
   themed();
-  const report = prepared(await contents());
+  const found = await contents();
+  const report = prepared({ ...found, requirements: requirementsOf(found) });
   document.getElementById("lead").textContent = report.lead;
   document
     .getElementById("notices")
@@ -150,10 +178,10 @@ async function start() {
   let waiting = false,
     selection = null,
     known = null;
-  const redraw = ({ z, model }) => {
-    if (model !== known) {
-      [known, selection] = [model, new Selection(report, model)];
-      finder.model = model;
+  const redraw = ({ z, model, requirement }) => {
+    if (`${model} ${requirement}` !== known) {
+      [known, selection] = [`${model} ${requirement}`, new Selection(report, model, report.requirements[requirement])];
+      Object.assign(finder, { model, about: selection.about });
       drawAccuracy(selection);
       drawDirections(selection);
       finder.refresh();
@@ -172,6 +200,12 @@ async function start() {
       redraw(state);
     });
   });
+  const first = report.requirements.find((own) => own.judgement !== "MET") ?? report.requirements[0];
+  drawRequirements(report, (wanted) => {
+    state.choose(wanted.number);
+    document.getElementById("images").scrollIntoView();
+  });
+  if (first) state.choose(first.number);
   redraw(state);
   drawEvidence(report.evidence);
   document.documentElement.dataset.ready = "yes";

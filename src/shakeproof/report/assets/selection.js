@@ -38,12 +38,14 @@ function countedImages(answers, z) {
 
 const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / (numbers.length || 1);
 
-/* Everything that the summaries need of a report, for the network that was chosen. */
+/* Everything that the summaries need of a report, for the network and the requirement that were chosen. */
 class Selection {
-  constructor(report, model) {
+  constructor(report, model, wanted) {
     this.report = report;
+    this.wanted = wanted;
+    this.about = wanted ? countsFor(report, wanted) : () => true;
     this.pooled = model === "" && report.models.length > 1;
-    this.asked = report.answers.filter((answer) => model === "" || answer.model === Number(model));
+    this.asked = report.answers.filter((answer) => (model === "" || answer.model === Number(model)) && this.about(answer));
     /* Shares and averages are over what the network classifies as it should. */
     this.answers = this.asked.filter((answer) => answer.status !== "misclassified");
     this.byPerturbation = grouped(this.answers, (answer) => answer.perturbation);
@@ -51,6 +53,13 @@ class Selection {
       this.answers.map((answer) => answer.end),
       0,
     );
+  }
+
+  /* How what is required is spoken of. */
+  get words() {
+    return !this.wanted || this.wanted.requirement === "label"
+      ? { right: "that are classified correctly", lose: "lose their label under some perturbation" }
+      : { right: `for which ${this.wanted.written} holds without shake`, lose: "fail under some perturbation" };
   }
 
   /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */

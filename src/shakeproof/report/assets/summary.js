@@ -200,6 +200,9 @@ function drawDirections(selection) {
 }
 
 function drawClasses(selection, z) {
+  const classes = !selection.wanted || selection.wanted.requirement === "label";
+  for (const part of document.querySelectorAll(".classes")) part.hidden = !classes;
+  if (!classes) return;
   const rows = [...grouped(selection.answers, (answer) => answer.labelWords)]
     .map(([label, answers]) => {
       const beaten = answers.filter((answer) => answer.rival !== null);
