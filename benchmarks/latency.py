@@ -3,8 +3,9 @@
     python benchmarks/latency.py [--data DIR] [--before SRC] [--rounds N] [--json FILE]
 
 The command is timed against a bare `import torch`; both are processes of their own, in turn. A query is a whole
-profile, one at a time on one thread, in seconds of the processor. With `--before`, the `src` of another version (`git
-worktree add DIR COMMIT`) answers the same queries in turn, and the ratios of the two are printed.
+profile, or is verified at strength 1, one at a time on one thread, in seconds of the processor. With `--before`, the
+`src` of another version (`git worktree add DIR COMMIT`) answers the same queries in turn, and the ratios of the two are
+printed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,13 +34,17 @@ BENCHMARKS = {
     "sri_resnet_b": (RESNET, "benchmarks/sri_resnet_b/vnnlib/*_eps_0.00350.vnnlib.gz", 2),
 }
 PERTURBATIONS = ("motion-blur:size=5,angle=45", "box-blur:size=9", "sharpen:size=3")
+KINDS = ("profile", "verify")
 
 # Answers one query after another, as it is told, with what that took and what it found.
 WORKER = """
 import json, sys, time
 import torch
 import shakeproof as sp
-from shakeproof.budget import keep_freed_memory
+try:
+    from shakeproof.budget import keep_freed_memory
+except ImportError:  # an older version
+    from shakeproof.memory import keep_freed_memory
 
 torch.set_num_threads(1)
 keep_freed_memory()
@@ -51,12 +57,15 @@ for image in images:
         network = sp.load(model, picture=raw.own_shape() or (1, 28, 28))
     picture = raw.fitted(network.picture())
     queries += [sp.perturbed(network, [picture], text)[0] for text in perturbations]
+settings = {"profile": sp.Settings(), "verify": sp.Settings(stop_early=True)}
 for query in queries:  # what is worked out once for a network is no part of a query
-    sp.analyse(network, [query])
+    for asked in settings.values():
+        sp.analyse(network, [query], asked)
 print(len(queries), flush=True)
 for line in sys.stdin:
+    kind, number = line.split()
     started = time.process_time()
-    (result,) = sp.analyse(network, [queries[int(line)]])
+    (result,) = sp.analyse(network, [queries[int(number)]], settings[kind])
     taken = time.process_time() - started
     print(json.dumps([taken, result.pieces, result.status.value, result.critical_strength]), flush=True)
 """
@@ -107,11 +116,11 @@ def worker(source: Path, asked: tuple[str, list[str], Sequence[str]]) -> Iterato
         process.wait()
 
 
-def answer(process: subprocess.Popen[str], number: int | None = None) -> list[object]:
+def answer(process: subprocess.Popen[str], question: str | None = None) -> list[object]:
     assert process.stdin is not None
     assert process.stdout is not None
-    if number is not None:
-        print(number, file=process.stdin, flush=True)
+    if question is not None:
+        print(question, file=process.stdin, flush=True)
     said: list[object] = json.loads(process.stdout.readline() or "null")
     return said
 
@@ -124,8 +133,8 @@ def queries(name: str, data: Path, sources: Sequence[Path], rounds: int) -> Iter
         asked = (str(data / model), images, PERTURBATIONS)
         versions = [stack.enter_context(worker(source, asked)) for source in sources]
         counts = [int(str(answer(process))) for process in versions]
-        for number in range(counts[0]):
-            runs = [[answer(process, number) for process in versions] for _ in range(rounds)]
+        for number, kind in [(number, kind) for kind in KINDS for number in range(counts[0])]:
+            runs = [[answer(process, f"{kind} {number}") for process in versions] for _ in range(rounds)]
             seconds = [min(float(str(run[i][0])) for run in runs) for i in range(len(versions))]
             for other in runs[0][1:]:
                 if other[2] != runs[0][0][2]:
@@ -133,6 +142,7 @@ def queries(name: str, data: Path, sources: Sequence[Path], rounds: int) -> Iter
             _, pieces, status, critical = runs[0][0]
             yield {
                 "benchmark": name,
+                "kind": kind,
                 "image": Path(images[number // len(PERTURBATIONS)]).name,
                 "perturbation": PERTURBATIONS[number % len(PERTURBATIONS)],
                 "pieces": pieces,
@@ -141,6 +151,17 @@ def queries(name: str, data: Path, sources: Sequence[Path], rounds: int) -> Iter
                 "before": None if len(sources) == 1 else runs[0][1][3],
                 "seconds": seconds,
             }
+
+
+def told(seconds: Sequence[Any]) -> str:
+    """The median of some queries' seconds, each those of one version or of two, and the ratios of the two."""
+    mine, *others = zip(*seconds, strict=True)
+    line = f"{1000 * statistics.median(mine):.1f} ms (median of {len(mine)})"
+    for other in others:
+        ratios = [a / b for a, b in zip(mine, other, strict=True)]
+        line += f", {statistics.median(ratios):.2f} of before ({min(ratios):.2f} to {max(ratios):.2f})"
+        line += f", {sum(mine) / sum(other):.2f} all together"
+    return f"{line}; load {os.getloadavg()[0]:.1f}"
 
 
 @click.command()
@@ -159,15 +180,9 @@ def main(data: Path, before: Path | None, only: str, rounds: int, file: Path | N
         said = "" if before is None else f" (before: {ratios[1]:.2f})"
         click.echo(f"the command, a small query: {ratios[0]:.2f} times `import torch`{said}")
     for name in [name for name in BENCHMARKS if name in only.split(",")]:
-        rows = list(queries(name, data, sources, rounds))
-        found += rows
-        times = [[float(row["seconds"][i]) for row in rows] for i in range(len(sources))]  # type: ignore[index]
-        line = f"{name}: a profile takes {1000 * statistics.median(times[0]):.1f} ms (median of {len(rows)})"
-        if before is not None:
-            ratios = [mine / other for mine, other in zip(*times, strict=True)]
-            line += f", {statistics.median(ratios):.2f} of before ({min(ratios):.2f} to {max(ratios):.2f})"
-            line += f", {sum(times[0]) / sum(times[1]):.2f} all together"
-        click.echo(f"{line}; load {os.getloadavg()[0]:.1f}")
+        found += (rows := list(queries(name, data, sources, rounds)))
+        for kind in KINDS:
+            click.echo(f"{name}, {kind}: {told([row['seconds'] for row in rows if row['kind'] == kind])}")
     if file is not None:
         file.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shakeproof.graph import Graph, cached_per_graph
+from shakeproof.linalg import places_of
 from shakeproof.operators import ABOVE, BLOCK_BYTES, Affine, Breaks, Entries, Relu
 from shakeproof.rounding import OF_CHORDS, RunningError, norm
 
@@ -136,7 +137,7 @@ def make_rows(plan: Plan, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
     They may be what was given, where these are all of their rows and no others.
     """
     is_new = plan.fraction > 0
-    new = is_new.nonzero().squeeze(1)
+    new = places_of(is_new)
     if not new.shape[0]:
         is_all = plan.source.shape[0] == next(iter(values.values())).shape[0]
         return {number: rows if is_all else rows.index_select(0, plan.source) for number, rows in values.items()}
@@ -301,10 +302,10 @@ def defer_rows(graph: Graph, node: int, plan: Plan) -> DeferredRows | None:
     fixed = plan.neuron < 0
     fixed[0] = fixed[-1] = True
     early = (number - torch.where(fixed, number, 0).cummax(0).values) % TOGETHER == 0
-    deferred = (~early).nonzero().squeeze(1)
+    deferred = places_of(~early)
     if not len(deferred) or run.multiplications * len(deferred) < LEAST_SPARED:
         return None
-    chosen, source = early.nonzero().squeeze(1), early.cumsum(0) - 1
+    chosen, source = places_of(early), early.cumsum(0) - 1
     before, at = source[deferred], plan.fraction[deferred]
     low, after = plan.fraction[chosen[before]], chosen[before + 1]
     high = torch.where(plan.source[after] == plan.source[deferred], plan.fraction[after], 1.0)

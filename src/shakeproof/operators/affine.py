@@ -10,13 +10,13 @@ from math import prod
 import torch
 from torch import Tensor
 
-from shakeproof.linalg import Check, always, multiply, norm_of_matrix, norm_of_positive, with_bias
+from shakeproof.linalg import Check, always, multiply, norm_of_matrix, norm_of_positive, places_of, with_bias
 from shakeproof.operators.base import Affine, Entries, Operator, summed_to
 
 # Inputs that are 0 in all rows, as those of neurons that are off, are not multiplied, unless more than such a share are
-# not. Of a smaller matrix, or for fewer outputs, they are multiplied as fast as they are found; of a larger one, no
-# copy in another memory order is kept.
-MOST_ACTIVE, SMALL_MATRIX, LARGE_MATRIX, FEW_OUTPUTS, FIRST_ROWS = 0.75, 2**15, 2**20, 64, 32
+# not. Of a smaller matrix, in fewer rows, or for fewer outputs, they are multiplied as fast as they are found; of a
+# larger matrix, no copy in another memory order is kept.
+MOST_ACTIVE, SMALL_MATRIX, LARGE_MATRIX, FEW_OUTPUTS, FEW_ROWS, FIRST_ROWS = 0.5, 2**15, 2**20, 64, 16, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,11 @@ class Linear(Matrix):
     def apply(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         rows = x.reshape(-1, x.shape[-1])
-        active = _active(rows) if self._is_worth_a_look else None
-        if active is None:
-            product = with_bias(rows, self.weight.t(), self.bias)
-        else:
-            product = with_bias(rows.index_select(1, active), self._by_input.index_select(0, active), self.bias)
-        return product.view(*x.shape[:-1], len(self.weight))
+        weight = self._by_input if self._is_worth_a_look else self.weight.t()
+        active = _active(rows) if self._is_worth_a_look and len(rows) >= FEW_ROWS else None
+        if active is not None:
+            rows, weight = rows.index_select(1, active), weight.index_select(0, active)
+        return with_bias(rows, weight, self.bias).view(*x.shape[:-1], len(self.weight))
 
     @cached_property
     def _is_worth_a_look(self) -> bool:
@@ -83,7 +82,7 @@ class Linear(Matrix):
 def _active(x: Tensor) -> Tensor | None:
     """The numbers of the columns of `x` in which some entry is not 0; None if most of them have one."""
     for rows in (x[:FIRST_ROWS], x) if len(x) > FIRST_ROWS else (x,):  # a few rows may tell
-        active = rows.any(0).nonzero().squeeze(1)
+        active = places_of(rows.any(0))
         if len(active) > MOST_ACTIVE * x.shape[1]:
             return None
     return active

@@ -14,6 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from shakeproof.linalg import places_of
 from shakeproof.operators.base import Breaks, Cells, Operator, PiecewiseLinear, Range, Relaxation
 
 # Parts of the interval whose chords are tried as slopes: the whole; one half; the other; the middle, almost a tangent.
@@ -173,7 +174,7 @@ class Bending(Elementwise, PiecewiseLinear):
 def _crossings(x: Tensor, threshold: float, joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where a neuron passes the threshold between rows of `x` (rows, neurons), how far it goes, and which it is."""
     above = x > threshold
-    place = (above[1:] ^ above[:-1]).view(-1).nonzero().squeeze(1)
+    place = places_of((above[1:] ^ above[:-1]).view(-1))
     if not place.shape[0]:
         return place, x.new_empty(0), x.new_empty(0), place
     segment, neuron = place // x.shape[1], place % x.shape[1]

@@ -34,6 +34,8 @@ from shakeproof.question import margins
 # How far from a turn a proof is tried: first near it, as near as float64 allows, and farther away where that fails.
 NEAR = np.array([1e-12, 1e-11, 1e-10, 4e-10, 1e-9, 3e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
 FAR = np.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0])
+# An end that the sweep itself shows, so near the nearest strength that is tried, is not proved any nearer.
+NEAR_ENOUGH = 1e-8
 # How many strengths are tried at once, and down to which share of a stretch.
 TRIALS, FINEST = 16, 1e-8
 # A label is not looked for to lose any closer than this to where it does so on a curve.
@@ -148,7 +150,9 @@ def _proved_at(context: SweepContext, edges: Sequence[Edge], exact_losses: list[
     """For each edge, the number of the nearest strength at which it is proved."""
     if not edges:
         return np.empty(0, dtype=np.int64)
-    margin, sure = np.stack([edge.margin for edge in edges]), np.stack([edge.sure for edge in edges])
+    margin, sure, z = (np.stack(column) for column in zip(*((e.margin, e.sure, e.z) for e in edges), strict=True))
+    is_shown = (sure & (np.abs(z - z[:, :1]) <= NEAR_ENOUGH)).any(1)
+    margin[is_shown] = -np.inf  # so that no bound is asked for
 
     def bounds(chosen: Sequence[Edge], places: Numbers, exactly: bool) -> Floats:
         at = list(zip(chosen, places.tolist(), strict=True))

@@ -208,11 +208,12 @@ def misclassified(context: SweepContext, comparisons: Sequence[Comparison]) -> d
     """
     if enumerates(context.settings):
         return {}
-    margin = margins(context.start_scores, context.labels)
     return {
         number: counterexample_at(context, number, 0.0)
         for number, comparison in enumerate(comparisons)
-        if margin[number] <= 0 and comparison.fails[:1].any() and not context.queries[number].label_predicted
+        if comparison.fails[:1].any()
+        and not context.queries[number].label_predicted
+        and margins(context.start_scores, context.labels)[number] <= 0
     }
 
 
