@@ -14,6 +14,7 @@ SAYS = {
     "first_steps.py": "the label is safe up to 0.7101807",
     "own_network.py": "boxes",
     "own_operator.py": "noticed: ",
+    "which_shake.py": "so expose for at most 1/103 s",
 }
 
 
