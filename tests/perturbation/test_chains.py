@@ -28,7 +28,13 @@ ANGLES = (
     "motion-angle:size=5,from=200,to=-30",
     "motion-angle:size=7,from=20.5,to=21.5",
 )
-TEXTS = (*LENGTHS, *ANGLES)
+CURVES = (
+    "gaussian-blur:size=9,sigma=0..3",
+    "gaussian-blur:size=6,sigma=0.4..2,tolerance=0.005",
+    "defocus:size=9,radius=0..4,tolerance=0.05",
+    "defocus:radius=1..3,tolerance=0.02",
+)
+TEXTS = (*LENGTHS, *ANGLES, *CURVES)
 SAMPLES = 2000
 SIGNS = [str(file) for file, _ in demo.images()]
 STOP, WARNING = (next(file for file in SIGNS if word in file) for word in ("stop", "warning"))
@@ -92,6 +98,66 @@ def test_kernels_are_motion_blur_at_every_angle(text):
         meant = sp.motion_blur(size=size, angle=float(perturbation.scale.value(z))).kernel.at(strength)
         assert np.abs(square(perturbation.kernel.at(z), size) - square(meant, size)).sum() < 1e-13
     assert (perturbation.scale.value(0), perturbation.scale.value(1)) == (float(options["from"]), float(options["to"]))
+
+
+def floats(matrix) -> np.ndarray:
+    return np.array([[float(entry) for entry in row] for row in matrix])
+
+
+def of_curve(text: str, value: float, size: int) -> np.ndarray:
+    """The kernel of the plain family."""
+    if text.startswith("gaussian"):
+        return (
+            floats(sp.gaussian_blur(size=size, sigma=value).kernel.at(1))
+            if value
+            else floats(sp.parse(text).kernel.at(0))
+        )
+    return square(sp.defocus(radius=value).kernel.at(1) if value > 0.5 else sp.identity().kernel.at(1), size)
+
+
+def distance_to_curve(text: str, scale, samples: int) -> float:
+    """The largest of many sampled distances between a chain's kernels and the curve's, at the same value."""
+    perturbation, largest = sp.parse(text), 0.0
+    ends = [floats(perturbation.kernel.at(node)) for node in scale.nodes]
+    for z in np.random.default_rng(0).uniform(0, 1, samples):
+        segment, share = scale.place(z)
+        chord = ends[segment] * (1 - float(share)) + ends[segment + 1] * float(share)
+        largest = max(largest, float(np.abs(chord - of_curve(text, float(scale.value(z)), len(chord))).sum()))
+    return largest
+
+
+@pytest.mark.parametrize("text", CURVES)
+def test_chords_are_as_near_to_the_curve_as_is_proved(text):
+    scale = sp.parse(text).scale
+    assert str(sp.parse(text)) == text
+    assert 0.02 * scale.distance < distance_to_curve(text, scale, 300) <= scale.distance
+
+
+@pytest.mark.parametrize("text", CURVES)
+def test_too_few_nodes_are_noticed(text):
+    """A chain of which every other node is left out does not keep its tolerance, if that is what was used up."""
+    perturbation = sp.parse(text)
+    scale, kernel = perturbation.scale, perturbation.kernel
+    farthest = 0.0
+    for start, end in pairwise(scale.nodes[:: max(1, scale.segments // 3)]):
+        middle = (start + end) / 2
+        chord = (floats(kernel.at(start)) + floats(kernel.at(end))) / 2
+        farthest = max(farthest, np.abs(chord - of_curve(text, float(scale.value(middle)), len(chord))).sum())
+    assert farthest > scale.distance
+
+
+def test_curves_that_cannot_be_followed_are_refused():
+    for wrong in (
+        "gaussian-blur:size=9,sigma=3..0",
+        "gaussian-blur:size=9,sigma=1,tolerance=0.1",
+        "gaussian-blur:size=9,sigma=0..inf",
+        "defocus:radius=0..0.4",
+        "defocus:size=5,radius=0..4",
+        "defocus:size=9,radius=2",
+        "defocus:radius=1..20,tolerance=0.0001",
+    ):
+        with pytest.raises(InputError):
+            sp.parse(wrong)
 
 
 def test_the_longest_line_is_motion_blur():
@@ -164,7 +230,7 @@ def agrees_with_samples(network, result) -> int:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("file", SIGNS[::4], ids=lambda file: Path(file).stem)
+@pytest.mark.parametrize("file", SIGNS[::6], ids=lambda file: Path(file).stem)
 def test_profiles_beside_the_runtime_at_many_strengths(demo_network, file, text):
     result = sp.profile(demo_network, file, text)
     assert result.status in ("safe", "unsafe")
@@ -210,6 +276,13 @@ def test_an_answer_about_angles_says_from_where(demo_network):
     back = sp.profile(demo_network, STOP, "motion-angle:size=5,from=200,to=20,strength=0.3")
     assert back.sentence.endswith("angle from 200 to 20 degrees")
     assert back.min_margin == pytest.approx(result.min_margin, abs=1e-9)
+
+
+def test_an_answer_about_chords_says_so(demo_network):
+    result = sp.profile(demo_network, STOP, CURVES[0])
+    assert "by chords within 0.01 of the curve" in result.sentence
+    assert result.to_json()["parameter"]["distance"] == 0.01
+    assert Record.from_json(json.dumps(result.to_json())) == result.record
 
 
 def test_windows_of_strength_and_two_networks(demo_network):

@@ -251,6 +251,7 @@ class Result:
             critical=None if critical is None else (scale.reached(critical[0]), scale.passed(critical[1])),
             counterexample=None if at is None else float(scale.value(at)),
             segments=scale.segments,
+            distance=scale.distance,
         )
 
     @property
@@ -438,6 +439,8 @@ class CounterexampleKernel:
 class Parameter:
     """What a record says in the unit of a path's own parameter, which goes from `first` to `last` as far as was asked.
 
+    With a `distance`, kernels are those of chords, so near those of the curve that the name stands for.
+
     Rounded to the safe side: what is `certified` is no more than was proved, and `critical` brackets no less.
     """
 
@@ -449,6 +452,7 @@ class Parameter:
     critical: Bracket | None
     counterexample: float | None
     segments: int
+    distance: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "critical", _tupled(self.critical))  # JSON has lists
@@ -457,11 +461,12 @@ class Parameter:
         """The number that belongs beside a verdict, in words; nothing where there is none."""
         if status is Status.MISCLASSIFIED or (status is Status.UNSAFE and self.critical is None):
             return ""
+        near = "" if self.distance is None else f", by chords within {self.distance:g} of the curve"
         if self.critical is None or status is not Status.UNSAFE:
             start = f"from {self.first:g} " if self.first else "up "
-            return f"{self.name} {start}to {self._spoken(self.certified, inwards=True)} {self.unit}"
+            return f"{self.name} {start}to {self._spoken(self.certified, inwards=True)} {self.unit}{near}"
         ends = [self._spoken(end, inwards) for end, inwards in zip(self.critical, (True, False), strict=True)]
-        return f"{self.name} {' to '.join(dict.fromkeys(ends))} {self.unit}"
+        return f"{self.name} {' to '.join(dict.fromkeys(ends))} {self.unit}{near}"
 
     def _spoken(self, value: float, inwards: bool) -> str:
         """A value in digits that people read, rounded to the side of the value at 0, or to the other; parts of a second

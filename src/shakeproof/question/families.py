@@ -23,6 +23,7 @@ from typing import Any
 
 from shakeproof.errors import InputError, kind_of
 from shakeproof.question.chains import exposed, growing_line, turning_line
+from shakeproof.question.curves import widening_disk, widening_gaussian
 from shakeproof.question.kernel_matrices import (
     FREQUENCIES,
     HIGHEST,
@@ -58,10 +59,15 @@ from shakeproof.question.text_form import (
     read_flag,
     read_interval,
     read_number,
+    read_number_or_interval,
     read_options,
     read_whole,
 )
 
+Span = tuple[float, float]
+"""From a value to a larger one."""
+# How far chords may be from a curve of kernels, in the sum of all entries, unless something else is said.
+TOLERANCE = 0.01
 # How downsample resizes.
 FILTERS = ("box", "bilinear", "bicubic", "lanczos")
 
@@ -162,10 +168,48 @@ def exposure(
     return _chain("exposure", kernel, padding, clip, **options)
 
 
-def gaussian_blur(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
-    """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square."""
-    sigma = _sigma("gaussian-blur", size, sigma)
-    return _to_kernel("gaussian-blur", gaussian(size, sigma), padding, clip, size=size, sigma=sigma)
+def gaussian_blur(
+    size: int,
+    sigma: float | Span,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
+    tolerance: float | None = None,
+) -> Perturbation:
+    """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square.
+
+    Of a range of deviations (0..3), the blur goes through all of them, within a `tolerance`, 0.01 if you name none.
+    """
+    if not isinstance(sigma, tuple):
+        _check_no_tolerance("gaussian-blur", tolerance, "sigma=0..3")
+        sigma = _sigma("gaussian-blur", size, sigma)
+        return _to_kernel("gaussian-blur", gaussian(size, sigma), padding, clip, size=size, sigma=sigma)
+    check_size(size)
+    span, near = _span("gaussian-blur", "sigma", sigma, LARGEST_SIZE), _tolerance("gaussian-blur", tolerance)
+    kernel = widening_gaussian(size, *span, near.get("tolerance", TOLERANCE))
+    return _chain("gaussian-blur", kernel, padding, clip, size=size, sigma=_written(span), **near)
+
+
+def _span(family: str, key: str, values: Span, most: float) -> Span:
+    """A range to go through, checked."""
+    low, high = (_between(family, key, value, 0, most) for value in values)
+    if not low < high:
+        raise InputError(f"{family}: {key} must be LOW..HIGH with LOW below HIGH, e.g. {key}=0..3")
+    return low, high
+
+
+def _written(span: Span) -> str:
+    return "..".join(map(plain, span))
+
+
+def _tolerance(family: str, tolerance: float | None) -> dict[str, float]:
+    if tolerance is None or tolerance == TOLERANCE:
+        return {}
+    return {"tolerance": _between(family, "tolerance", tolerance, 1e-6, 0.5)}
+
+
+def _check_no_tolerance(family: str, tolerance: float | None, example: str) -> None:
+    if tolerance is not None:
+        raise InputError(f"{family}: tolerance is about a curve of kernels, e.g. {example}; leave it out")
 
 
 def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -185,11 +229,28 @@ def _sigma(family: str, size: int, value: float) -> float:
     return sigma
 
 
-def defocus(radius: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
+def defocus(
+    radius: float | Span,
+    padding: str = "reflect",
+    clip: ClipRange | None = None,
+    size: int | None = None,
+    tolerance: float | None = None,
+) -> Perturbation:
     """Out of focus: the mean over a disk with a radius in pixels.
 
-    Each entry of the end kernel is proportional to the disk's area in its pixel.
+    Each entry of the end kernel is proportional to the disk's area in its pixel. Of a range of radii (0..4), the blur
+    goes through all of them, within a `tolerance` of 0.01 if you say no other; `size` makes its kernels larger.
     """
+    if isinstance(radius, tuple):
+        span, near = _span("defocus", "radius", radius, LARGEST_SIZE / 2), _tolerance("defocus", tolerance)
+        if not span[1] > 0.5:
+            raise InputError("defocus: radius must reach beyond 0.5, or all disks are inside one pixel")
+        kernel = widening_disk(*span, near.get("tolerance", TOLERANCE), size)
+        sized = {} if size is None else {"size": size}
+        return _chain("defocus", kernel, padding, clip, **sized, radius=_written(span), **near)
+    _check_no_tolerance("defocus", tolerance, "radius=0..4")
+    if size is not None:
+        raise InputError("defocus: size is about a range of radii, e.g. size=9,radius=0..4; leave it out")
     radius = _number("defocus", "radius", radius)
     if not 0.5 < radius <= LARGEST_SIZE / 2:
         raise InputError(
@@ -632,6 +693,8 @@ READERS: Mapping[str, Reader] = {
     "int": read_whole,
     "float": read_number,
     "float | None": read_number,
+    "float | Span": read_number_or_interval,
+    "int | None": read_whole,
     "bool": read_flag,
     "str": str,
     "str | Path": str,

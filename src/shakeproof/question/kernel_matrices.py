@@ -68,12 +68,18 @@ def _pixels_on_ray(size: int, right: Fraction, down: Fraction) -> Iterator[tuple
 
 def gaussian(size: int, sigma: float) -> Matrix:
     """exp(-distance^2 / 2 sigma^2) at each pixel's centre, divided by the sum."""
-    # distances from the centre in halves of a pixel; the nearest is taken off all, so that not all weights vanish
-    squares = [(2 * i - size + 1) ** 2 - (size - 1) % 2 for i in range(size)]
-    weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squares]
+    weights = [Fraction(math.exp(-square / 8 / sigma / sigma)) for square in squared_distances(size)]
     total = sum(weights)
     shares = [weight / total for weight in weights]
     return tuple(tuple(down * right for right in shares) for down in shares)
+
+
+def squared_distances(size: int) -> list[int]:
+    """Of the places of a row from its middle, in halves of a pixel.
+
+    The nearest is taken off all, so that not all weights of a narrow Gaussian vanish.
+    """
+    return [(2 * i - size + 1) ** 2 - (size - 1) % 2 for i in range(size)]
 
 
 def disk(radius: float) -> Matrix:

@@ -31,6 +31,9 @@ class ParameterScale:
     Between two nodes, it is affine in the strength, or something else of it is. `reciprocal`: 1 / the value, as for
     means over a growing stretch. `cotangent`: that of the angle to the nearest axis, in degrees, as for lines that
     turn. Where a segment begins at 0, or goes across an axis, its picture stands still.
+
+    Where the chain stands for a curve, `distance` bounds by how much the kernel at a value may differ from the curve's,
+    in the sum of all entries; None where the chain is what is meant.
     """
 
     name: str = "strength"
@@ -38,6 +41,7 @@ class ParameterScale:
     nodes: tuple[float, ...] = (0.0, 1.0)
     values: tuple[Fraction, ...] = (Fraction(0), Fraction(1))
     between: Between = "affine"
+    distance: float | None = None
 
     def __post_init__(self) -> None:
         steps = [*pairwise(self.nodes)]
@@ -49,7 +53,9 @@ class ParameterScale:
             raise ProofError("a chain's parameter does not go one way")
 
     @staticmethod
-    def along(name: str, unit: str, values: Iterable[Fraction], between: Between = "affine") -> ParameterScale:
+    def along(
+        name: str, unit: str, values: Iterable[Fraction], between: Between = "affine", distance: float | None = None
+    ) -> ParameterScale:
         """A scale whose nodes are at the share of the way that the parameter has gone, as float64 has it."""
         several = tuple(values)
         if len(several) > MOST_SEGMENTS + 1:
@@ -60,7 +66,7 @@ class ParameterScale:
         nodes = tuple(float((value - first) / way) for value in several)
         if not all(before < after for before, after in pairwise(nodes)):
             raise InputError(f"{name}: some segments are too short beside the others; leave them out")
-        return ParameterScale(name, unit, nodes, several, between)
+        return ParameterScale(name, unit, nodes, several, between, distance)
 
     @property
     def segments(self) -> int:

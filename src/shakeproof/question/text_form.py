@@ -59,6 +59,13 @@ def read_interval(text: str) -> tuple[float, float]:
         raise ValueError("must be LOW..HIGH") from None
 
 
+def read_number_or_interval(text: str) -> float | tuple[float, float]:
+    try:
+        return read_interval(text) if ".." in text else read_number(text)
+    except ValueError:
+        raise ValueError("must be a number, or LOW..HIGH") from None
+
+
 def read_flag(text: str) -> bool:
     if text not in ("yes", "no"):
         raise ValueError("must be yes or no")
