@@ -9,6 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 setup: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV); this takes a minute or two, most of it for torch"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable .
 	touch $@
@@ -23,6 +24,7 @@ demo: setup
 test: $(VENV)/installed-for-tests
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		echo "no browser is here: tests of the report's page will be skipped; to run them, apt-get install chromium"
+	@echo "about 4,500 tests: 20 minutes on two cores, longer on a busy machine; a dot is a test"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/installed-for-tests
@@ -38,7 +40,7 @@ docs: $(VENV)/installed-for-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
 	@echo "open docs/_build/index.html"
 
-# The paper's tables, cell by cell; make paper DATA=FOLDER looks for VNN-COMP's benchmarks there.
+# The paper's tables, cell by cell: ten seconds. make paper DATA=FOLDER looks for VNN-COMP's benchmarks there.
 paper: $(VENV)/installed
 	$(BIN)/python benchmarks/paper_tables.py $(if $(DATA),--data $(DATA))
 

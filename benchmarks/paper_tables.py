@@ -260,8 +260,8 @@ def shown_progress(name: str) -> Iterator[Callable[[float], None]]:
 DATA = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
 PAPER = Path(__file__).with_name("paper_tables.csv")
 REPOSITORIES = {
-    "mnist_fc": "ChristopherBrix/vnncomp2022_benchmarks",
-    "oval21": "ChristopherBrix/vnncomp2022_benchmarks (or stanleybak/vnncomp2021)",
+    "mnist_fc": ("ChristopherBrix/vnncomp2022_benchmarks",),
+    "oval21": ("ChristopherBrix/vnncomp2022_benchmarks", "stanleybak/vnncomp2021"),
 }
 
 
@@ -270,10 +270,14 @@ def find_benchmark(data: Path, name: str) -> Path:
     for folder in (data / name, data / "benchmarks" / name, *data.glob(f"*/benchmarks/{name}")):
         if (folder / "instances.csv").exists():
             return folder
-    source = REPOSITORIES.get(name, "a VNN-COMP repository")
+    sources = REPOSITORIES.get(name, ())
+    clone = f"git clone --depth 1 https://github.com/{sources[0]}" if sources else "clone a VNN-COMP repository"
+    folder = Path(sources[0]).name if sources else "FOLDER"
+    other = "".join(f" ({name} is also in {source})" for source in sources[1:])
     raise click.ClickException(
-        f"no benchmark {name} below {data}; clone {source} from GitHub into that folder,"
-        " or name the folder that it is in: make paper DATA=FOLDER"
+        f"the benchmark {name} is not in {data}\n"
+        f"Get it:            {clone}{other}\n"
+        f"Then say where:    make paper DATA={folder}"
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from models import model, network_of
 from onnx import helper
+from processes import HANGING
 from rational import ExactLine, exact_path, exact_scores
 from torch import nn
 
@@ -419,7 +420,7 @@ SCRIPTS = {
 def test_a_script_no_longer_shows_a_false_claim(shared, tmp_path, script):
     name, *arguments = script
     command = [sys.executable, str(shared(f"attacks/second/{name}")), *arguments]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANGING)
     said = ran.stdout + ran.stderr
     assert re.search(SCRIPTS[script], said), said
     assert not re.search(r"^(float32 )?safe None (rigorous|float32)", said, re.MULTILINE)

@@ -259,7 +259,7 @@ def test_what_cannot_be_compared(tmp_path):
     with pytest.raises(InputError, match=r"pictures of 1 x 6 x 6, .* of 1 x 3 x 3"):
         sp.compare(relu(0), network_of(nn.Sequential(nn.Flatten(), *dense(0, 9, 3)), 1, 3, 3), PIXELS, TEXT)
     sigmoid = network_of(nn.Sequential(nn.Flatten(), *dense(0, 36, 8, 3, activation=nn.Sigmoid)), 1, 6, 6)
-    with pytest.raises(InputError, match="piecewise-linear networks only; compare 8-bit") as smooth:
+    with pytest.raises(InputError, match="only piecewise-linear networks can be compared") as smooth:
         sp.compare(relu(0), sigmoid, PIXELS, TEXT)
     assert smooth.value.option == "pixels"
     with pytest.raises(InputError, match="one strength"):

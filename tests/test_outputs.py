@@ -57,14 +57,14 @@ def test_addresses_lead_back(place):
     ("address", "message"),
     [
         ("25", "25 outputs are numbered from 0 to 24"),
-        ("wheel", "'wheel' is none of the outputs that are analysed: boxes [3, 4], steering [], mask [2, 2, 3]"),
+        ("wheel", "'wheel' is not among the analysed outputs: boxes [3, 4], steering [], mask [2, 2, 3]"),
         ("[0]", "'[0]' is none of"),
         ("boxes[3,0]", "outside of boxes, which is 3 x 4"),
         ("boxes[0,0,0]", "boxes [3, 4] takes up to 2 indices"),
         ("boxes[a]", "takes up to 2 indices: numbers, or ranges"),
         ("boxes[2:1]", "means none of the outputs"),
-        ("boxes[0", "is none of"),
-        ("", "is none of"),
+        ("boxes[0", "is not among"),
+        ("", "is not among"),
     ],
 )
 def test_bad_addresses_are_one_line(address, message):

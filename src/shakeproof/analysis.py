@@ -357,7 +357,10 @@ def _part(progress: Callable[[float], None], done: int, count: int) -> Callable[
 def readable(network: Deployed) -> Network:
     """A network whose graph was read; an error for one that can only be run."""
     if not isinstance(network, Network):
-        raise InputError(f"{network.name}: can only be run, on 8-bit pictures; load it to analyse it", option="pixels")
+        raise InputError(
+            f"{network.name}: was loaded with load_deployed, so only 8-bit pictures can be run; use load to analyse it",
+            option="pixels",
+        )
     return network
 
 

@@ -84,14 +84,14 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     """Refuse an answer of which there is no certificate, whatever time is given."""
     query = result.query
     if result.status is Status.UNDECIDED:
-        raise NoCertificateError(f"{query.name}: is undecided, and of that there is no certificate")
+        raise NoCertificateError(f"{query.name}: is undecided, so there is no certificate")
     if isinstance(result.proof, Enumerated) and not result.record.is_about_label:
-        raise NoCertificateError(f"{query.name}: of 8-bit pictures, certificates are about labels alone")
+        raise NoCertificateError(f"{query.name}: certificates of 8-bit pictures cover labels only")
     kinds = () if query.requirement is None else query.requirement.kinds
     if unknown := [kind.name for kind in kinds if kind.name in ("pixels", "detection")]:
         raise NoCertificateError(f"{query.name}: the checker does not know {unknown[0]}, so there is no certificate")
     if not isinstance(query.perturbation, Perturbation) or query.image is None:
-        raise NoCertificateError(f"{query.name}: certificates are about perturbed images, not boxes of inputs")
+        raise NoCertificateError(f"{query.name}: certificates cover perturbed images, not boxes of inputs")
     if query.perturbation.at_original:
         raise NoCertificateError(f"{query.name}: the checker does not know at=original, so there is no certificate")
     if query.perturbation.degradations:
@@ -160,7 +160,9 @@ def _of_enumeration(
     """The checker makes all pictures before, and runs them when it is asked."""
     name, pictures, lost = header["image"], proof.pictures, proof.first_lost
     if lost is None and not proof.all_run:
-        raise NoCertificateError(f"{name}: a picture is lost behind those that were run; certify it up to before that")
+        raise NoCertificateError(
+            f"{name}: the label loses at a picture beyond those that were run; certify up to a smaller strength"
+        )
     claim = "safe" if lost is None else "profile" if profile and proof.all_run else "unsafe"
     count = lost + 1 if claim == "unsafe" and lost is not None else len(pictures)
     header |= {

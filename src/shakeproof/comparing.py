@@ -224,25 +224,25 @@ def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None
     if shapes[0] != shapes[1]:
         mine, theirs = map(by, shapes)
         raise InputError(
-            f"{one.name} takes pictures of {mine}, {other.name} of {theirs}; only networks that take the same ones can"
-            " be compared"
+            f"{one.name} takes pictures of {mine}, {other.name} of {theirs}; networks must take the same"
+            " pictures to be compared"
         )
     if one.classes != other.classes:
         counts = f"{one.name} has {one.classes} classes, {other.name} {other.classes}"
-        raise InputError(f"{counts}; only networks with the same ones can be compared")
+        raise InputError(f"{counts}; networks must have the same classes to be compared")
     for number in range(one.classes) if one.class_names and other.class_names else ():
         mine, theirs = (network.class_names.shown(number) for network in (one, other))
         if mine != theirs:
             raise InputError(
-                f"{one.name} calls class {number} {mine}, {other.name} {theirs}; if the classes are the same, say what"
-                " both are called",
+                f"{one.name} calls class {number} {mine}, {other.name} {theirs}; if the classes are the same, give"
+                " both networks the same names",
                 option="classes",
             )
     for network in (one, other) if settings.pixel_rounding is None else ():
         if not isinstance(network, Network) or not network.graph.is_piecewise_linear:
             raise InputError(
-                f"{network.name}: which class wins at every strength is known of piecewise-linear networks only;"
-                " compare 8-bit pictures",
+                f"{network.name}: only piecewise-linear networks can be compared at every strength; compare 8-bit"
+                " pictures",
                 option="pixels",
             )
 

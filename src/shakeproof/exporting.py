@@ -117,7 +117,7 @@ def write_query(
         write_whole({network_file: augmented, query_file: question})
         return Exported(str(model), network_file, query_file, label)
     if network_file.exists() and network_file.read_bytes() != augmented:
-        raise InputError(f"{network_file}: is about another image or perturbation; export into another folder")
+        raise InputError(f"{network_file}: was exported for another image or perturbation; choose another folder")
     write_whole({query_file: question})
     return Exported(str(model), None, query_file, label)
 
@@ -273,7 +273,7 @@ class _Front:
             with np.errstate(over="ignore"):
                 array = array.astype(np.float32)
             if not np.isfinite(array).all():
-                raise InputError(f"{name} has numbers beyond float32, in which it is exported; scale the image down")
+                raise InputError(f"{name} has numbers too large for float32, the export format; scale the image down")
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), self.name(name)))
         return self.constants[-1].name
 

@@ -52,12 +52,12 @@ def read_text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(MOST_TEXT + 1)
         if len(data) > MOST_TEXT:
-            raise InputError(f"{path}: is too large for what it should be")
+            raise InputError(f"{path}: is too large")
         return data.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise InputError(f"{path}: is no text in UTF-8") from error
+        raise InputError(f"{path}: is not UTF-8 text") from error
 
 
 def readable_name(name: str) -> str:
@@ -68,7 +68,7 @@ def readable_name(name: str) -> str:
 def check_regular(path: Path) -> None:
     """Refuse what is no file with bytes in it: a folder, or a named pipe, whose reader would wait for ever."""
     if os.path.exists(path) and not path.is_file():
-        raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'no regular file'}; name a file")
+        raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}; name a file")
 
 
 def _draft(path: Path) -> Path:
@@ -76,4 +76,4 @@ def _draft(path: Path) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be written ({error.strerror}); choose a folder you may write to, with room")
+    return InputError(f"{path}: cannot be written ({error.strerror}); choose a writable folder with enough space")

@@ -338,7 +338,7 @@ def test_a_stopped_worker_of_a_cluster_is_noticed(processes, tmp_path, monkeypat
     with scheduler_of(written(tmp_path, (SLOW,), images=1, more=SLOWLY)) as scheduler, Cluster(1, address) as foreign:
         monkeypatch.setattr("shakeproof.parallel.cluster.PATIENCE", 2.0)
         when_busy(foreign, lambda: worker.send_signal(signal.SIGSTOP))
-        with pytest.raises(InputError, match="has no workers any more"):
+        with pytest.raises(InputError, match="has lost its workers"):
             foreign.run(scheduler, told.append)
     assert any("gave no sign of life for 10 s" in notice for notice in scheduler.notices)
 

@@ -103,7 +103,7 @@ MINIMAL = 'models = ["signs.onnx"]\nperturbations = ["box-blur:size=3"]\nimages 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("models = [", "is no TOML"),
+        ("models = [", "is not valid TOML"),
         (MINIMAL + "perturbation = 1", "the key 'perturbation' is not known; do you mean 'perturbations'?"),
         (MINIMAL + "timeout = 3", "the key 'timeout' is not known; it belongs to [analysis]"),
         (MINIMAL + "[analysis]\nshortcuts = true", "the key 'shortcuts' in [analysis] is not known; it was removed"),
@@ -127,7 +127,7 @@ MINIMAL = 'models = ["signs.onnx"]\nperturbations = ["box-blur:size=3"]\nimages 
         ('models = "signs.onnx"\nimages.paths = "photos"', "say what happens to the images"),
         (MINIMAL.replace('paths = ["photos"]', 'paths = "photos", csv = "a.csv"'), "either paths, or csv"),
         (MINIMAL.replace('paths = ["photos"]', 'paths = "photos", only = "x*"'), "has a name like 'x*'"),
-        (MINIMAL.replace('"signs.onnx"', '"gone*.onnx"'), "no model has such a name"),
+        (MINIMAL.replace('"signs.onnx"', '"gone*.onnx"'), "no model matches"),
         (MINIMAL.replace('"signs.onnx"', "3"), "models is a list of texts"),
     ],
 )  # fmt: skip

@@ -159,7 +159,7 @@ def test_one_profile_answers_all_strengths(store, demo_network, results):
         for strength in (0.0, 0.1, 0.5, 1.0):
             again = sp.verify(demo_network, result.query.image, result.query.perturbation, strength)
             assert result.record.status_at(strength) == again.status
-    with pytest.raises(InputError, match="says nothing about"):
+    with pytest.raises(InputError, match="this answer covers"):
         record.status_at(1.5)
 
 
@@ -306,7 +306,7 @@ def test_an_older_store_is_brought_up_to_date(tmp_path):
     path = tmp_path / "s.db"
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    assert "is empty; shakeproof campaign makes a store" in said_of(path)
+    assert "is empty; shakeproof campaign creates a store" in said_of(path)
     with StoreWriter.open(path) as writer:
         assert writer.campaigns() == []
     with Store.open(path) as opened:
@@ -414,10 +414,10 @@ def test_other_files_are_left_alone(tmp_path):
     folder.mkdir()
     before = foreign.read_bytes()
     for opener in (Store, StoreWriter):
-        assert "no store of shakeproof's" in said_of(foreign, opener)
-        assert "no store of shakeproof's" in said_of(text, opener)
+        assert "not a shakeproof store" in said_of(foreign, opener)
+        assert "not a shakeproof store" in said_of(text, opener)
         assert "is a folder" in said_of(folder, opener)
-    assert "there is no such store" in said_of(tmp_path / "n.db")
+    assert "no such store" in said_of(tmp_path / "n.db")
     assert foreign.read_bytes() == before
 
 

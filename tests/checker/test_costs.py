@@ -15,13 +15,14 @@ import pytest
 from certificates import header, safe
 from models import model
 from onnx import TensorProto, helper
+from processes import HANGING
 
 from shakeproof import checker
 from shakeproof.certificate import pack
 from shakeproof.checker import kernels
 
 PIXELS = np.array([1.0, 0.25]).reshape(1, 1, 2)
-SECONDS, GIB = 60, 4  # a busy machine is slow; alone, it is a third of that
+SECONDS, GIB = 60, 4  # of the processor; alone, it takes a third of that
 
 
 def filled(name: str, kind: int = TensorProto.FLOAT) -> Any:
@@ -89,22 +90,24 @@ def test_a_hostile_model_is_refused_soon(name, tmp_path):
     assert len(data) < 5000 or name == "packed"
     (tmp_path / "m.onnx").write_bytes(data)
     (tmp_path / "c").write_bytes(safe(data, PIXELS, "brightness:max=0.1", [0.0, 0.5], label=0))
-    start, words = time.monotonic(), [sys.executable, "-m", "shakeproof.checker", "c", "--model", "m.onnx"]
-    limit = GIB * 2**30
+    words, limit = [sys.executable, "-m", "shakeproof.checker", "c", "--model", "m.onnx"], GIB * 2**30
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
     done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=SECONDS,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
-    )  # fmt: skip
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANGING, preexec_fn=limited
+    )
     assert done.returncode == 1, done.stderr
     assert "cannot be checked" in done.stdout or "larger than" in done.stdout, done.stdout
     assert "Memory" not in done.stdout
-    assert time.monotonic() - start < SECONDS
 
 
 def test_more_effort_may_be_allowed():
     data = network(NODE("Expand", ["x", "s"], ["e"]), NODE("Flatten", ["e"], ["f"]), s=[1, 30, 1000, 2])
     given = safe(data, PIXELS, "brightness:max=0.1", [0.0, 0.5], label=0)
-    assert "more effort" in checker.check(given, data, effort=1e-4).sentence
+    assert "limit on effort" in checker.check(given, data, effort=1e-4).sentence
     assert "not proved" in checker.check(given, data).sentence  # all scores of an expanded picture are the same
 
 
@@ -117,24 +120,24 @@ def test_fractions_without_a_small_denominator():
         "perturbation": "custom:file=k", "kernels": [rows], "rounding": "half-even", "input_shape": [1, 1, 32, 32],
         "deployment": {}, "pictures": 1, "kept": 1, "intervals": [], "strength": [1.0],
     }  # fmt: skip
-    start = time.monotonic()
+    start = time.process_time()
     assert "denominator" in checker.check(pack(said, {"pixels": pixels}), data).sentence
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_kernel_is_not_made_before_its_size_is_known():
-    start = time.monotonic()
+    start = time.process_time()
     for text in ("sharpen:size=999", "motion-blur:size=999,angle=17", "box-blur:size=999"):
         with pytest.raises(checker.Refused, match="size"):
             kernels.meaning(text, [[["1"]]])
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_many_arrays_are_not_copied_again_and_again():
     """A header may list thousands of arrays before a large one."""
     pixels = np.zeros((1, 1000, 1000))
     arrays = {f"a{i}": np.zeros(0) for i in range(5000)} | {"pixels": pixels}
-    start = time.monotonic()
+    start = time.process_time()
     outcome = checker.check(pack(header(b"", pixels, "identity"), arrays), b"")
     assert not outcome.accepted
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10

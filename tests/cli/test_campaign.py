@@ -100,7 +100,7 @@ def test_mistakes_are_one_line(done, tmp_path):
     assert "no such store" in complaint("results", tmp_path / "n.db")
     assert "cannot be read" in complaint("campaign", tmp_path / "n.toml")
     assert "has no campaign 7" in complaint("table", done / "c.db", "--campaign", "7")
-    assert "no store of shakeproof's" in complaint("campaign", done / "c.toml", "--store", done / "c.toml")
+    assert "not a shakeproof store" in complaint("campaign", done / "c.toml", "--store", done / "c.toml")
     assert "cannot be opened" in complaint("campaign", done / "c.toml", "--store", tmp_path / "no" / "s.db")
 
 

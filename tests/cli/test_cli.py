@@ -139,7 +139,7 @@ def test_kernels_of_sums(tmp_path):
     crossed = "motion-blur:size=5,angle=0+motion-blur:size=5,angle=90"
     shown = run("kernels", crossed, "--strength", "0.2,0.3", "--png", tmp_path / "k.png")
     assert [line.split() for line in shown.stdout.splitlines()] == [
-        [crossed, "at", "strength", "0.2,0.3"],
+        [crossed, "at", "strength", "0.2,0.3", "(angle", "0", "is", "up)"],
         ["0", "0", "1/25", "0", "0"],
         ["0", "0", "1/25", "0", "0"],
         ["3/50", "3/50", "3/5", "3/50", "3/50"],
@@ -422,7 +422,7 @@ def test_the_files_of_the_demo_can_be_tried(tmp_path):
         (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--label", "10"), "label 10"),
         (("verify", "MODEL", "IMAGE", "-p", "any-kernel:size=3", "--strength", "1", "--memory", "1e-9"), "--memory"),
         (("verify", "MODEL"), "name what to verify"),
-        (("verify", "MODEL", "IMAGE"), "say what happens to the image"),
+        (("verify", "MODEL", "IMAGE"), "name the perturbation"),
         (("verify", "MODEL", "IMAGE", "--strength", "1"), "go together"),
         (("verify", "MODEL", "cut.vnnlib"), "cut.vnnlib"),
         (("verify", "MODEL", "gone.vnnlib"), "gone.vnnlib"),

@@ -220,7 +220,7 @@ def test_a_perturbed_query_is_normalised_once(tmp_path):
     norm = ("--mean", "0.4", "--std", "0.25")
     run("export", MODEL, SIGN, *words, *norm, "-o", tmp_path, "--format", "perturbed")
     file = tmp_path / "perturbed.vnnlib"
-    assert "leave out --mean" in complaint("verify", MODEL, file, *norm)
+    assert "omit --mean" in complaint("verify", MODEL, file, *norm)
     assert "give the network mean 0.4 and std 0.25 (--mean and --std)" in complaint("verify", MODEL, file, *words)
     one, other = (
         json.loads(run("verify", MODEL, *given, "--json").stdout) for given in ((file, *words, *norm), (file,))

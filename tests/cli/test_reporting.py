@@ -111,7 +111,7 @@ def test_bad_input_is_one_line(folder, tmp_path):
         (("report", store, "-o", tmp_path / "report.txt"), "write it as .html"),
         (("report", store, "--bundle", tmp_path / "full"), "new or empty"),
         (("report", store, "-o", tmp_path / "r.html", "--campaign", "99"), "has no campaign 99"),
-        (("report", store, "-o", tmp_path / "r.html", "--perturbation", "psf*"), "no such answers"),
+        (("report", store, "-o", tmp_path / "r.html", "--perturbation", "psf*"), "no matching answers"),
     ):
         assert expected in complaint(*words)
     assert {path.name for path in tmp_path.iterdir()} == {"full"}

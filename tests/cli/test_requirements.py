@@ -78,7 +78,7 @@ def test_options_that_do_not_go_together_are_refused(tmp_path):
     asked = ("profile", MODEL, WARNING, "-p", BLUR, "--require", "never:classes=1")
     assert "says nothing about a label" in complaint(*asked, "--label", "1")
     assert "of 8-bit pictures" in run(*asked, "--pixels", "8bit", "--certificate", tmp_path / "a.cert").stderr
-    assert "--require is about perturbed images" in complaint("verify", MODEL, "q.vnnlib", "--require", "top:k=2")
+    assert "--require is for perturbed images" in complaint("verify", MODEL, "q.vnnlib", "--require", "top:k=2")
 
 
 def test_a_certificate_of_a_requirement_is_checked(tmp_path):

@@ -219,10 +219,10 @@ def test_floats_beyond_black_and_white_are_not_guessed_at(tmp_path):
 
 def test_misfits_say_what_to_do(tmp_path):
     for array, said, option in (
-        (PIXELS[..., 0], "turn it into one of 3 channels", "colour"),
-        (np.zeros((4, 5, 1), np.uint8), "turn it into one of 3 channels", "colour"),
+        (PIXELS[..., 0], "convert it to 3 channels", "colour"),
+        (np.zeros((4, 5, 1), np.uint8), "convert it to 3 channels", "colour"),
         (PIXELS[:3], "resize or crop it", "resize"),
-        (np.zeros((9, 4, 5), np.uint8), "say which is meant: .*a.npy@0", None),
+        (np.zeros((9, 4, 5), np.uint8), "choose one: .*a.npy@0", None),
     ):
         with pytest.raises(InputError, match=said) as caught:
             read_image(saved(tmp_path, array)).fitted(RGB)
@@ -238,9 +238,9 @@ def test_an_archive_with_one_name_twice_is_refused(tmp_path, first):
             held = io.BytesIO()
             np.save(held, np.full((2, 1, 4, 4), value))
             archive.writestr(name, held.getvalue())
-    with pytest.raises(InputError, match="it holds one name twice"):
+    with pytest.raises(InputError, match="it contains one name twice"):
         read_image(f"{tmp_path / 'two.npz'}@0")
-    with pytest.raises(Refused, match="holds one name twice"):
+    with pytest.raises(Refused, match="contains one name twice"):
         compared(Path(f"{tmp_path / 'two.npz'}@0"), np.zeros((1, 4, 4)), {"channels_last": False}, [1, 1, 4, 4])
-    with pytest.raises(InputError, match="it holds one name twice"):
+    with pytest.raises(InputError, match="it contains one name twice"):
         parse_path(f"custom:file={tmp_path / 'two.npz'},index=0")

@@ -480,7 +480,7 @@ MALFORMED = {
     "scatter and add": (("ScatterND", "x twice ones"), {"reduction": "add"}, "a reduction"),
     "gather elements beyond": (("GatherElements", "x far"), {}, "indices beyond an axis of length 1"),
     "gather nd beyond": (("GatherND", "x far"), {}, "indices beyond axes of lengths"),
-    "an infinite constant": (("Add", "x infinite"), {}, "infinite or no number"),
+    "an infinite constant": (("Add", "x infinite"), {}, "infinite or NaN"),
     "several exponents": (("Pow", "x pair"), {}, "2 different exponents"),
     "computed exponent": (("Pow", "two x"), {}, "only a constant is supported there"),
     "layer norm without scale": (("LayerNormalization", "x"), {}, "input 1 is missing"),
@@ -591,7 +591,7 @@ def test_inputs_that_are_no_single_image(tmp_path, shape):
 def test_a_flat_input_without_a_usual_size(tmp_path):
     proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 100), {"w": np.ones((100, 3), np.float32)})
     path = save(tmp_path, proto)
-    with pytest.raises(InputError, match="say how it is a picture") as error:
+    with pytest.raises(InputError, match="give its shape as a picture") as error:
         sp.load(path).picture()
     assert error.value.option == "image_shape"
     assert "--" not in str(error.value)
@@ -863,7 +863,7 @@ def test_a_network_remembers_its_normalisation():
 def test_a_flat_input_keeps_the_channels_it_was_normalised_by(tmp_path):
     proto = model([helper.make_node("Gemm", ["x", "w"], ["y"])], (1, 3072), {"w": np.ones((3072, 3), np.float32)})
     network = sp.load(save(tmp_path, proto), mean=[0.1, 0.2, 0.3])
-    with pytest.raises(InputError, match="before it is normalised"):
+    with pytest.raises(InputError, match="before normalising"):
         network.with_image_shape((1, 48, 64))
 
 

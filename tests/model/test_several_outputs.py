@@ -108,7 +108,7 @@ def test_labels_are_for_one_output_with_scores(saved):
 
 
 def test_outputs_without_floats_are_named(saved):
-    with pytest.raises(InputError, match="the output best holds no floats; choose the outputs that are meant"):
+    with pytest.raises(InputError, match="the output best holds no floats; choose other outputs"):
         sp.load(saved("boxes", "best"))
     assert [part.name for part in sp.load(saved("boxes", "best", "kinds")).parts] == ["boxes", "kinds"]
     assert [part.name for part in sp.load(saved("best", "boxes"), output_name="boxes").parts] == ["boxes"]

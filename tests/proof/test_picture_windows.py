@@ -140,7 +140,7 @@ def test_what_was_begun_goes_on(network, query, plain):
 
 def test_only_the_beginning_by_the_same_runtime_goes_on(network, query):
     begun = begun_by(sp.analyse(network, [query], replace(SETTINGS, timeout=1e-9))[0])
-    with pytest.raises(InputError, match="begin anew"):
+    with pytest.raises(InputError, match="start over"):
         gone_on(network, query, replace(begun, deployment=replace(begun.deployment, batch=7)))
     for wrong in (replace(begun, end=0.05), replace(begun, start=0.01)):
         with pytest.raises(ProofError, match="not the beginning"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from processes import HANGING
 
 import shakeproof as sp
 from shakeproof.exact import Curve
@@ -105,13 +106,13 @@ def test_the_papers_table_for_mnist(shared):
     """One kernel size of the paper's mnist_fc table, through the script that prints it all."""
     script = Path(__file__).resolve().parents[2] / "benchmarks" / "paper_tables.py"
     words = [sys.executable, script, "mnist_fc", "--data", shared("benchmarks"), "--sizes", "5"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANGING, check=True)
     assert done.stdout.splitlines()[-1] == "30 of 30 cells equal"
 
 
 def test_the_papers_table_says_where_its_benchmarks_come_from(tmp_path):
     script = Path(__file__).resolve().parents[2] / "benchmarks" / "paper_tables.py"
-    done = subprocess.run([sys.executable, script, "--data", tmp_path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, script, "--data", tmp_path], capture_output=True, text=True, timeout=HANGING)
     assert done.returncode == 1
     assert "no benchmark mnist_fc" in done.stderr
     assert "ChristopherBrix/vnncomp2022_benchmarks" in done.stderr
@@ -134,6 +135,6 @@ def test_any_benchmark_folder_of_that_form(shared, tmp_path):
     )
     script = Path(__file__).resolve().parents[2] / "benchmarks" / "paper_tables.py"
     words = [sys.executable, script, "mine", "--data", tmp_path, "--paper", tmp_path / "paper.csv", "--sizes", "3"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANGING)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "0 of 1 cells equal"

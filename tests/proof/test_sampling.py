@@ -130,7 +130,7 @@ def test_a_loss_behind_the_pictures_that_were_run_has_no_certificate(demo_networ
     result = sp.profile(demo_network, lost_picture, UNSAFE, **LATE, pixels="8bit")
     assert result.status == "unsafe"
     for profile in (True, False):
-        with pytest.raises(NoCertificateError, match="lost behind those that were run"):
+        with pytest.raises(NoCertificateError, match="loses at a picture beyond those that were run"):
             certificate(demo_network, result, profile)
     result = sp.profile(demo_network, lost_picture, UNSAFE, **LATE)
     assert b'"claim": "unsafe"' in certificate(demo_network, result, profile=True)

@@ -168,8 +168,8 @@ def test_what_is_undecided_is_never_shown_as_certified(opened):
     assert "undecided" in page.locator(".verdict").inner_text()
     for z in (0.01, 0.5, 1.0):
         move(page, z)
-        assert "not settled" in page.locator(".now-line").inner_text()
-    cell = page.get_by_role("button", name="box blur, size 9: 0 % certified, 1 not settled")
+        assert "undecided" in page.locator(".now-line").inner_text()
+    cell = page.get_by_role("button", name="box blur, size 9: 0 % certified, 1 undecided")
     assert "?" in cell.inner_text()
 
 
@@ -185,7 +185,7 @@ def test_what_lies_between_proof_and_loss_is_not_settled(opened, reported, tmp_p
     path = tmp_path / "doubtful.html"
     path.write_text(html_page(only, safety_case(only), "signs"), encoding="utf-8")
     page = opened(address=path.as_uri())
-    for share, words in ((0.2, "certified for every strength"), (0.5, "not settled here"), (1.01, "not the label")):
+    for share, words in ((0.2, "certified for every strength"), (0.5, "undecided here"), (1.01, "not the label")):
         move(page, share * loss)
         assert words in page.locator(".now-line").inner_text()
 
@@ -287,7 +287,7 @@ def test_a_page_for_somebody_who_decides(opened, decided):
     assert page.locator("#notices").inner_text() == "No certificates: verdicts rest on the prover alone."
     wrong = {one.image.name for one in reported.profiles if one.claim.verdict is sp.Status.MISCLASSIFIED}
     assert len(wrong) == 1
-    assert "2 images are wrong from the start, and left out" in " ".join(page.locator("#glance").inner_text().split())
+    assert "2 misclassified at strength 0, and left out" in " ".join(page.locator("#glance").inner_text().split())
     assert "Of 4 images that are classified correctly" in page.locator("#glance").inner_text()
     heads = page.locator("#matrix thead th").all_inner_texts()
     assert heads == ["size 5", "size 11", "any"]
@@ -298,7 +298,7 @@ def test_a_page_for_somebody_who_decides(opened, decided):
     shares = page.locator(".networks tbody tr").first.locator("td").all_inner_texts()
     assert len(shares) == 2
     assert shares[0] == shares[1]
-    page.get_by_role("button", name="Wrong without any shake: 2 images.").click()
+    page.get_by_role("button", name="Misclassified at strength 0: 2 images.").click()
     page.wait_for_function("document.querySelector('.verdict').textContent.includes('misclassified')")
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import HANGING
 from torch import nn
 
 import shakeproof as sp
@@ -122,7 +123,7 @@ def test_probabilities_have_no_certificate_but_their_order_has(tmp_path):
     network = saved(3, tmp_path, nn.Softmax(1))
     winner = sp.profile(network, picture(3), BLUR).label
     assert checker.check(*certified(network, picture(3), f"among:classes={winner},{(winner + 1) % 5}")[1:]).accepted
-    result = sp.profile(network, picture(3), BLUR, require=f"score:class={winner},above=0.0001", timeout=20)
+    result = sp.profile(network, picture(3), BLUR, require=f"score:class={winner},above=0.0001", timeout=HANGING)
     assert result.status == "safe"
     with pytest.raises(NoCertificateError, match="softmax"):
         certificate(network, result)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from models import network_of
+from processes import HANGING
 from torch import nn
 
 import shakeproof as sp
@@ -101,7 +102,7 @@ def test_bounds_and_the_exact_method_do_not_contradict_each_other(text):
     for seed in range(4):
         network, image = small(seed), picture(seed)
         exact = sp.profile(network, image, SHAKES[0], require=text)
-        bounds = sp.profile(network, image, SHAKES[0], require=text, method="bounds", tolerance=1e-3, timeout=20)
+        bounds = sp.profile(network, image, SHAKES[0], require=text, method="bounds", tolerance=1e-3, timeout=HANGING)
         assert bounds.method == "bounds" or exact.status == "misclassified"
         assert bounds.status == exact.status
         if exact.status == "unsafe":
@@ -144,7 +145,7 @@ def test_probabilities_are_above_a_number_where_dense_evaluation_says_so(last, o
         network, image = small(seed, outputs, last), picture(seed)
         start = margins_at(network, image, SHAKES[1], "score:class=0,above=0", [0.0])[0]
         text = f"score:class=0,above={round(0.98 * float(start), 6)!r}"
-        result = sp.profile(network, image, SHAKES[1], require=text, timeout=20, tolerance=1e-4)
+        result = sp.profile(network, image, SHAKES[1], require=text, timeout=HANGING, tolerance=1e-4)
         z, margin = margins_along(network, image, SHAKES[1], text)
         assert result.method == method
         assert result.status == ("unsafe" if (margin <= 0).any() else "safe")
@@ -198,7 +199,7 @@ def test_any_kernel_takes_what_needs_no_order_of_several():
 def test_road_networks_beside_dense_evaluation(name, image, text, status):
     network = sp.load(demo.ROAD / f"{name}.onnx", output_name="*")
     image, shake = str(demo.ROAD / f"{image}.png"), "motion-blur:size=5,angle=90"
-    result = sp.profile(network, image, shake, require=text, timeout=120)
+    result = sp.profile(network, image, shake, require=text, timeout=HANGING)
     z, margin = margins_along(network, image, shake, text, 501)
     assert result.method == "exact"
     assert result.status in (status or "unsafe", "safe" if not (margin <= 0).any() else "unsafe")

@@ -203,7 +203,7 @@ def test_a_case_that_is_none_is_refused():
         ("never:classes=7", "numbered from 0 to 4"),
         ("among:classes=0,1,2,3,4", "not all of them"),
         ("output:index=5,within=0..1", "numbered from 0 to 4"),
-        ("top:k=5", "ask about fewer"),
+        ("top:k=5", "choose a smaller k"),
     ],
 )
 def test_outputs_that_are_not_there_are_refused(text, words):

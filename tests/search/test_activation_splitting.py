@@ -288,13 +288,13 @@ def test_the_clock_is_kept():
     low, high = box_around(network.graph, 0, radius=0.3)
     graph = with_claims(network.graph, torch.eye(5).double().unsqueeze(1), torch.full((5, 1), 500.0).double())
     problem = BoxProblem(graph, InputBox(low, high), lambda x: np.zeros(len(x), bool))
-    started = time.perf_counter()
+    started = time.process_time()
     with torch.inference_mode():
         outcome = split_activations(problem, Budget.starting(2, 1.0))
     assert not outcome.tree.is_complete()
     assert outcome.counterexample is None
     assert not outcome.finished or outcome.unconfirmed is not None
-    assert time.perf_counter() - started < 60  # it would go on for days; machines are noisy
+    assert time.process_time() - started < 60  # it would go on for days
 
 
 def test_an_attack_that_is_late_starts_nothing_more(monkeypatch):

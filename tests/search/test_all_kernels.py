@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from models import network_of, random_module
+from processes import HANGING
 from scipy.ndimage import convolve, correlate
 from scipy.optimize import linprog
 
@@ -155,7 +156,7 @@ def test_what_is_safe_holds_for_random_kernels(demo_network):
     for path, label in sp.demo.images()[:4]:
         image = fitting(demo_network, path)
         for strength in (0.1, 0.3):
-            result = sp.verify(demo_network, image, "all-kernels:size=3", strength, label, timeout=20)
+            result = sp.verify(demo_network, image, "all-kernels:size=3", strength, label, timeout=HANGING)
             if result.status != "safe":
                 continue
             assert result.certified_strength == strength
@@ -172,7 +173,7 @@ def test_what_is_safe_holds_for_random_kernels(demo_network):
 def test_a_counterexample_is_a_kernel_that_the_runtime_confirms(demo_network):
     path, label = sp.demo.images()[2]
     image = fitting(demo_network, path)
-    result = sp.verify(demo_network, image, "all-kernels:size=3", 1.0, label, timeout=60)
+    result = sp.verify(demo_network, image, "all-kernels:size=3", 1.0, label, timeout=HANGING)
     assert result.status == "unsafe"
     found = result.counterexample
     assert found.replayed
@@ -195,7 +196,7 @@ def test_small_networks_agree_with_dense_sampling():
         network = network_of(random_module(seed), 1, 8, 8)
         image = np.random.default_rng(seed).uniform(0, 1, (1, 8, 8))
         for text in ("all-kernels:size=3", "all-kernels:size=3,padding=zeros,clip=0.2..0.8"):
-            result = sp.verify(network, image, text, 0.5, timeout=10)
+            result = sp.verify(network, image, text, 0.5, timeout=60)
             seen.add(str(result.status))
             inputs = result.query.obligations[0].inputs
             shares = torch.from_numpy(np.concatenate([shares_of(300, 0.5, seed), inputs.corners.numpy()]))
@@ -246,7 +247,7 @@ def test_a_proof_for_less_is_none(demo_network):
 def test_there_is_no_certificate(demo_network):
     path, label = sp.demo.images()[0]
     result = sp.verify(demo_network, path, "all-kernels:size=3", 0.01, label)
-    with pytest.raises(NoCertificateError, match="certificates are about perturbed images"):
+    with pytest.raises(NoCertificateError, match="certificates cover perturbed images"):
         certificate(demo_network, result)
 
 

@@ -61,5 +61,5 @@ def spend(work: float, entries: float = 0.0) -> None:
     """Before so many multiplications are made, and values of so many entries are kept. Unknown if it is too much."""
     budget = _CURRENT.get()
     budget.work -= work
-    require(budget.work >= 0, "it needs more work than a check may do, unless more effort is allowed", Unknown)
+    require(budget.work >= 0, "it needs more work than the limit on effort allows", Unknown)
     require(8 * entries <= budget.memory, f"it needs arrays of {entries:.2g} entries, which is too many", Unknown)

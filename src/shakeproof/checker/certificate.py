@@ -56,7 +56,9 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     typed = plain and {key: type(value) for key, value in header.items()} == keys
     require(typed, "the header is not written as it must be, or has other keys, or values of other types")
     for name, (dtype, *shape) in header["arrays"].items():
-        require(dtype in ("<f4", "<f8", "<i2", "|u1") and min(shape, default=0) >= 0, "an array has a strange type")
+        require(
+            dtype in ("<f4", "<f8", "<i2", "|u1") and min(shape, default=0) >= 0, "an array has an unsupported type"
+        )
         length = math.prod(shape) * int(dtype[2])
         arrays[name], data = np.frombuffer(data[:length], dtype).reshape(shape), data[length:]
     require(not data, "the file is longer than its arrays")

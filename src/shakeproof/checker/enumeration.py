@@ -173,7 +173,7 @@ class Installed:
         outputs = [self._session.run([self._output.name], {self._input.name: batch})[0] for batch in batches]
         scores = np.asarray(outputs, np.float32).reshape(len(filled), -1)[: len(pictures)]
         require(0 <= label < scores.shape[1] > 1, "the label is not a class")
-        require(np.isfinite(scores).all(), "the runtime gives scores that are no numbers")
+        require(np.isfinite(scores).all(), "the runtime gives scores that are NaN")
         rivals = np.where(np.arange(scores.shape[1]) == label, -np.inf, scores)
         return np.asarray(np.where(scores[:, label] > rivals.max(1), label, rivals.argmax(1)))
 

@@ -154,7 +154,7 @@ def _run(
         deployed = settings.pixel_rounding is not None
         asked = perturbed_pictures(model, images, kernels, strength, inputs, deployed, require)
     elif require is not None:
-        raise InputError("--require is about perturbed images; a query says itself what must hold: leave it out")
+        raise InputError("--require is for perturbed images; a query file states what must hold; omit the option")
     else:
         asked = specified(model, images, outputs.plot, inputs)
     about_box = results is not None or standard is not None

@@ -136,7 +136,7 @@ def demo(output: Path, folder: Path | None, as_json: bool, quiet: bool) -> int:
             if shown:
                 console.print(rows.drawn(results[-len(row) :]))
     if shown:
-        console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1")
+        console.print("critical strength for each image and perturbation; [green]safe[/]: none up to 1; angle 0 is up")
     with TemporaryDirectory() as place:
         kept = Path(place) / "demo.sqlite"
         keep(kept, "How much shake can a traffic-sign classifier take?", network, results, settings)

@@ -74,7 +74,8 @@ def _list_families() -> None:
 
 def _show_kernel(shown: Perturbation, strength: Sequence[float]) -> None:
     strengths = [Fraction(str(z)) for z in shown.strengths(strength)]  # the decimals as they were written
-    say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}")
+    bearing = " (angle 0 is up)" if "angle=" in str(shown) and "rotation" not in str(shown) else ""
+    say(f"{shown} at strength {','.join(f'{float(z):g}' for z in strengths)}{bearing}")
     if shown.degradations:
         say("the kernel differs from pixel to pixel; --png FILE shows what points become")
     else:

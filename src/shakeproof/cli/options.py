@@ -153,7 +153,7 @@ class InputOptions:
         if self.preprocess is not None:
             both = [f"--{name}" for name in ("resize", "crop", "mean", "std") if getattr(self, name) is not None]
             if both:
-                raise InputError(f"--preprocess says all that is done to pictures; leave out {' and '.join(both)}")
+                raise InputError(f"--preprocess defines the whole preprocessing; omit {' and '.join(both)}")
             steps = read_preprocessing(self.preprocess)
             return replace(steps, colour=self.colour or steps.colour, scale=scale)
         resize, resample = (None, "bilinear") if self.resize is None else _resize(self.resize)
@@ -216,7 +216,7 @@ def _scale(text: str) -> tuple[float, float]:
     try:
         low, high = map(float, text.split(".."))
     except ValueError:
-        raise InputError(f"--scale {text}: write which numbers are black and white, e.g. 0..255") from None
+        raise InputError(f"--scale {text}: give the values of black and white, e.g. 0..255") from None
     return low, high
 
 
@@ -232,9 +232,7 @@ def _normalisation(mean: str | None, std: str | None) -> tuple[tuple[float, ...]
         try:
             return tuple(float(word) for word in text.split(","))
         except ValueError:
-            raise InputError(
-                f"{text!r} is neither numbers with commas between them nor one of {', '.join(PRESETS)}"
-            ) from None
+            raise InputError(f"{text!r} is neither comma-separated numbers nor one of {', '.join(PRESETS)}") from None
 
     return read(mean, 0), read(std, 1)
 

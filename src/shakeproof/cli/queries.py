@@ -163,9 +163,9 @@ def specified(model: str, files: Sequence[str], plot: Path | None, inputs: Input
     files = [source.name for source in sources(files)]
     for file in files:
         if not file.endswith((".vnnlib", ".vnnlib.gz")):
-            raise InputError(f"{file}: say what happens to the image: -p PERTURBATION --strength Z")
+            raise InputError(f"{file}: name the perturbation: -p PERTURBATION --strength Z")
     if inputs.label is not None:
-        raise InputError("--label: a query says itself which class should win; leave it out")
+        raise InputError("--label: the query file names the class that should win; omit the option")
     preprocessing = inputs.preprocessing()
     if preprocessing.moves or preprocessing.scale is not None:
         raise InputError("--resize, --crop, --colour and --scale are about pictures, not about queries; leave them out")
@@ -188,7 +188,7 @@ def _specified_query(
     try:
         specification = read_specification(Path(file))
         if specification.directives and normalised:
-            raise InputError(f"{file}: says itself how its image is normalised; leave out --mean and --std")
+            raise InputError(f"{file}: gives its own normalisation; omit --mean and --std")
         if plot is not None and not specification.directives:
             raise InputError(f"{file}: --plot draws strengths, and this query has none; leave it out")
         return specified(network, file, specification)

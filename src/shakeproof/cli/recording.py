@@ -136,7 +136,9 @@ class Recording:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> InputError:
-        return InputError(f"{self.path}: cannot be written ({error.strerror}); make room, or choose another folder")
+        return InputError(
+            f"{self.path}: cannot be written ({error.strerror}); free some space, or choose another folder"
+        )
 
 
 def question(network: Deployed, query: Query, settings: Settings, late: bool = False) -> str:

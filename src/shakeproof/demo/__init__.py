@@ -42,6 +42,7 @@ PERTURBATIONS = tuple(
 CAMPAIGN = """\
 # Every image of labels.csv under five perturbations. Run: shakeproof campaign signs.toml
 models = ["model.onnx"]
+certificates = true  # one for each answer; `shakeproof report` checks them
 strengths = [0.2, 0.4, 0.6, 0.8, 1.0]
 perturbations = [
     "box-blur:size=5",

@@ -142,7 +142,7 @@ class Value:
         kept, otherwise = x._turned(kept), x._turned(otherwise.double())
         put = torch.where(kept, 0.0, otherwise)
         if bool((put.isnan() | (put == inf)).any()):
-            raise Unsupported("a constant that is infinite or no number")
+            raise Unsupported("a constant that is infinite or NaN")
         hidden = put.masked_fill(put >= LOWEST, 0.0)
         no_numbers = torch.where(kept, self.builder.no_numbers_of(x.index), hidden)
         scale = ops.Scale(kept.double(), put.masked_fill(put < LOWEST, 0.0))

@@ -260,7 +260,7 @@ def _compared_with_module(network: Network, module: Export) -> Network:
     shares = network.beside(ours, theirs, inputs)[0][told]
     if not (told[:NATURAL].all() and (shares <= 1).all()):
         raise NetworkMismatchError(
-            f"{network.name}: what PyTorch exported to ONNX differs from the module by"
+            f"{network.name}: the ONNX export differs from the PyTorch module by"
             f" {shares.max(initial=0.0):.3g} times what rounding explains"
         )
     return replace(network, remarks=(*filter(None, [module.note]), *network.remarks))

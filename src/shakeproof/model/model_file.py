@@ -185,7 +185,7 @@ def unpacked(data: bytes) -> bytes:
     except (EOFError, OSError, zlib.error) as error:
         raise ValueError(f"the packed file is damaged: {error}") from error
     if len(whole) > MOST_UNPACKED:
-        raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB; unpack it yourself if that is meant")
+        raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB; unpack it yourself if that is intended")
     return whole
 
 
@@ -227,7 +227,7 @@ def _external(message: Message) -> Iterator[TensorProto]:
 def _entries(tensor: TensorProto) -> Mapping[str, str]:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) != len(tensor.external_data):
-        raise ValueError(f"the weight {tensor.name!r} says twice where it lies")
+        raise ValueError(f"the weight {tensor.name!r} gives its location twice")
     return entries
 
 

@@ -124,7 +124,7 @@ class Deployed:
         if self.layout is None:
             raise InputError(
                 f"{self.name}: the input has shape {list(self.input_shape)};"
-                " say how it is a picture: how many channels, how high and how wide",
+                " give its shape as a picture: channels, height, width",
                 option="image_shape",
             )
         return self.layout
@@ -165,7 +165,7 @@ class Deployed:
         except InputError as error:
             raise InputError(f"{self.name}: {error}", option=error.option) from None
         if self.normalisation is not None and layout != self.layout:
-            raise InputError(f"{self.name}: say how the input is a picture before it is normalised by channel")
+            raise InputError(f"{self.name}: give the shape of the picture before normalising it by channel")
         return replace(self, layout=layout)
 
     def named(self, names: ClassNames) -> Self:

@@ -118,7 +118,7 @@ def is_computed(node: onnx.NodeProto, arrays: Sequence[Array]) -> bool:
 def _counted(kind: str, result: Array, is_exact: Array, roundings: Sequence[int], arrays: Sequence[Array]) -> int:
     """How often the result was rounded; an error where a relative count says nothing."""
     if bool(np.isnan(result).any()):
-        raise Unsupported("makes a constant that is no number")
+        raise Unsupported("makes a constant that is NaN")
     if not any(roundings) and bool(is_exact.all()):
         return 0
     sizes = [np.abs(array[array != 0]) for array in (result, *arrays) if array.dtype.kind == "f"]

@@ -27,7 +27,7 @@ MOST_NODES, DEEPEST_CALLS = 200_000, 50
 USUAL_NAMES = ("logits", "scores", "probabilities", "output_probability", "output")
 # What stands for all outputs, and what to do where not all of them can be meant.
 EVERY = "*"
-CHOOSE = "choose the outputs that are meant"
+CHOOSE = "choose other outputs"
 # Nothing that a picture becomes has more entries; a repetition to more is a mistake in the file.
 LARGEST_VALUE = 10**8
 Array = NDArray[Any]
@@ -83,7 +83,7 @@ def check_complete(model: onnx.ModelProto, name: str) -> None:
             if needed not in defined:
                 what = f"{name}: {word_of(node)} ({node.name or ', '.join(node.output)}) reads {needed!r}, which"
                 raise InputError(
-                    f"{what} is computed after it, or from it: the nodes go in circles or are out of order"
+                    f"{what} is computed after it, or from it: the nodes form a cycle or are out of order"
                     if needed in computed
                     else f"{what} the file does not hold: a weight is missing"
                 )
@@ -238,7 +238,7 @@ def image_input(model: onnx.ModelProto, name: str, picture: Shape | None, types:
         return ImageInput(inputs[0].name, tuple(shape), kind == TensorProto.DOUBLE)
     if picture is None:
         raise InputError(
-            f"{name}: the input's shape {_dims(dims)} leaves its size open; say for which pictures it is meant",
+            f"{name}: the input's shape {_dims(dims)} leaves its size open; give the shape of the pictures",
             option="image_shape",
         )
     for fitting in _as_inputs(picture):
@@ -287,7 +287,7 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
     def size(nodes: Sequence[onnx.NodeProto], depth: int) -> int:
         if depth > DEEPEST_CALLS:
-            raise InputError(f"{name}: its functions call each other without end, or more than {DEEPEST_CALLS} deep")
+            raise InputError(f"{name}: its functions call each other in a cycle, or more than {DEEPEST_CALLS} deep")
         return sum(called(node, depth) for node in nodes)
 
     def called(node: onnx.NodeProto, depth: int) -> int:
@@ -299,7 +299,7 @@ def inlined(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         return sizes[key]
 
     if size(model.graph.node, 0) > MOST_NODES:
-        raise InputError(f"{name}: its functions, written out, are more than {MOST_NODES} operators")
+        raise InputError(f"{name}: its functions expand to more than {MOST_NODES} operators")
     return inliner.inline_local_functions(model)
 
 

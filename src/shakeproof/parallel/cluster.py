@@ -203,7 +203,7 @@ class Cluster:
                 workers = self._workers()
                 gone = None if workers else gone or now()
                 if gone is not None and now() - gone > PATIENCE:
-                    raise InputError("the Dask cluster has no workers any more; start some, and the same command again")
+                    raise InputError("the Dask cluster has lost its workers; start some and run the same command again")
                 self._recall(scheduler, workers)
                 self._hand_out(scheduler, workers)
                 for future in self._finished():

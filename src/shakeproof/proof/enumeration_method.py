@@ -119,9 +119,7 @@ def _begun(query: Query, runner: Runner, begun: EnumeratedWindow) -> Judged:
 def _check_same(deployments: Sequence[Deployment]) -> None:
     first, *others = dict.fromkeys(deployments)
     if others:
-        raise InputError(
-            f"some pictures were run by {first}, others by {others[0]}; begin anew where all are run by one"
-        )
+        raise InputError(f"some pictures were run by {first}, others by {others[0]}; start over with one of them")
 
 
 def _put_together(parts: Sequence[Judged]) -> Judged:
@@ -292,7 +290,7 @@ class Runner:
     def alone(network: Deployed, pictures: EightBitPictures, photograph: Photograph | None, at_once: int = 1) -> Runner:
         """One by one, so many in the hands of a thread."""
         if not isinstance(network.runtime, Runtime):
-            raise InputError(f"{network.name}: there is no runtime that runs it; export it in float32")
+            raise InputError(f"{network.name}: no runtime can run it; export it in float32")
         return Runner(network, pictures, photograph, network.runtime.on_one_thread(), at_once)
 
     @property

@@ -379,7 +379,7 @@ def _sealed(columns: dict[str, Any], question: str) -> bytes:
 def _opened(data: bytes, question: str, name: str) -> dict[str, Any]:
     seal, packed = data[:SEAL_BYTES], data[SEAL_BYTES:]
     if seal != _seal(packed, question):
-        raise InputError(f"{name}: is not what was kept of this question; remove it, and it begins anew")
+        raise InputError(f"{name}: is not a saved part of this query; remove it to start over")
     return dict(np.load(BytesIO(packed), allow_pickle=False))
 
 

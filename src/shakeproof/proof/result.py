@@ -578,7 +578,7 @@ class Record:
     def status_at(self, strength: float) -> Status:
         """The verdict on a part of the path, [0, `strength`]; of several strengths, on each up to that."""
         if not 0 <= strength <= min(self.claim.ends, default=-1.0):
-            raise InputError(f"an answer about strengths up to {self.strength} says nothing about {strength}")
+            raise InputError(f"this answer covers strengths up to {self.strength}, not {strength}")
         return self.claim.at(strength)
 
     def to_json(self) -> dict[str, Any]:

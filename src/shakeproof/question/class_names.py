@@ -60,7 +60,7 @@ class ClassNames:
             raise InputError(f"label {name!r}: the network's classes have no names, only numbers", option="classes")
         near = [self.words[n][0] for key in get_close_matches(_plain(name), self._places) for n in self._places[key]]
         meant = ", ".join(dict.fromkeys(near)) or ", ".join(first for first, *_ in self.words[:10])
-        raise InputError(f"label {name!r} is the name of no class, or of several; there are {meant}")
+        raise InputError(f"label {name!r} names no class, or several; the classes are {meant}")
 
     @cached_property
     def _places(self) -> dict[str, set[int]]:

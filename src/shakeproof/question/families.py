@@ -503,7 +503,7 @@ def _file_options(file: str | Path, index: str | int | None = None, key: str = "
     for name, text in options.items():
         if _BETWEEN_PARTS.search(text) or BETWEEN_OPTIONS.search(text):
             what = "file" if name == key else "array"
-            raise InputError(f"{text}: this {what} name would be read as more of a perturbation; rename the {what}")
+            raise InputError(f"{text}: this {what} name would be read as part of a perturbation; rename the {what}")
     return options
 
 
@@ -613,7 +613,7 @@ _BETWEEN_PARTS = re.compile(rf"\s*\+\s*(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 def parse(text: str) -> AnyPerturbation:
     """The perturbation that a text describes, e.g. `motion-blur:size=9,angle=45,padding=zeros+brightness:max=0.2`."""
     if not isinstance(text, str):
-        raise InputError(f"a perturbation is parsed from a text, not from {kind_of(text)}")
+        raise InputError(f"a perturbation is a text, not {kind_of(text)}")
     parts = [_parse_single(part) for part in _split(text.strip())]
     if len(parts) == 1:
         return parts[0]

@@ -103,7 +103,7 @@ def one_source(word: str, array: str | None = None, labels: str | None = None) -
     pictures = sources([word], array, labels)
     first = next(pictures)
     if next(pictures, None) is not None:
-        raise InputError(f"{word}: stands for several images; say which one is meant, e.g. {first.name}")
+        raise InputError(f"{word}: matches several images; choose one, e.g. {first.name}")
     return first
 
 
@@ -134,7 +134,7 @@ class _Finder:
             endings = (*ENDINGS, ".npy", ".npz", *QUERIES)
             names = [name for name in sorted(glob(word, recursive=True)) if name.lower().endswith(endings)]
             if not names:
-                raise InputError(f"{word}: no picture has such a name")
+                raise InputError(f"{word}: no picture matches")
             for name in names:
                 yield from self.find(name)
         elif word.endswith(".npz") or (word.endswith(".npy") and self.stored(Path(word)).is_stack):
@@ -153,7 +153,7 @@ class _Finder:
             raise InputError(f"{pictures.name}: has shape {pictures.shape}, not a list of images")
         chosen = _chosen(file, places, len(pictures))
         if len(chosen) > MOST_PICTURES:
-            raise InputError(f"{file}: has {len(chosen)} images; say which are meant, e.g. {file}@0:1000")
+            raise InputError(f"{file}: has {len(chosen)} images; choose some, e.g. {file}@0:1000")
         for place in chosen:
             yield Source(name := f"{file}@{place}", partial(_read_row, name, pictures, labels, place, notes))
 
@@ -211,7 +211,9 @@ def _in_folder(folder: str) -> Iterator[Source]:
         for name in subfolders
     }
     if loose and any(inside.values()):
-        raise InputError(f"{folder}: has pictures beside subfolders of pictures; name one of them, or '{folder}/*.png'")
+        raise InputError(
+            f"{folder}: holds pictures and subfolders of pictures; choose one of them, or '{folder}/*.png'"
+        )
     if not loose and not any(inside.values()):
         raise InputError(f"{folder}: is a folder without pictures ({', '.join(ENDINGS)}, .npy)")
     for name in loose:
@@ -326,7 +328,7 @@ def _array_names(path: Path) -> list[str]:
     with _reading(str(path)), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if len({name.removesuffix(".npy") for name in names}) < len(names):  # readers differ in which of both they take
-            raise ValueError("it holds one name twice")
+            raise ValueError("it contains one name twice")
         return [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
 
 

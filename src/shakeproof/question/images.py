@@ -167,7 +167,7 @@ class RawImage:
     def _centre(self, specification: Specification, layout: ImageLayout) -> NDArray[np.float64]:
         box = specification.box
         if box is None:
-            raise InputError(f"{self.name}: has several boxes, so no one image is meant; perturb another file")
+            raise InputError(f"{self.name}: has several boxes, so it is not one image; choose another file")
         if box[0].size != prod(layout.image_shape):
             wanted = by(layout.image_shape)
             raise InputError(f"{self.name}: has {box[0].size} inputs, the network's picture is {wanted}")
@@ -218,9 +218,9 @@ def arranged(array: Array, shape: tuple[int, int, int], name: str) -> Array:
             f"{name}: is a batch of {len(array)} pictures; pass one of them, or a list of all: list(images)"
         )
     if array.ndim == 3 and array.shape[1:] == (height, width) and len(array) > 4:
-        raise InputError(f"{name}: {wants}; of a stack of pictures, say which is meant: {name}@0")
+        raise InputError(f"{name}: {wants}; if it is a stack of pictures, choose one: {name}@0")
     if {*array.shape} - {1, 3} == {height, width} - {1, 3}:
-        raise InputError(f"{name}: {wants}; turn it into one of {channels} channels first", option="colour")
+        raise InputError(f"{name}: {wants}; convert it to {channels} channels first", option="colour")
     raise InputError(f"{name}: {wants}; resize or crop it", option="resize")
 
 
@@ -239,9 +239,7 @@ def in_unit_range(array: Array, name: str, scale: tuple[float, float] | None = N
         return np.ascontiguousarray(array, dtype=np.float64) / white
     low, high = scale
     if array.dtype.kind in "iu" and array.size and not (array.min() >= low and array.max() <= high):
-        raise InputError(
-            f"{name}: has pixels from {array.min()} to {array.max()}, which are not from {low:g} to {high:g}"
-        )
+        raise InputError(f"{name}: has pixels from {array.min()} to {array.max()}, outside {low:g} to {high:g}")
     return (np.ascontiguousarray(array, dtype=np.float64) - low) / (high - low)
 
 

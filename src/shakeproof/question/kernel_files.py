@@ -135,7 +135,7 @@ def _arrays(archive: Any) -> dict[str, Any]:
     """What an archive holds, each by the name of its own member: numpy takes `x.npy` for what is called `x`."""
     members = archive.zip.namelist()
     if len({*archive.files}) < len(members):
-        raise ValueError("it holds one name twice")
+        raise ValueError("it contains one name twice")
     return {name: archive[member] for name, member in zip(archive.files, members, strict=True)}
 
 

@@ -57,7 +57,7 @@ def places(parts: Sequence[OutputPart], address: str) -> Indices:
     matches = [number for number, part in enumerate(parts) if part.name == name or not (name or parts[1:])]
     if not matches:
         raise InputError(
-            f"{address!r} is none of the outputs that are analysed: {listed(parts)}; name others", option="output_name"
+            f"{address!r} is not among the analysed outputs: {listed(parts)}; name others", option="output_name"
         )
     part, start = parts[matches[0]], int(ends[matches[0]])
     numbers: Indices = start + np.arange(part.size).reshape(part.shape)

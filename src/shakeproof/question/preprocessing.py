@@ -249,7 +249,7 @@ def _understood(config: Mapping[str, Any]) -> Preprocessing:
         raise InputError(f"what a {name} does is not known here; resize, crop and normalise by options of their own")
     strange = [key for key, value in config.items() if key.startswith("do_") and value and key not in STEPS]
     if strange:
-        raise InputError(f"{', '.join(strange)}: is not known here, and would change the pixels")
+        raise InputError(f"{', '.join(strange)}: unknown, and may change the pixels")
     resize, crop = _sizes(config, kind_name, kind)
     resample = config.get("resample")
     mean, std = _normalisation(config, config.get("include_top", kind_name == "EfficientNet"))

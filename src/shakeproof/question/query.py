@@ -205,7 +205,7 @@ def _at_start(network: Deployed, inputs: Tensor) -> NDArray[np.float64]:
     step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
     outputs = np.concatenate([network.reference(part.float().numpy()) for part in inputs.split(step)])
     if not np.isfinite(outputs).all():
-        raise InputError(f"{network.name}: gives outputs at strength 0 that are infinite or no numbers")
+        raise InputError(f"{network.name}: has outputs at strength 0 that are infinite or NaN")
     return outputs.astype(np.float64)
 
 

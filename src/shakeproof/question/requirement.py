@@ -129,7 +129,9 @@ class Top(Kind):
     def cases(self, outputs: OutputContext) -> Iterator[Case]:
         assert outputs.label is not None
         if self.k >= outputs.count:
-            raise InputError(f"{self}: of {outputs.count} classes, the label is always among so many; ask about fewer")
+            raise InputError(
+                f"{self}: of {outputs.count} classes, the label is always among the top k; choose a smaller k"
+            )
         rows = np.concatenate([case.coefficients for case in wins(outputs.label, outputs.count).cases])
         yield _case(list(rows), count=self.k)
 
@@ -395,7 +397,7 @@ _BETWEEN_KINDS = re.compile(rf"\s+and\s+(?=(?:{'|'.join(KINDS)})(?:[:\s]|$))")
 def parse_requirement(text: str) -> Requirement:
     """The requirement that a text describes, e.g. `top:k=3 and never:classes=1,2`."""
     if not isinstance(text, str):
-        raise InputError(f"a requirement is parsed from a text, not from {kind_of(text)}")
+        raise InputError(f"a requirement is a text, not {kind_of(text)}")
     return Requirement(tuple(_parse_kind(part) for part in _BETWEEN_KINDS.split(text.strip())))
 
 

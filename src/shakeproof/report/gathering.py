@@ -111,7 +111,7 @@ def gathered(store: Store, campaign: int | None, checks: bool, advance: Advance,
     about = {key: only.get(key) for key in ("model", "perturbation")}
     errors = [] if only.get("status") else list(store.errors(chosen.id, **about))
     if not profiles and not errors:
-        raise InputError(f"{store.path}: has no such answers yet; run the campaign, or ask for others")
+        raise InputError(f"{store.path}: has no matching answers; run the campaign, or change the selection")
     certified = {one.query: one for one in profiles if one.certificate is not None}
     outcomes: dict[int, recheck.Examined] = {}
     known: dict[Any, Any] = {}

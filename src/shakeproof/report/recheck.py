@@ -71,6 +71,12 @@ SAME = {
     "checked": "checker",
 }
 
+# What each method goes through.
+WORKED_ON = {"exact": "linear regions", "bounds": "parts", "enumeration": "8-bit pictures"}
+
+# What each method goes through.
+WORKED_ON = {"exact": "linear regions", "bounds": "parts", "enumeration": "8-bit pictures"}
+
 
 class BundleError(Exception):
     """A bundle is not what it should be, in one line."""
@@ -390,18 +396,19 @@ def coverage(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def lead(rows: Sequence[Row], pieces: int, seconds: float) -> str:
-    """How many of what there are, and what it took."""
+    """How many images, perturbations, networks and answers there are, and what the analysis took."""
     images = {(row["image_sha256"], row["image"]) for row in rows}
     networks, perturbations = ({row[key] for row in rows} for key in ("model_sha256", "perturbation"))
     several = {"image": images, "perturbation": perturbations, "network": networks}
     parts = [counted(len(values), word) for word, values in several.items()]
     answered = sum(not row["verdict"].startswith("error") for row in rows)
-    times = f"{pieces:,} linear pieces or parts were worked out, in {seconds:,.1f} seconds of analysis"
+    kinds = {WORKED_ON.get(row["method"], "parts") for row in rows if row.get("method")} or {"parts"}
+    times = f"{pieces:,} {' or '.join(sorted(kinds))} analysed in {seconds:,.1f} seconds"
     return f"{', '.join(parts)}. Each of {counted(answered, 'answer')} holds for all strengths at once. {times}."
 
 
 def notices(covered: Mapping[str, int], predicted: int) -> Iterator[str]:
-    """What nobody should overlook: by the counts of the evidence's coverage, and of labels that are predicted."""
+    """What a reader must not overlook: by the counts of the evidence's coverage, and of labels that are predicted."""
     refused, less = (covered[f"certificate {how}"] for how in ("refused by the checker", "proves less than is claimed"))
     missing, failed = covered["not run yet"], covered["in this report, ended in an error"]
     if covered["with a verdict"] and not covered["with a certificate"]:

@@ -402,13 +402,13 @@ def write_bundle(folder: Path, store: Store, reported: Reported, evidence: Mappi
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except (OSError, sqlite3.Error) as error:
-        raise InputError(f"{folder}: cannot be written ({error}); choose a place with room") from error
+        raise InputError(f"{folder}: cannot be written ({error}); choose a folder with enough space") from error
 
 
 def check_new(folder: Path) -> None:
     """Refuse a folder in which something is: it would be mixed up with what is written."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; name a folder that is new or empty")
+        raise InputError(f"{folder}: exists already; name a new or empty folder")
 
 
 def _fill(draft: Path, store: Store, reported: Reported, texts: Mapping[str, str]) -> None:

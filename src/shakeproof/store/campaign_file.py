@@ -117,7 +117,7 @@ def read_campaign(path: str | Path) -> Campaign:
     try:
         section = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{file}: is no TOML ({error})") from error
+        raise InputError(f"{file}: is not valid TOML ({error})") from error
     return _Reader(file, text).campaign(section)
 
 
@@ -443,7 +443,7 @@ def _model_files(word: str) -> list[str]:
         return [word]
     matches = sorted(glob(word, recursive=True))
     if not matches:
-        raise InputError(f"{word}: no model has such a name")
+        raise InputError(f"{word}: no model matches")
     return matches
 
 
@@ -465,7 +465,7 @@ def _table(file: Path) -> list[list[str]]:
     try:
         return [row for row in csv.reader(io.StringIO(read_text(file))) if row]
     except csv.Error as error:
-        raise InputError(f"{file}: is no CSV ({error})") from error
+        raise InputError(f"{file}: is not valid CSV ({error})") from error
 
 
 def _packed_or_not(path: Path) -> str:

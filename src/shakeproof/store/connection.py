@@ -37,7 +37,7 @@ SENTENCES = {
     "SQLITE_CANTOPEN": "{}: cannot be opened; choose a folder that you may write to",
     "SQLITE_BUSY": "{}: another program has locked it; wait for it to end, or end it, and start again",
     "SQLITE_LOCKED": "{}: another program has locked it; wait for it to end, or end it, and start again",
-    "SQLITE_NOTADB": "{}: is no store of shakeproof's; choose another name",
+    "SQLITE_NOTADB": "{}: is not a shakeproof store; choose another name",
     "SQLITE_CORRUPT": f"{{}}: {DAMAGED}",
 }
 
@@ -59,12 +59,12 @@ def opened(path: Path) -> tuple[sqlite3.Connection, Iterable[str]]:
     """A connection to a store, to be read; and the tables whose rows are to be checked before that."""
     check_regular(path)
     if not path.exists():
-        raise InputError(f"{path}: there is no such store; shakeproof campaign makes one")
+        raise InputError(f"{path}: no such store; shakeproof campaign creates one")
     with explained(path):
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
         version = _version(connection, path)
         if not version:
-            raise InputError(f"{path}: is empty; shakeproof campaign makes a store")
+            raise InputError(f"{path}: is empty; shakeproof campaign creates a store")
         add_checksum_function(connection)
         unchecked = {*TABLES} if version >= WITH_CHECKSUMS else set()
         if version < VERSION:
@@ -131,7 +131,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables and application != APPLICATION:
-        raise InputError(f"{path}: is no store of shakeproof's; choose another name")
+        raise InputError(f"{path}: is not a shakeproof store; choose another name")
     if version > VERSION:
         raise InputError(
             f"{path}: was written by a newer shakeproof (version {version} of the store, this one knows {VERSION});"

@@ -174,7 +174,7 @@ class Store:
         """The id of a campaign, or of the last one that was run."""
         known = [row[0] for row in self._rows("SELECT id FROM campaigns ORDER BY last_run, id")]
         if not known:
-            raise InputError(f"{self.path}: no campaign was run here yet")
+            raise InputError(f"{self.path}: holds no campaign yet")
         if number is not None and number not in known:
             raise InputError(f"{self.path}: has no campaign {number}, but {', '.join(map(str, known))}")
         return known[-1] if number is None else number

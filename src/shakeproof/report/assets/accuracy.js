@@ -91,8 +91,8 @@ function drawAccuracy(selection) {
     .replaceChildren(...[...selection.families.values()].map((members) => accuracyPanel(selection, members)));
   document.getElementById("bands").textContent = selection.pooled
     ? "Choose one network to see confidence bands: with several, each image counts more than once."
-    : "Bands: where the share lies for the images that these were drawn from at random, with 95 % confidence at each strength" +
-      " (Clopper–Pearson). Hatched: not settled, never counted as certified.";
+    : "Bands: 95 % confidence intervals at each strength (Clopper–Pearson), for the population that the images are a random sample of." +
+      " Hatched: undecided, never counted as certified.";
 }
 
 /* What to look at next: each point shows its answers in the list. */
@@ -115,22 +115,22 @@ function nextPoints(selection, z) {
     weakest && weakest.certified < weakest.all
       ? [
           { kind: weakest.number },
-          ["The weakest shake: ", name(weakest.words), `, certified for ${weakest.certified} of ${words(weakest.all, "image")}.`],
+          ["Weakest perturbation: ", name(weakest.words), `, certified for ${weakest.certified} of ${words(weakest.all, "image")}.`],
         ]
       : null,
     worst && worst.fails
       ? [
           { image: worst.name },
-          ["The weakest picture: ", name(worst.name), `, lost under ${worst.fails} of ${words(worst.all, "perturbation")}.`],
+          ["Weakest image: ", name(worst.name), `, violated under ${worst.fails} of ${words(worst.all, "perturbation")}.`],
         ]
       : null,
     open && open.open
       ? [
           { kind: open.number, status: "undecided" },
-          ["Not settled: ", name(open.words), ` for ${words(open.open, "image")}. More time, or --pixels 8bit, may decide.`],
+          ["Undecided: ", name(open.words), ` for ${words(open.open, "image")}. More time or --pixels 8bit may decide.`],
         ]
       : null,
-    wrong ? [{ status: "misclassified" }, [`Wrong without any shake: ${words(wrong, "image")}.`]] : null,
+    wrong ? [{ status: "misclassified" }, [`Misclassified at strength 0: ${words(wrong, "image")}.`]] : null,
   ].filter(Boolean);
 }
 
@@ -155,7 +155,7 @@ function networkTable(report, z, wanted) {
     ["", ...shortened(report.models.map((own) => own.name)).map(name)],
     [
       ["every perturbation", ...shares(networks.map((own) => countedImages(own.answers, z)))],
-      ["wrong from the start", ...networks.map((own) => `${byImage(own.asked.filter(isWrong)).size}`)],
+      ["misclassified at strength 0", ...networks.map((own) => `${byImage(own.asked.filter(isWrong)).size}`)],
       ...kinds.map(({ number, words: text }) => [
         name(text),
         ...shares(networks.map((own) => counted(own.byPerturbation.get(number) ?? [], z))),
@@ -172,7 +172,7 @@ function drawGlance(selection, z, look) {
   const tiles = [
     ["safe", found.certified, `certified under every perturbation up to strength ${plain(z)}`],
     ["unsafe", found.violated, selection.words.lose],
-    ["undecided", found.open, "are not settled"],
+    ["undecided", found.open, "undecided"],
   ];
   const rect = (from, count, fill) =>
     svg("rect", { x: (100 * from) / found.all, width: (100 * count) / found.all, height: 18, fill });
@@ -200,7 +200,7 @@ function drawGlance(selection, z, look) {
             "div",
             { class: "tile" },
             el("b", {}, mark("misclassified"), wrong.toLocaleString("en")),
-            el("span", {}, `${wrong === 1 ? "image is" : "images are"} wrong from the start, and left out of all shares`),
+            el("span", {}, `misclassified at strength 0, and left out of all percentages`),
           )
         : null,
     ),

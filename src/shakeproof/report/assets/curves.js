@@ -17,11 +17,11 @@ function standing(answer, strengths) {
   if (!part?.proved)
     return {
       winner: null,
-      text: part ? `not settled here; float64 shows ${part.words}, without proof` : "not settled here",
+      text: part ? `undecided here; float64 shows ${part.words}, without proof` : "undecided here",
     };
   return {
     winner: part.words,
-    text: part.class === answer.label ? "the label again, beyond where it was first lost" : "not the label any more",
+    text: part.class === answer.label ? "the label again, after it was lost" : "not the label",
   };
 }
 
@@ -165,7 +165,7 @@ class MarginChart {
       "ul",
       { class: "key" },
       rivals,
-      box({ background: "var(--safe-tint)", outline: "1px solid var(--safe)" }, "certified from 0 on"),
+      box({ background: "var(--safe-tint)", outline: "1px solid var(--safe)" }, "certified from strength 0"),
       box({ background: "var(--lost-tint)", outline: "1px solid var(--lost)" }, "violated"),
       box(
         { background: "repeating-linear-gradient(45deg, var(--open) 0 2px, var(--open-tint) 2px 6px)" },

@@ -44,12 +44,12 @@ class Detail {
         : "",
       ...(pixels
         ? [this.pictures(pixels), this.sliders()]
-        : [el("p", { class: "dim" }, "The picture is not kept here.")]),
+        : [el("p", { class: "dim" }, "The picture is not included in this page.")]),
       this.now,
       this.jumps(at),
       ...(this.chart ? [el("h4", {}, "Margin of ", name(answer.labelWords)), this.chart.body, this.chart.key()] : []),
       ...(at && pixels ? this.counterexample(pixels, at) : []),
-      el("h4", { class: "others-title" }, "The same image, otherwise"),
+      el("h4", { class: "others-title" }, "The same image under other perturbations"),
       this.others(),
       el("h4", {}, "Facts"),
       this.facts(),
@@ -130,8 +130,8 @@ class Detail {
     const flip = one && answer.lost > 0 && answer.lost < Infinity ? answer.lost : null;
     const places = [
       ["No perturbation", ends.map(() => 0)],
-      ...(one && answer.reached > 0 && answer.reached < ends[0] ? [["End of what is certified", [answer.reached]]] : []),
-      ...(flip === null ? [] : [[answer.required ? "Where it first fails" : "Where the label is lost", [flip]]]),
+      ...(one && answer.reached > 0 && answer.reached < ends[0] ? [["Largest certified strength", [answer.reached]]] : []),
+      ...(flip === null ? [] : [[answer.required ? "Where it first fails" : "Critical strength", [flip]]]),
       ...(found ? [["Counterexample", found]] : []),
       ["Full strength", ends],
     ];
@@ -152,15 +152,15 @@ class Detail {
       for (const [p, { range, number, text }] of this.inputs.entries()) {
         if (range !== from) range.value = strengths[p];
         number.value = closely(strengths[p]);
-        range.setAttribute("aria-valuetext", `${text} ${plain(strengths[p])}: ${here.winner ?? "not settled"}`);
+        range.setAttribute("aria-valuetext", `${text} ${plain(strengths[p])}: ${here.winner ?? "undecided"}`);
       }
       this.movedCaption.replaceChildren(
         el("b", {}, `z = ${z}`),
         ", ",
-        here.winner === null ? "not settled" : name(here.winner),
+        here.winner === null ? "undecided" : name(here.winner),
       );
       const kernel = kernelAt(this.kind, strengths),
-        { picture, caption } = kernel ? kernelPicture(kernel) : { picture: "", caption: ["another kernel for each pixel"] };
+        { picture, caption } = kernel ? kernelPicture(kernel) : { picture: "", caption: ["the kernel differs from pixel to pixel"] };
       this.kernel.replaceChildren(picture);
       this.kernelCaption.replaceChildren(...caption);
     }
@@ -180,7 +180,7 @@ class Detail {
       before = el("canvas", { role: "img", "aria-label": "The original picture", width: 1, height: 1 });
     const after = el("canvas", {
       role: "img",
-      "aria-label": answer.required ? "The counterexample" : `The counterexample, taken for ${found.words}`,
+      "aria-label": answer.required ? "The counterexample" : `The counterexample, classified as ${found.words}`,
       width: 1,
       height: 1,
     });
@@ -189,8 +189,8 @@ class Detail {
     const replay = found.replayed
       ? answer.required
         ? "The runtime itself gives outputs for it that fail."
-        : "The runtime itself gives this class for it."
-      : "It is proved in real numbers; the float32 runtime does not show it.";
+        : "Confirmed by the runtime."
+      : "Proved in real arithmetic; the float32 runtime does not show it.";
     return [
       el("h4", {}, "Counterexample"),
       el(
@@ -257,7 +257,7 @@ class Detail {
         answer.labelWords + (answer.label_predicted ? " (none came with the image: the prediction is taken)" : ""),
       ],
       ...(answer.required ? [] : [["predicted at strength 0", answer.predictedWords ?? "no class"]]),
-      ["asked up to strength", [answer.strength].flat().map(plain).join(", ")],
+      ["analysed up to strength", [answer.strength].flat().map(plain).join(", ")],
       [
         "certified up to",
         one ? down(answer.reached, 9) : answer.proved === null ? "–" : "all of it",
@@ -265,7 +265,7 @@ class Detail {
       ["critical strength", one && answer.lost < Infinity ? `${answer.reached} to ${answer.lost}` : "none found"],
       ["smallest margin found", answer.min_margin === null ? "–" : answer.min_margin.toPrecision(5)],
       ["method", `${answer.method}, ${words(answer.pieces, "piece")}`],
-      ["rounding", answer.rounding === "rigorous" ? "enclosed (rigorous)" : "not looked at (nominal)"],
+      ["rounding", answer.rounding === "rigorous" ? "enclosed (rigorous)" : "ignored (nominal)"],
       ["arithmetic", answer.arithmetic],
       ["seconds", plain(answer.seconds)],
       ["certificate, SHA-256", answer.certificate ?? answer.unproved ?? "none was written"],

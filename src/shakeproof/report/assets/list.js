@@ -13,7 +13,7 @@ const SORTS = {
     (a, b) => b.lost - a.lost || b.reached - a.reached || (b.min_margin ?? 0) - (a.min_margin ?? 0),
   ],
   unsettled: [
-    "least settled first",
+    "most undecided first",
     (a, b) => Math.min(b.lost, b.end) - b.reached - (Math.min(a.lost, a.end) - a.reached),
   ],
   image: ["by name", (a, b) => inOrder(a.imageWords, b.imageWords)],
@@ -51,7 +51,7 @@ class Finder {
     );
     [this.each, about] = select("Show", [
       ["", "every answer"],
-      ["image", "each image at its weakest"],
+      ["image", "weakest answer of each image"],
     ]);
     this.count = el("p", { class: "dim", role: "status" });
     this.rows = el("div", { class: "rows", role: "presentation" });

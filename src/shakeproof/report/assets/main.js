@@ -146,7 +146,7 @@ function controls(report, changed) {
     shortened(report.models.map((own) => own.name)).map((own, number) => el("option", { value: number }, own)),
   );
   document.getElementById("controls").replaceChildren(
-    el("label", { class: "strength" }, "Everything below at strength z = ", output, range),
+    el("label", { class: "strength" }, "Results at strength z = ", output, range),
     el(
       "datalist",
       { id: "strengths" },

@@ -12,7 +12,7 @@ function drawMatrix(selection, z, choose) {
     if (!kind) return el("td", {}, el("span", { class: "hidden" }, "not asked"));
     const answers = selection.byPerturbation.get(kind.number),
       found = counted(answers, z),
-      open = found.open ? `, ${found.open} not settled` : "";
+      open = found.open ? `, ${found.open} undecided` : "";
     const blocks = selection.report.strengths.map((at, i, all) => {
       const { certified, all: count, open: left } = counted(answers, at);
       const box = { x: (100 * i) / all.length, width: 100 / all.length - 1.5, height: 9, rx: 2 };
@@ -84,7 +84,7 @@ function drawMatrix(selection, z, choose) {
       "Strengths below each number: ",
       selection.report.strengths.map(plain).join(", "),
       ". Blue is certified, orange is not; ",
-      "a question mark and hatching say that something is not settled.",
+      "a question mark and hatching mean undecided.",
     ),
   );
 }
@@ -187,7 +187,7 @@ function drawDirections(selection) {
           {},
           el("b", {}, `Weakest: ${plain(weakest.angle)}°, ${weakest.size}`),
           `, certified up to ${down(weakest.reach, 3)} on average. `,
-          "0° is up and down, 90° is left and right.",
+          "0° is up (a bearing, clockwise), 90° is to the right.",
         ),
         table(
           "Mean certified strength by size and direction",
@@ -233,13 +233,13 @@ function drawClasses(selection, z) {
             rivals.slice(0, 4).map(([rival, count]) => el("span", {}, name(rival), `: ${words(count, "time")}`)),
             rivals.length > 4 ? el("span", {}, `${rivals.length - 4} more`) : null,
           )
-        : "nobody",
+        : "none",
     },
   ];
   const shown = (some) =>
     table(
       `Classes, weakest first, at strength ${plain(z)}`,
-      ["label", "certified", el("span", { class: "hidden" }, "as a bar"), "who wins instead, and how often"],
+      ["label", "certified", el("span", { class: "hidden" }, "as a bar"), "confused with, how often"],
       some.map(row),
       { class: "classtable" },
     );
@@ -252,7 +252,7 @@ function drawClasses(selection, z) {
       el(
         "p",
         { class: "about" },
-        "Each label’s answers, the weakest label first. Who wins instead is counted over the whole range of strengths, where the label is first lost.",
+        "One row per label, the weakest first. An answer counts for the class that wins where the label is first lost, at any strength.",
       ),
       shown(rows.slice(0, 20)),
       ...(rest.length ? [more] : []),
