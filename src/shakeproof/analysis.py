@@ -220,7 +220,7 @@ def analyse(
     settings: Settings | None = None,
     progress: Callable[[float], None] = no_progress,
 ) -> list[Result]:
-    """Answer all queries about one network, in their order; `progress` is told which share is done."""
+    """Answer all queries about one network, in order; `progress` gets the share that is done."""
     return list(answers(network, queries, settings, lambda done: progress(done / len(queries))))
 
 
@@ -330,7 +330,7 @@ def _completed(network: Deployed, result: Result, settings: Settings) -> Result:
 
 
 def _kind_of_window(begun: Begun | None, kind: type[W]) -> W | None:
-    """What was begun, if it was by this method."""
+    """The earlier partial result, if this method made it."""
     return begun if isinstance(begun, kind) else None
 
 
@@ -342,7 +342,7 @@ def window_of(network: Deployed, query: Query, settings: Settings, start: float,
 
 
 def joined_windows(network: Deployed, query: Query, settings: Settings, windows: Sequence[Begun]) -> Result:
-    """Answer a query by windows that follow one another, wherever `window_of` was called for them."""
+    """Answer a query from consecutive windows; `window_of` may have made them elsewhere."""
     if settings.pixel_rounding is not None:
         run = [window for window in windows if isinstance(window, EnumeratedWindow)]
         return _completed(network, methods.answer_by_picture_windows(network, query, settings, run), settings)
@@ -414,5 +414,5 @@ def method_for(network: Network, query: Query, wanted: Method) -> str:
 
 
 def _smooth_operators(network: Network, query: Query) -> tuple[str, ...]:
-    """What is smooth in front of the scores that a query's property is about."""
+    """The smooth operators in front of the scores that a query's property uses."""
     return stated(network, query.obligations[0].property).graph.smooth_operators

@@ -73,7 +73,7 @@ class Budget:
 
     @property
     def closing(self) -> Budget:
-        """With a little more time, for what has to be done after the deadline: whoever does it shares it."""
+        """The same budget with a little more time, for work that must be done after the deadline."""
         return replace(self, deadline=self.deadline + CLOSING_SECONDS)
 
     def ended(self) -> Budget:
@@ -81,7 +81,7 @@ class Budget:
         return replace(self, deadline=min(self.deadline, now()))
 
     def shortened(self, share: float, most: float = math.inf) -> Budget:
-        """A share of the time that is left, and no more than so many seconds."""
+        """A budget with a share of the remaining time, at most so many seconds."""
         return replace(self, deadline=min(now() + share * max(0.0, self.seconds_left), now() + most))
 
     def slices(self, total: int, most: int, first: int = 1) -> Iterator[slice]:
@@ -156,7 +156,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back(budget: float) -> bool:
-    """Hand freed memory back after all if the process has most of so many bytes; says whether it did.
+    """Return freed memory to the system if the process uses most of so many bytes; True if it did.
 
     Tensors of ever other sizes leave gaps between them, in which the next ones find no room.
     """

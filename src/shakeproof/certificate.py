@@ -81,7 +81,7 @@ def _count(packed: bytes) -> int:
 
 
 def check_certifiable(network: Deployed, result: Result) -> None:
-    """Refuse an answer of which there is no certificate, whatever time is given."""
+    """Refuse an answer that can have no certificate."""
     query = result.query
     if result.status is Status.UNDECIDED:
         raise NoCertificateError(f"{query.name}: is undecided, so there is no certificate")
@@ -106,7 +106,7 @@ def check_certifiable(network: Deployed, result: Result) -> None:
 
 
 def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, bytes]:
-    """What is asked, in the checker's words: the header's part of it, the pixels, and the model."""
+    """The question as the checker reads it: its part of the header, the pixels, and the model."""
     check_certifiable(network, result)
     query, path = result.query, Path(network.name)
     assert isinstance(query.perturbation, Perturbation)
@@ -373,7 +373,7 @@ def _of_boxes(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: R
 
 
 def _pruned(tree: Tree) -> Tree:
-    """Without what was cut from parts that are proved as a whole."""
+    """The cuts without those inside parts that are proved as a whole."""
     gone, proved = np.zeros(len(tree), bool), tree.is_proved
     for part, parent in enumerate(tree.parent.tolist()):  # which has the smaller number
         gone[part] = parent >= 0 and (gone[parent] or proved[parent])

@@ -106,7 +106,7 @@ class Compared:
 
     @property
     def summary(self) -> str:
-        """What was asked, and what was found, in a line."""
+        """The query and the answer in one line."""
         asked = f"{Path(self.query.name).name} under {self.query.perturbation}"
         if not self.disagreements:
             return f"{asked}: {self.status}"
@@ -248,7 +248,7 @@ def check_comparable(one: Deployed, other: Deployed, settings: Settings) -> None
 
 
 class Stretch(NamedTuple):
-    """Strengths at which each network has one class, -1 if nobody knows which; and one of them to look at again.
+    """Strengths at which each network has one class (-1: unknown), and one of them to replay.
 
     Of 8-bit pictures, that is one with a `number`.
     """

@@ -80,7 +80,7 @@ def content_digest(query: Query) -> str:
 
 
 def decisive(settings: Settings) -> Settings:
-    """The settings but for those that change how long it takes to find an answer, and not what it is."""
+    """The settings that can change an answer, not only the time that it takes."""
     return replace(settings, memory=1.0, device="cpu", whole_curve=False, timeout=None)
 
 

@@ -44,7 +44,7 @@ class ProofError(ShakeproofError):
 
 
 class NotFiniteError(ShakeproofError):
-    """Scores that are infinite or no numbers: nothing can be said of the query that met them."""
+    """Scores are infinite or NaN, so the query has no answer."""
 
 
 def by(shape: Sequence[int]) -> str:
@@ -61,7 +61,7 @@ def kind_of(thing: object) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is wrong with one of several images or files: the others can be asked about all the same."""
+    """What is wrong with one of several images or files; the others are analysed."""
 
     name: str
     error: InputError

@@ -56,7 +56,7 @@ def soft_picture(network: Network) -> Image:
 
 
 def estimated(network: Network, picture: Image | None = None, seconds: float = 3.0) -> Estimate | None:
-    """A trial of about so many seconds; None without time, or if the network takes no pictures."""
+    """Estimate from a trial of about so many seconds; None without time, or if the network takes no pictures."""
     if seconds <= 0 or network.layout is None:
         return None
     picture, require = picture or soft_picture(network), _required(network)
@@ -91,7 +91,7 @@ def enumeration_estimated(network: Deployed, picture: Image) -> dict[str, Any] |
 
 
 def _required(network: Deployed) -> Requirement | str:
-    """What is tried: that the label wins, or something that suits every network."""
+    """The requirement of a trial: that the label wins or, if the network does not classify, one that always holds."""
     return LABEL if network.classifies else HOLDS
 
 

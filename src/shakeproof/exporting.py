@@ -43,7 +43,7 @@ OLDEST_OPSET, CLIP_TAKES_INPUTS, INITIALIZERS_ARE_NO_INPUTS = 7, 11, 4
 
 @dataclass(frozen=True)
 class Exported:
-    """Where the files are. `augmented` is None if only the query was asked for."""
+    """The written files. `augmented` is None if only the query was wanted."""
 
     model: str
     augmented: Path | None

@@ -66,7 +66,7 @@ def readable_name(name: str) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is no file with bytes in it: a folder, or a named pipe, whose reader would wait for ever."""
+    """Refuse anything but a regular file: a folder, or a named pipe, whose reader would wait for ever."""
     if os.path.exists(path) and not path.is_file():
         raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}; name a file")
 

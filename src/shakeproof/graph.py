@@ -66,7 +66,7 @@ class Graph:
         return x
 
     def values(self, x: Tensor) -> Iterator[Tensor]:
-        """What each node computes, in their order; only what is still needed is kept."""
+        """The value of each node, in order; values are dropped once no node needs them."""
         values = {0: x}
         for index, node in enumerate(self.nodes):
             values[index + 1] = node.operator.apply(*(values[i] for i in node.inputs))
@@ -181,7 +181,7 @@ class Graph:
         return replace(self, nodes=nodes)
 
     def in_float32(self) -> Graph:
-        """The same network as any float32 evaluation gives it, in whatever order sums are added up."""
+        """The same network under any float32 evaluation, in any order of summation."""
         return replace(self, unit=UNIT + 2.0**-24, tiny=TINY_FLOAT32, largest=LARGEST_FLOAT32)
 
     def after(self, operator: Operator) -> Graph:
@@ -190,7 +190,7 @@ class Graph:
         return replace(self, nodes=(Node(operator, (0,), self.input_shape), *shifted))
 
     def behind_clip(self, clip: tuple[float, float]) -> Graph:
-        """This network with a clip in front; the same graph each time, so that what is kept for it is kept."""
+        """This network with a clip in front; the same object each time, so that its caches stay valid."""
         graphs = _behind_clips(self)
         if clip not in graphs:
             graphs[clip] = self.after(Clip(*clip))

@@ -55,7 +55,7 @@ def with_bias(first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Products are torch's on so many threads; afterwards on as many as before."""
+    """Run torch's products on so many threads, and restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

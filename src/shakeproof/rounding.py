@@ -115,7 +115,7 @@ def carried(operator: Operator, share: float, errors: Sequence[Tensor], sizes: S
 
 
 def widened(graph: Graph, index: int, image: Range, relaxation: Relaxation, sizes: Sequence[Tensor]) -> Range:
-    """What a node's output lies between, computed from its inputs' ranges, with what rounding may have done to it."""
+    """The range of a node's output from its inputs' ranges, widened by the possible rounding."""
     share = gammas(graph)[index]
     slack = share * torch.maximum(image.low.abs(), image.high.abs()) + graph.tiny
     if isinstance(relaxation, Itself):
@@ -198,7 +198,7 @@ class RunningError:
 
     @cached_property
     def measured(self) -> frozenset[int]:
-        """The nodes whose outputs' norms matter: what the large sums are of, and the scores."""
+        """The nodes whose output norms are needed: the inputs of large sums, and the scores."""
         sums = [node for node in self.graph.nodes if isinstance(node.operator, (Linear, Conv, Unrolled))]
         return frozenset({value - 1 for node in sums for value in node.inputs} | {len(self.graph.nodes) - 1})
 
@@ -208,7 +208,7 @@ class RunningError:
 
     @cached_property
     def effects(self) -> tuple[float, ...]:
-        """For each value, by how much the norm of what is off there may grow until it is at the scores."""
+        """For each value, the factor by which an error's norm may grow on its way to the scores."""
         return _effects(self.graph)
 
 

@@ -1,4 +1,4 @@
-"""How to run an analysis: plain data. Each setting says what it is, its default, and what it may be, once."""
+"""Settings of an analysis, as plain data. Each setting has its help text, default and limits in one place."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_evidence_says_what_was_claimed_found_and_checked(folder, bundle):
 def test_a_bundle_is_checked_from_itself_alone(copied):
     found = recheck(copied)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "3 of 3 certificates hold; 0 prove less than is claimed; 0 claims have none" in found.stdout
+    assert "3 of 3 certificates hold; 0 prove less than is claimed; 0 claims have no certificate" in found.stdout
     with sqlite3.connect(copied / "store.db") as connection:
         assert connection.execute("SELECT count(*) FROM results").fetchone() == (4,)
 

@@ -146,7 +146,7 @@ def _backward(graph: Graph, enclosed: Enclosed, leader: Tensor, cell: Tensor, ot
 
 @cached_per_graph
 def usual_shortfall(graph: Graph) -> float:
-    """About how much a lower bound of a lead is below it by rounding alone; 0 if nobody knows.
+    """A typical gap between a lead and its lower bound that is due to rounding alone; 0 if unknown.
 
     It is what it falls short by, of the winner's over the second, where all inputs are a half, times a little.
     """

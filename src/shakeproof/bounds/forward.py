@@ -281,7 +281,7 @@ def step(graph: Graph, index: int, inputs: Sequence[Enclosure], within: Tensor) 
 
 
 def _length(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Enclosure], output: Enclosure) -> Tensor:
-    """A bound (cells) on the norm of all that is beside a node's affine functions; infinite if there is none."""
+    """A bound (cells) on the norm of a node's deviation from its affine functions; infinite if there is none."""
     node, lengths = graph.nodes[index], [value.norm for value in inputs if value.norm is not None]
     share = gammas(graph)[index]
     local = norm(output.extent) * ((0 if isinstance(node.operator, Affine) else share) + 4 * UNIT)
@@ -300,7 +300,7 @@ def _length(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[E
 
 @cached_per_graph
 def _lengths_made(graph: Graph) -> tuple[float, ...]:
-    """What each node's constant adds to the norm of what is beside an affine one's functions."""
+    """What each affine node's constant adds to the norm of its deviation."""
     return tuple(
         float(share * norm(constant) + norm(off)) + graph.tiny * node.shape.numel()
         for node, share, constant, off in zip(graph.nodes, gammas(graph), graph.constants, graph.offs, strict=True)
@@ -322,7 +322,7 @@ def _made(graph: Graph) -> Callable[[int], tuple[Tensor, ...]]:
 
 
 def _image(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Enclosure]) -> Callable[[], Range | None]:
-    """What the output lies between by the ranges of its inputs, when somebody asks: with what rounding may do to it."""
+    """The output's range from the ranges of its inputs, computed on demand; rounding is included."""
     if isinstance(relaxation, Itself) and not relaxation.operator.passes_ranges:
         return lambda: None  # and holds on to nothing
 

@@ -85,7 +85,7 @@ class _Walk:
         return AlphaBetaCrown(self.graph, self.box, tuple(self.relaxations), before, top, torch.stack(self.noise))
 
     def tighten(self, value: int) -> None:
-        """Backward bounds for the neurons of a value that somebody's bends depend on."""
+        """Backward bounds for those neurons of a value on which later bends depend."""
         if value in self.tight:
             return
         self.tight.add(value)
@@ -142,7 +142,7 @@ class _Walk:
         return needed
 
     def stops_at_zero(self, value: int) -> bool:
-        """Whether no reader cares where a neuron lies that is known not to cross 0."""
+        """Whether all readers ignore the range of a neuron that does not cross 0."""
         return all(
             isinstance(operator, Affine) or (isinstance(operator, Elementwise) and operator.tilts is not None)
             for operator in self.readers(value)
@@ -154,7 +154,7 @@ def _size(within: Range) -> Tensor:
 
 
 def _interval(graph: Graph, index: int, relaxation: Relaxation, inputs: Sequence[Range]) -> Range:
-    """What a node's output lies between, from its inputs' ranges alone."""
+    """The range of a node's output, from its inputs' ranges alone."""
     operator, share = graph.nodes[index].operator, gammas(graph)[index]
     if operator.only_moves:  # the ends themselves: a middle and a radius would round them
         return Range(operator.apply(*(r.low for r in inputs)), operator.apply(*(r.high for r in inputs)))

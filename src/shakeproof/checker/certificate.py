@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Header and arrays. Written anew, the header must be the same bytes: so no key is there twice, nothing is NaN."""
+    """Header and arrays. Written again, the header must give the same bytes: no key is repeated, nothing is NaN."""
     require(certificate.startswith(MAGIC), "this is not a certificate of version 1")
     body, digest = certificate[:-32], certificate[-32:]
     require(hashlib.sha256(body).digest() == digest, "the certificate was changed or cut short")
@@ -92,7 +92,7 @@ def _checked(
     details: Details,
     progress: Progress,
 ) -> list[str]:
-    """What was proved, in sentences; the details are filled in on the way."""
+    """What was proved, in sentences; fills in the details."""
     details |= {key: value for key, value in header.items() if key not in ("kernels", "arrays")}
     claim, label, strength = (header[key] for key in ("claim", "label", "strength"))
     pixels = arrays["pixels"].astype("<f8")

@@ -35,7 +35,7 @@ Progress = Callable[[float], None]
 
 
 def shown(share: float) -> None:
-    """How far it got, for whoever sits there."""
+    """Report progress."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{share:4.0%}" if share < 1 else "\r    \r")
 

@@ -199,7 +199,7 @@ def _run(
 
 
 def _kept(stop: KeyboardInterrupt, recording: Recording | None) -> str:
-    """What was certified of the query that was interrupted, kept so that it can go on from there."""
+    """Keep the certified part of the interrupted query, so that a later run can continue from it."""
     from shakeproof.proof import Interrupted
 
     if not isinstance(stop, Interrupted):

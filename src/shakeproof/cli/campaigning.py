@@ -1,4 +1,4 @@
-"""`campaign`: all that a file asks, into a store; whatever is there already is not asked again."""
+"""`campaign`: answers all queries of a campaign file into a store; answers that are there are not computed again."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _summary(writer: StoreWriter, stored: StoredCampaign, run: TaskScheduler, qu
 
 
 def _counts(standing: Standing) -> str:
-    """What was found so far, how fast, and how long it will take."""
+    """The answers so far, the speed, and the time remaining."""
     counts = ", ".join(f"{count} {status}" for status, count in standing.statuses.items())
     left = (standing.total - standing.settled) / standing.rate if standing.rate > 0 else None
     eta = "" if left is None or not counts else f", {standing.rate:.3g}/s, {_duration(left)} left"

@@ -1,4 +1,4 @@
-"""The options that commands share, and what is made of them: settings, preprocessing, files that can be written."""
+"""The options that commands share, and what they become: settings, preprocessing, output files."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class InputOptions:
         return None if self.classes is None else read_class_names(self.classes)
 
     def preprocessing(self) -> Preprocessing:
-        """What is done to pictures: as a file says, or as options of their own do."""
+        """The preprocessing of pictures, from a file or from single options."""
         from shakeproof.question import Preprocessing, read_preprocessing
 
         scale = None if self.scale is None else _scale(self.scale)
@@ -277,7 +277,7 @@ def settings_from(threads: int | None, device: str, **options: Any) -> Settings:
 
 
 def check_writable(path: Path, endings: Sequence[str] = PICTURES) -> None:
-    """Find out before the work whether a file can be written at its end, by writing another beside it."""
+    """Check before the work that a file can be written, by writing another one next to it."""
     if endings and path.suffix.lower() not in endings:
         raise InputError(f"{path}: write it as {' or '.join(endings)}")
     check_regular(path)

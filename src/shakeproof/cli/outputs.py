@@ -1,4 +1,4 @@
-"""The files that `profile` and `verify` write beside their answers, and answers in the words of VNN-LIB."""
+"""The files that `profile` and `verify` write, and answers in VNN-COMP's format."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Outputs:
     results: Path | None = None
 
     def check(self, endings_of_output: Sequence[str]) -> None:
-        """Find out before the work whether what is asked for can be written."""
+        """Check before the work that the output files can be written."""
         wanted = {
             self.plot: PICTURES,
             self.counterexample: (*PICTURES, ".npy"),
@@ -172,7 +172,7 @@ class JunitFile:
         ElementTree.SubElement(case, "system-out").text = json.dumps(judged.to_json())
 
     def settle(self, numbers: range, outcome: Known | Refusal) -> None:
-        """What was answered before, or cannot be asked."""
+        """Record a query that was answered before, or was refused."""
         for number in numbers:
             if isinstance(outcome, Refusal):
                 self._close(number, "error", "refused", str(outcome.error))

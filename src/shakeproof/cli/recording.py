@@ -1,4 +1,4 @@
-"""`--output FILE`: every answer is a line of it as soon as it is known, and `--resume` asks only what is not there."""
+"""`--output FILE`: appends each answer as soon as it is known; `--resume` answers only the queries that are missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recording:
             raise self._unwritable(error) from error
 
     def left(self, asked: Asked) -> Asked:
-        """What is asked, with what is known already in the place of its query."""
+        """The queries, with the known answer in place of a query that was answered."""
         return replace(asked, queries=(self._known(asked_query) for asked_query in asked.queries))
 
     def add(self, answer: Answer) -> None:
@@ -68,7 +68,7 @@ class Recording:
                 part.parent.rmdir()
 
     def keep(self, network: Deployed, result: Result) -> None:
-        """What was swept or run for an answer, if its time was up."""
+        """Save the partial result of an answer that ran out of time."""
         from shakeproof.proof import begun_by
 
         part, begun = self._part(network, result.query), begun_by(result)
@@ -76,7 +76,7 @@ class Recording:
             write_whole({part: begun.packed(part.stem)})
 
     def begun(self, network: Deployed, query: Query) -> Begun | None:
-        """What was swept or run of a query for which the time was too short."""
+        """The saved partial result of a query that ran out of time."""
         from shakeproof.proof import EnumeratedWindow, SweptWindow
 
         part = self._part(network, query)
@@ -97,7 +97,7 @@ class Recording:
         return next((Known(self.known[digest]) for digest in asked if digest in self.known), asked_query)
 
     def _part(self, network: Deployed, query: Query) -> Path:
-        """Where is kept what was swept or run of a query, if its time was up."""
+        """The file for the partial result of a query that ran out of time."""
         return self.path.with_name(f"{self.path.name}.parts") / f"{question(network, query, self.settings)}.sweep"
 
     def _read(self) -> Iterator[tuple[str, str]]:
@@ -142,7 +142,7 @@ class Recording:
 
 
 def question(network: Deployed, query: Query, settings: Settings, late: bool = False) -> str:
-    """By what an answer is found again: the digest of its question, the names in its line, and how far strengths go.
+    """The key of an answer: the digest of its query, the names in its line, and the largest strength.
 
     How long one was willing to wait matters only to an answer for which that was not enough (`late`).
     """

@@ -1,4 +1,4 @@
-"""What is printed, in any encoding: rows or JSON lines as answers come, progress, what is refused; the exit code."""
+"""Printing, in any encoding: rows or JSON lines as answers come, progress, refusals; the exit code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PLAIN = str.maketrans({"▸": ">", "×": "x", "…": "...", "–": "-", "≥": "
 
 
 def print_anywhere() -> None:
-    """Let stdout and stderr take any text, whatever their encoding: nothing crashes, nothing is lost."""
+    """Let stdout and stderr take any text in any encoding, without errors or losses."""
     codecs.register_error("shakeproof-readable", _readable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -138,7 +138,7 @@ class Bar(NamedTuple):
 
 @contextmanager
 def progress_bar(title: str, silent: bool, total: float = 1.0, printing: Console | None = None) -> Iterator[Bar]:
-    """A live bar, where stdout or stderr is a terminal: below what is printed by a console, if that is there too."""
+    """A live progress bar if stdout or stderr is a terminal; rows are printed above it."""
     from rich.progress import Progress, TimeElapsedColumn
 
     printing = printing or terminal()
@@ -163,7 +163,7 @@ def progress_bar(title: str, silent: bool, total: float = 1.0, printing: Console
 
 
 class Drawing(Protocol):
-    """Draws answers, and has a sentence for each word beside them that needs one."""
+    """Draws answers, and explains the words beside them."""
 
     def drawn(self, answer: Any, /) -> RenderableType: ...
 
@@ -230,7 +230,7 @@ class Screen:
             self.remarks |= self.rows.remarks(answer)
 
     def settle(self, numbers: range, outcome: Known | Refusal) -> None:
-        """Queries that need no answer: say what is wrong with an image, and count what is known already."""
+        """Handle queries that need no answer: report unusable images, count answers that are known already."""
         self.settled += len(numbers)
         for number in numbers:
             del self.missing[number]
@@ -241,7 +241,7 @@ class Screen:
             self.known[outcome.status] += 1
 
     def close(self) -> None:
-        """What the words beside answers mean and, of several, how many there are of each kind."""
+        """Explain the words beside answers and, if there are several, count each kind."""
         if self.rows is None:
             return
         for word, sentence in sorted(self.remarks.items()):
@@ -262,7 +262,7 @@ class Screen:
             say(f"wrote {files[0]}{last}", sys.stderr if self.line is not None else None)
 
     def interrupted(self, more: str = "") -> int:
-        """Say what is missing, and `more`."""
+        """Say how many queries are missing and which is next, and `more`."""
         if self.missing:
             first = " ".join(part for part in self.names[next(iter(self.missing))] if part != "-")
             answered = f"{len(self.names) - len(self.missing)} of {len(self.names)} answered"

@@ -1,4 +1,4 @@
-"""Bridges: parts of lines whose leader bounds settle, so that the sweep need not enumerate them.
+"""Bridges: parts of lines where bounds prove the leader, so that the sweep can skip them.
 
 Nobody else need know how they are found: without them, curves say the same, with more rows. Whether bounds settle a
 cell is only known after it was paid for. So each line bets: never more than a small share of what its sweep is
@@ -135,7 +135,7 @@ def find_bridges(
 
 @lru_cache
 def _is_worth_a_bet(breaks: int, round_cost: float) -> bool:
-    """Whether a line with so many breaks would bet at all."""
+    """Whether bridges may pay off on a line with so many breaks."""
     return bool(SkipPlanner(0, 0.0, 1.0, breaks, round_cost).bet())
 
 

@@ -102,7 +102,7 @@ class Curve:
 
     @property
     def off(self) -> Floats:
-        """What a difference of scores is off by at most, for each two neighbouring rows; infinite if nobody looked."""
+        """A bound on the error of score differences between neighbouring rows; infinite if it was not computed."""
         size = np.abs(self.scores).max(1, initial=0.0)
         off = 2**0.5 * self.error + 4 * UNIT * np.maximum(size[:-1], size[1:])
         return np.where(np.isnan(off), np.inf, off * (1 + 4 * UNIT))
@@ -142,7 +142,7 @@ class Curve:
 
     @cached_property
     def settled(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """Where a class leads all others whatever rounding did: starts, ends and classes, in order.
+        """Where a class leads all others by more than rounding: starts, ends and classes, in order.
 
         On a chord the leads are known up to what the sweep says that they are off by. Between these stretches the
         winner is not proved. Their ends are read off the chords, and rounded.
@@ -227,7 +227,7 @@ def assemble(pieces: Iterable[Piece], lines: int, classes: int) -> Sequence[Curv
 
 
 def _finite(z: Floats, scores: Floats, error: Floats) -> Curve:
-    """The curve as far as its scores are finite: what comes after is nobody else's trouble."""
+    """The curve up to the first scores that are not finite."""
     broken = np.flatnonzero(~np.isfinite(scores).all(1))
     end = int(broken[0]) if len(broken) else len(z)
     return Curve(z[:end], scores[:end], error[: max(end - 1, 0)])

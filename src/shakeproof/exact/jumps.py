@@ -365,7 +365,7 @@ def _finished(cells: LineCells) -> Finished:
 
 
 def _piece(done: Finished) -> Piece:
-    """The ends of cells as rows, for whoever looks for counterexamples."""
+    """The ends of cells as rows, for the search for counterexamples."""
     z = np.stack([done.low, done.high], 1).ravel()
     columns = (done.line.repeat(2), z, done.scores.reshape(len(z), -1), np.full(len(z), np.nan))
     return Piece(*(torch.from_numpy(column) for column in columns))

@@ -111,7 +111,7 @@ def _jumping(
 
 
 def _parts(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[Part]:
-    """A line cut into bridges and what lies between them."""
+    """A line cut into bridges and the parts between them."""
     parts: list[Part] = []
     place, end = float(lines.start[number]), float(lines.end[number])
     for bridge in bridges:
@@ -123,7 +123,7 @@ def _parts(lines: Lines, number: int, bridges: Sequence[CertifiedCell]) -> list[
 
 
 def _between(lines: Lines, parts: Sequence[Sequence[Part]]) -> Lines:
-    """What lies between the bridges of each line, as lines of their own."""
+    """The parts between the bridges of each line, as separate lines."""
     between = [(n, start, end) for n, line in enumerate(parts) for start, end, bridge in line if not bridge]
     path, start, end = zip(*between, strict=True) if between else ((), (), ())
     device = lines.start.device
@@ -136,7 +136,7 @@ def _between(lines: Lines, parts: Sequence[Sequence[Part]]) -> Lines:
 
 
 def _cut(parts: Sequence[Part], longest: float) -> list[Part]:
-    """The same, with what lies between bridges in parts that are not longer than this."""
+    """The same, with the parts between bridges cut to at most this length."""
     shorter: list[Part] = []
     for start, end, bridge in parts:
         count = 1 if bridge else max(1, round((end - start) / longest))
@@ -243,7 +243,7 @@ def sweep_side_by_side(
     is_open: Callable[[], Tensor],
     running_error: RunningError | None,
 ) -> Iterator[Piece]:
-    """What `sweep` gives, in the same order; groups are begun from left to right."""
+    """The result of `sweep`, in the same order; groups start from left to right."""
     if len(groups) < 2 or cores < 2:
         yield from sweep(graph, lines, budget, is_open, running_error)
         return

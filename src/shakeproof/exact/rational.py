@@ -306,7 +306,7 @@ def _envelope(lines: list[Form], low: Fraction) -> Iterator[Fraction]:
 
 
 def _bent(node: Node, windows: Windows, value: Forms, middle: Fraction) -> Forms:
-    """The operator's output on a stretch on which it does not bend, by what it is in its middle."""
+    """The operator's output on a segment without bends, from its state in the middle."""
     operator, scale = node.operator, value.scale
     heights = [a * middle + b for a, b in value.entries]
     if isinstance(operator, Relu):

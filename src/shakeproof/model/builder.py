@@ -46,7 +46,7 @@ class Builder:
         self.moved: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def note_computed(self) -> None:
-        """What is being read has constants that every runtime computes in its own way, and rounds."""
+        """Note that the file computes constants with rounding, which every runtime does in its own way."""
         self.computed.append(self.origin or "a computed constant")
 
     def graph(self, outputs: Sequence[Value]) -> Graph:

@@ -60,7 +60,7 @@ def allowed(ours: Floats, theirs: Floats, sampled: Callable[[Rows], Floats], tel
 
 
 def disagreement(ours: Floats, theirs: Floats, within: Floats) -> Floats:
-    """For each place, the largest difference as a share of what is allowed: above 1, or NaN, they disagree."""
+    """For each input, the largest difference as a share of the tolerance; above 1, or NaN, they disagree."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         difference = np.abs(ours - theirs)
         shares: Floats = np.where(difference == 0, 0.0, difference / within).max(1)
@@ -113,7 +113,7 @@ def _moved(graph: Graph, inputs: Tensor) -> Tensor:
 
 
 def telling(margin: Floats, noise: Floats, smallest: float = math.inf) -> NDArray[np.bool_]:
-    """In which places (n) a claim may rest on a comparison: what is allowed for noise is a small share of the margin.
+    """On which inputs (n) a claim may rest on the comparison: the tolerance is a small share of the margin.
 
     Where the property does not hold, nothing is claimed. The place with the least margin answers for the `smallest` one
     that is known, wherever that is.

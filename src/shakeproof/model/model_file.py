@@ -1,4 +1,4 @@
-"""Model files: their bytes, the model that these hold with all its weights, and what they are if they are no model."""
+"""Model files: their bytes, the model with all its weights, and what the file is if it is not a model."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class OpenedModel:
 
 
 def open_model(path: Path, on_disk: bytes, output_name: str | None) -> OpenedModel:
-    """The model in a file of which the bytes were read; weights may lie in files beside it."""
+    """The model in a file whose bytes were read; its weights may be in files next to it."""
     with explained(path):
         data = unpacked(on_disk)
         model = onnx.load_from_string(data)
@@ -141,7 +141,7 @@ def _digest(parts: Sequence[bytes]) -> str:
 
 
 def stored(path: Path) -> bytes:
-    """A model file as it lies on disk; an error that says what it is if it is plainly something else."""
+    """The bytes of a model file; an error that names the format if it is plainly something else."""
     data = contents(path)
     kind = known(data) or (PROGRAM if path.suffix.lower() == ".pt2" else None)
     if kind is not None:

@@ -175,7 +175,7 @@ class Deployed:
         return replace(self, class_names=names)
 
     def preprocessed(self, preprocessing: Preprocessing) -> Self:
-        """The network with what is done to its pictures before they are perturbed, and behind what is done after."""
+        """The network with its preprocessing: steps before the perturbation, and a normalisation after it."""
         normalises, mean, std = preprocessing.normalises, preprocessing.mean, preprocessing.std
         network = self.normalised(mean or (0.0,), std or (1.0,)) if normalises else self
         return replace(network, preprocessing=preprocessing)
@@ -259,7 +259,7 @@ class Network(Deployed):
         inputs: NDArray[np.float32],
         tells: Callable[[Floats], Rows] = lambda within: np.ones(len(within), bool),
     ) -> tuple[Floats, Floats]:
-        """The runtime's outputs beside our scores, both (n, classes), of pictures (n, *input_shape).
+        """The runtime's outputs and our scores, both (n, classes), for pictures (n, *input_shape).
 
         For each picture, the largest difference as a share of what is allowed (above 1, or NaN, they disagree); and
         what is allowed for each score. A final softmax is compared by its logarithm, which has all of what went in.
@@ -278,7 +278,7 @@ class Network(Deployed):
         return disagreement(ours, reference, within), within
 
     def _logarithms(self, scores: Tensor) -> Tensor:
-        """What is compared: the scores (n, classes), or logarithms of the final softmax that the graph leaves out."""
+        """The values to compare: scores (n, classes), or logarithms of the final softmax that the graph omits."""
         if self.dropped is None:
             return scores
         logarithms = scores.log_softmax(1)

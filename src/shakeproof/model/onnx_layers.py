@@ -247,7 +247,7 @@ Weights = Callable[[Fraction], list[Fraction]]
 
 
 def _places(size: int, wanted: int, scale: Fraction, mode: str, number: Callable[[Any], Any]) -> list[Fraction]:
-    """Where each of the wanted entries lies among the given ones, worked out in some kind of numbers."""
+    """The position of each wanted entry among the given ones, in a chosen kind of number."""
     if mode not in PLACES:
         raise Unsupported(f"the coordinate transformation {mode}")
     if scale <= 0 or wanted < 1:

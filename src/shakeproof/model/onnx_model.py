@@ -35,7 +35,7 @@ Shape = tuple[int, ...]
 
 
 class Unsupported(Exception):  # noqa: N818 - a finding, not a failure
-    """An operator, or a use of one, that the graph cannot express; the reader collects these and goes on."""
+    """An operator, or a use of one, that the graph cannot express; the reader collects these and continues."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ChosenOutputs:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's says first."""
+    """The first line of a foreign error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""What is analysed for a property of the outputs: a graph in which one class wins exactly where the property holds.
+"""The graph that is analysed for a property: one class wins in it exactly where the property holds.
 
 Class 0 of it scores 0, and every other class is a case of the property, whose score is the case's margin turned round.
 So the lead of class 0 is the property's margin, and whatever proves which class wins proves properties. Of a property

@@ -34,7 +34,7 @@ SAME = np.array([[1e-4], [1e-5]])
 
 @runtime_checkable
 class Runtime(Protocol):
-    """A runtime that people deploy, which says what it is. `in_batches`: it takes several inputs at once."""
+    """A deployed runtime, with its version and settings. `in_batches`: it takes several inputs at once."""
 
     in_batches: bool
 

@@ -131,7 +131,7 @@ class Relaxation(ABC):
         """The output (rows, *shape) at which `pull` has equality, for inputs `values` (rows, *shape)."""
 
     def image(self, *ranges: Range) -> Range | None:
-        """What the output lies between for inputs in the ranges it was made for, if that is cheap to say."""
+        """The range of the output for inputs in the given ranges, if it is cheap to compute."""
         return None
 
 

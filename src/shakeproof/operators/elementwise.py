@@ -35,7 +35,7 @@ class Elementwise(Operator):
 
     @abstractmethod
     def image(self, within: Range) -> Range:
-        """What f(x) lies between for x in `within`."""
+        """The range of f(x) for x in `within`."""
 
     def split_at(self, within: Range) -> Tensor:
         """Where to cut a range in two, so that the function is straighter on each part; NaN if it is straight on it."""

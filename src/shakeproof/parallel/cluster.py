@@ -309,7 +309,7 @@ class Cluster:
                 flight.address, flight.began = event[1]["address"], now()
 
     def _note_silent(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Dask starts workers anew of which it hears nothing."""
+        """Note workers that do not respond; Dask restarts them."""
         facts = event[1]
         if facts.get("action") == "worker-ttl-timed-out":
             where = ", ".join(facts["workers"])

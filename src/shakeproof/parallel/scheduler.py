@@ -1,4 +1,4 @@
-"""Between the store and the workers: hands out what is missing, and writes down what comes back."""
+"""Between the store and the workers: hands out missing queries, and stores the answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CostModel:
         self.measured[model, certify] = (count + queries, total + seconds)
 
     def each(self, model: str, certify: bool) -> float | None:
-        """Seconds for one query, or its certificate; None as long as nobody knows."""
+        """Seconds for one query, or its certificate; None while unknown."""
         count, total = self.measured.get((model, certify), (0, 0.0))
         return total / count if count else None
 
@@ -95,7 +95,7 @@ class TaskScheduler:
         self.settled, self.looked = self.total - len(missing), now()
 
     def next_task(self) -> Task | None:
-        """Work for one worker, which is then this process's; None if there is none at the moment."""
+        """The next task for one worker, claimed for this process; None if there is none at the moment."""
         if not self.queue and now() - self.looked > LOOK_AGAIN:
             self.look()
         if self.first:
@@ -226,7 +226,7 @@ class TaskScheduler:
         self.put_back(task.queries)
 
     def put_back(self, queries: Sequence[int]) -> None:
-        """Queries that nobody works on any more; those that are answered have only lost their certificates."""
+        """Release queries that no worker has; those with an answer have lost only their certificates."""
         self._forget({*queries})
         self.writer.release(queries)
         self.look()
@@ -244,7 +244,7 @@ class TaskScheduler:
             self.renewed = now()
 
     def close(self) -> None:
-        """Leave to others what is not answered."""
+        """Release the queries that are not answered."""
         self.writer.release()
 
     @property

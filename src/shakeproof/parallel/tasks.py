@@ -1,4 +1,4 @@
-"""What a worker does, wherever it runs: it takes a task of plain values, and gives back plain values."""
+"""The work of a worker: it takes a task of plain values, and returns plain values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = 64
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """One of a task's queries: its number in the store, and what it is about."""
+    """One of a task's queries, with its number in the store."""
 
     query: int
     image: StoredImage

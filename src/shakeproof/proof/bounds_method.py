@@ -121,7 +121,7 @@ class _Search:
         return Evidence(count, tuple(proofs), counterexample, comparison, start, finite, self.settings.arithmetic)
 
     def at_lowest(self, obligation: Obligation, proof: Proof) -> list[Comparison]:
-        """The runtime beside the network on the cell of a path of which least was proved."""
+        """Compare runtime and network on the cell of a path with the smallest proved bound."""
         if not isinstance(proof, BoundedCells) or not isinstance(obligation.inputs, InputPath) or not proof.holds:
             return []
         safe = proof.cells.safe
@@ -129,7 +129,7 @@ class _Search:
         return compared(self.network, [(obligation, torch.from_numpy(lowest.mean(1)))], Budget())
 
     def searched(self, obligation: Obligation, budget: Budget) -> tuple[Proof | None, Counterexample | None]:
-        """What is proved of an obligation, if there was anything to prove, and a counterexample if there is one."""
+        """The proof of an obligation, if there is one, and a counterexample, if there is one."""
         inputs, about = obligation.inputs, obligation.property
         if not isinstance(inputs, InputBox):
             return self.along_path(obligation, inputs, budget)

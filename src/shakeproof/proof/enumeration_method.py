@@ -109,7 +109,7 @@ def _run_on(
 
 
 def _begun(query: Query, runner: Runner, begun: EnumeratedWindow) -> Judged:
-    """What was run before, if it is the beginning of this and was run by the same."""
+    """The earlier results, if they are the beginning of this path and came from the same runtime."""
     if begun.start or (begun.end,) != query.strengths or not runner.pictures.has(len(begun.margins) - 1):
         raise ProofError("the pictures that were run before are not the beginning of these")
     _check_same((begun.deployment, runner.deployment))
@@ -169,7 +169,7 @@ def enumerate_window(network: Deployed, query: Query, settings: Settings, start:
 def answer_by_picture_windows(
     network: Deployed, query: Query, settings: Settings, windows: Sequence[EnumeratedWindow]
 ) -> Result:
-    """Answer a query by windows that follow one another, wherever their pictures were run.
+    """Answer a query from consecutive windows, whose pictures may have been run elsewhere.
 
     That none is missing in between is checked here, by the number of the picture at which each begins; that all are
     there, by the proof itself. Behind a window that was left early only a lost picture counts.

@@ -1,4 +1,4 @@
-"""What engines hand over: frozen values that say what they prove, and check that they prove it.
+"""Evidence from the engines: frozen values that state what they prove, and check it.
 
 A `Proof` is about one obligation. It holds if it is complete, finite and positive: a curve that reaches from 0 to the
 strength, cells whose cuts leave nothing out, a tree of which every leaf was proved. None of them trusts its maker: what
@@ -78,7 +78,7 @@ def joined(start: Floats, end: Floats, winner: NDArray[np.int64]) -> tuple[Inter
 
 
 def with_unproved(proved: Sequence[Interval], shown: Sequence[Interval]) -> tuple[Interval, ...]:
-    """A profile: what is proved, and in the gaps what a curve shows, marked as not proved."""
+    """A profile: proved intervals and, in the gaps, the curve's classes, marked as not proved."""
     shown = [replace(interval, proved=False) for interval in shown]
     cuts = np.unique([end for interval in (*shown, *proved) for end in (interval.start, interval.end)])
     if len(cuts) < 2:  # a path without extent, or no curve
@@ -180,12 +180,12 @@ class Proof(ABC):
 
     @property
     def left(self) -> float | None:
-        """How many more pieces are to be expected, where the time was up; None where nobody knows."""
+        """The expected number of further pieces after a timeout; None if unknown."""
         return None
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether rounding is what stands in the way."""
+        """Whether only rounding prevents a proof."""
         return False
 
     @property
@@ -195,7 +195,7 @@ class Proof(ABC):
 
     @property
     def certified(self) -> float:
-        """The largest strength up to which the property is proved to hold; 0 if nothing is, or there is none."""
+        """The largest strength up to which the property is proved to hold; 0 if nothing is proved."""
         return 0.0
 
     @property
@@ -211,7 +211,7 @@ class Proof(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Swept(Proof):
-    """A curve of the scores along a path from 0 to `end`, and what is proved of the label's margin along it.
+    """A curve of the scores along a path from 0 to `end`, and proved bounds on the label's margin.
 
     The scores are those of the graph in which the `label` wins where a property holds (`about`): the network's own,
     or those of the property's cases. `is_moved`: its margins are of scores before they are squashed to outputs.
@@ -273,7 +273,7 @@ class Swept(Proof):
 
     @property
     def certified(self) -> float:
-        """How far the pieces that are proved follow one another from 0, or what was proved beyond them."""
+        """How far the proved pieces reach from 0 without a gap, or a larger strength proved in another way."""
         if not len(self.lower) or self.curve.z[0] != 0:
             return 0.0
         unproved = np.flatnonzero(~(self.lower > 0))
@@ -307,7 +307,7 @@ class Swept(Proof):
 
 @dataclass(frozen=True, eq=False)
 class SweptWindow:
-    """What was found on a part of a path, from `start` to `end`: the curve, as far as the time let it come."""
+    """The result on a part of a path, from `start` to `end`: the curve, as far as time allowed."""
 
     start: float
     end: float
@@ -436,7 +436,7 @@ class BoundedCells(Proof):
 
     @cached_property
     def certified(self) -> float:
-        """Along one strength: how far the boxes that are proved follow one another from the left without a gap."""
+        """Along one strength: how far the proved boxes reach from the left without a gap."""
         if len(self.cells.high) > 1:
             return 0.0
         boxes = self.cells.boxes(self.cells.safe)[:, :, 0]
@@ -459,7 +459,7 @@ class BoundedCells(Proof):
 
     @property
     def curve(self) -> Curve:
-        """The evaluations along one strength, in order; nothing is claimed of what lies between them."""
+        """The evaluations along one strength, in order; nothing is claimed between them."""
         if self.cells.points.shape[1] > 1:
             return Curve(np.empty(0), np.empty((0, self.cells.scores.shape[1])))
         z, first = np.unique(self.cells.points[:, 0], return_index=True)
@@ -564,7 +564,7 @@ class Enumerated(Proof):
 
     @property
     def certified(self) -> float:
-        """The last float64 before the first picture that is lost, or that nobody looked at."""
+        """The last float64 before the first picture whose label loses, or that was not run."""
         return self.pictures.last_before(self._kept) if self.pictures.has(self._kept) else self.pictures.end
 
     @property

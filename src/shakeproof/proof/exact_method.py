@@ -114,7 +114,7 @@ def sweep_window(network: Network, query: Query, settings: Settings, start: floa
 
 @torch.inference_mode()
 def answer_by_windows(network: Network, query: Query, settings: Settings, windows: Sequence[SweptWindow]) -> Result:
-    """Answer a query by windows that follow one another, wherever they were swept.
+    """Answer a query from consecutive windows, which may have been swept elsewhere.
 
     That none is missing in between is checked as they are joined, and that they reach from 0 to the strength by the
     proof itself: what follows from the curve is worked out here, as it is for one that was swept at once.
@@ -202,7 +202,7 @@ def sweep(context: SweepContext, comparisons: Sequence[Comparison], begun: Seque
 
 
 def misclassified(context: SweepContext, comparisons: Sequence[Comparison]) -> dict[int, Counterexample]:
-    """The lines whose own label loses at strength 0, in float64 and in the runtime: there is nothing to sweep.
+    """The lines whose label loses at strength 0, in float64 and in the runtime: they need no sweep.
 
     A curve that was asked for is swept all the same, and so is one whose label is only what the network predicted.
     """

@@ -160,7 +160,7 @@ class SweptLine(NamedTuple):
 
 
 class Leads(NamedTuple):
-    """Lower bounds of leads, -inf where there is none; and where labels turned out to lose without rounding."""
+    """Lower bounds of leads (-inf: none), and where labels lose in exact arithmetic."""
 
     bounds: Floats
     exact_losses: list[tuple[int, Least]]
@@ -323,7 +323,7 @@ def provably_loses(context: SweepContext, number: int, z: Sequence[float] | Floa
 
 
 def contradicted(context: SweepContext, lines: Sequence[SweptLine]) -> set[int]:
-    """The lines whose curve is farther from direct evaluation than both may be off: a bug, on which nothing may rest.
+    """The lines whose curve differs from direct evaluation by more than both errors: a bug, so nothing is claimed.
 
     They are compared in the middle of some pieces: the one with the smallest margin, the widest, and some more; only
     the first of them if it is late.

@@ -139,7 +139,7 @@ class Result:
 
     @property
     def noise(self) -> Noise | None:
-        """What was too large for a claim, and what the claim would rest on, where that is the reason for none."""
+        """The float32 noise and the margin, if the noise is why nothing is claimed."""
         comparison = self.evidence.comparison
         if comparison is None or self.reason is not Reason.COMPARISON:
             return None
@@ -196,7 +196,7 @@ class Result:
 
     @property
     def min_margin(self) -> float | None:
-        """The smallest margin there is, or that was found; by bounds, a safe query's is what was proved of it."""
+        """The smallest margin found; for a safe query decided by bounds, a proved lower bound."""
         margins = [] if self.counterexample is None else [self.counterexample.margin]
         curve = self.proof.curve if isinstance(self.proof, Swept) and len(self.proof.curve.z) else None
         if curve is not None and isinstance(self.proof, Swept):
@@ -301,7 +301,7 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """What was asked, and what was found, in a line."""
+        """The query and the answer in one line."""
         return f"{self.record.asked}: {self.status}, {self.sentence}"
 
     @property
@@ -323,7 +323,7 @@ class Result:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a network's pictures were run. `result` is the answer as if the time had been up then."""
+    """Ctrl-C while 8-bit pictures were run. `result` is the answer so far, as after a timeout."""
 
     def __init__(self, network: Deployed, result: Result) -> None:
         super().__init__(result.summary)
@@ -335,7 +335,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def clopper_pearson(tried: int, lost: int, confidence: float = CONFIDENCE) -> float:
-    """The largest share of losses of which so few among so many tried are not too unlikely (one-sided), rounded up."""
+    """The one-sided Clopper-Pearson upper bound on the share of losses, rounded up."""
     from scipy.special import betaincinv
 
     share = 1.0 if lost == tried else float(betaincinv(lost + 1, tried - lost, confidence))
@@ -343,7 +343,7 @@ def clopper_pearson(tried: int, lost: int, confidence: float = CONFIDENCE) -> fl
 
 
 def begun_by(result: Result) -> SweptWindow | EnumeratedWindow | None:
-    """What was swept or run for an answer, if its time was up: one may go on from there."""
+    """The partial result of an answer that ran out of time, from which a later run can continue."""
     proof = result.proof
     if isinstance(proof, Enumerated) and proof.timed_out:
         return EnumeratedWindow(
@@ -373,8 +373,7 @@ class Remaining:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known before 8-bit pictures are run: how many there are, and about how long it takes to run them here, on
-    so many cores.
+    """The cost of running all 8-bit pictures: how many there are, and about how long they take here, on so many cores.
 
     The number is an estimate if the pictures are too many to be `counted` before.
     """
@@ -424,7 +423,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class CounterexampleKernel:
-    """The entries, row by row, of a kernel at whose picture the property fails."""
+    """The entries, row by row, of a kernel under which the property fails."""
 
     rows: tuple[tuple[float, ...], ...]
 
@@ -491,7 +490,7 @@ class RecordedCounterexample:
 
 @dataclass(frozen=True)
 class Record:
-    """A result as it is written down: what it says, without the evidence for it. Reads back from its own JSON."""
+    """A result as plain data, without its evidence. It can be read back from its own JSON."""
 
     version: int
     model: str
@@ -572,7 +571,7 @@ class Record:
 
     @cached_property
     def claim(self) -> Claim:
-        """What it says about each part of its strengths."""
+        """The claim about each part of the path."""
         return claim_of(self.to_json())
 
     def status_at(self, strength: float) -> Status:
@@ -664,7 +663,7 @@ def _short(number: float) -> str:
 
 
 def bracketed(critical: Bracket) -> str:
-    """What is known of a critical strength, in digits that are."""
+    """A critical strength, with the digits that are known."""
     low, high = critical
     if high - low < 1e-6:
         return f"{low:.9f}"

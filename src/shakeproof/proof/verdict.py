@@ -126,14 +126,14 @@ class Evidence:
 
     @property
     def runtime_agrees(self) -> bool:
-        """Whether the runtime was asked, and computes what was analysed; or did all the work itself."""
+        """Whether the runtime was compared and agrees, or did all the work itself."""
         if self.comparison is None:
             return bool(self.proofs) and all(proof.is_deployed for proof in self.proofs)
         return len(self.comparison.margin) > 0 and self.comparison.is_consistent
 
 
 def judge(evidence: Evidence) -> tuple[Status, Reason | None]:
-    """The verdict that the evidence supports, and if it is none, why."""
+    """The verdict that the evidence supports, and the reason if it is undecided."""
     counterexample, comparison = evidence.counterexample, evidence.comparison
     if not evidence.finite or (evidence.start is not None and math.isnan(evidence.start)):
         return Status.UNDECIDED, Reason.NOT_FINITE

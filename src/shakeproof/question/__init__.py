@@ -1,4 +1,4 @@
-"""What is asked: images, preprocessing, perturbations, sets of inputs, what must hold of outputs, and the query."""
+"""Questions: images, preprocessing, perturbations, sets of inputs, properties of outputs, and the query."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ClassNames:
         return next(iter(places)) if len(places) == 1 else None
 
     def number(self, name: str) -> int:
-        """The class that goes by a name; an error that helps if there is none."""
+        """The number of the class with this name; an error that lists the names if there is none."""
         number = self.find(name)
         if number is not None:
             return number

@@ -345,7 +345,7 @@ def _described(path: Path, names: Sequence[str]) -> str:
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """One line for whatever a broken file makes its reader meet."""
+    """Turn any failure of reading a broken file into one line."""
     try:
         yield
     except OSError as error:

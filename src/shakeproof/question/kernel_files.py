@@ -76,7 +76,7 @@ def _read(path: Path, choose: Callable[[Mapping[str, Any]], list[Any]]) -> list[
 
 @contextmanager
 def readable(path: Path, what: str) -> Iterator[None]:
-    """Around the reading of a file: whatever is wrong with it becomes one line."""
+    """Context for reading a file: turns any failure into one line."""
     check_regular(path)
     try:
         yield

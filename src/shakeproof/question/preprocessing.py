@@ -77,7 +77,7 @@ class Preprocessing:
 
     @property
     def note(self) -> str | None:
-        """What is done, in words; None if it is nothing."""
+        """The steps in words; None if there are none."""
         steps = []
         if self.colour is not None:
             steps.append(f"converted to {'RGB' if self.colour == 'rgb' else self.colour}")
@@ -227,7 +227,7 @@ STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_conver
 
 
 def read_preprocessing(path: Path | str) -> Preprocessing:
-    """What a preprocessor_config.json says, or the one in a folder; what is not understood is refused."""
+    """Read a preprocessor_config.json, or the one in a folder; unknown steps are refused."""
     file = Path(path) / NAME if Path(path).is_dir() else Path(path)
     try:
         config = json.loads(read_text(file))

@@ -140,7 +140,7 @@ class Property:
         return np.stack([-c.coefficients[at] for c, at in pairs]), np.stack([-c.constants[at] for c, at in pairs])
 
     def check(self) -> None:
-        """Refuse what is no property: no case, arrays that do not fit, numbers that are not finite."""
+        """Check the property: at least one case, arrays that fit, finite numbers."""
         if not self.cases:
             raise InputError("a property needs a case that a counterexample could meet")
         for case in self.cases:
@@ -200,7 +200,7 @@ class Specification:
         return self.parts[0][1].label if len(self.parts) == 1 else None
 
     def check(self) -> None:
-        """Refuse what is no specification: no part, a box that is none, numbers that are not finite."""
+        """Check the specification: at least one part, valid boxes, finite numbers."""
         if not self.parts:
             raise InputError("a specification needs a case that a counterexample could meet")
         for (low, high), about in self.parts:

@@ -299,7 +299,7 @@ def _with_directives(network: Network, name: str, specification: Specification) 
 
 
 def class_number(network: Deployed, label: int | str | None) -> int | None:
-    """The class that is meant by its number, of whatever kind that is, or by its name."""
+    """The class with this number (any integer type) or name."""
     if isinstance(label, str):
         return network.class_names.number(label)
     try:
@@ -309,7 +309,7 @@ def class_number(network: Deployed, label: int | str | None) -> int | None:
 
 
 def check_label(network: Deployed, label: int | None, name: str = "") -> None:
-    """Refuse a network that does not classify, and a label that is none of its classes."""
+    """Refuse a network that does not classify, and a label that is not one of its classes."""
     network.check_classifies()
     if label is not None and label not in range(network.classes):
         whose = f"{name}: " if name else ""
@@ -317,7 +317,7 @@ def check_label(network: Deployed, label: int | None, name: str = "") -> None:
 
 
 def check_image(network: Deployed, image: Image, label: int | None, requirement: Requirement = LABEL) -> None:
-    """Refuse an image that is none of the network's, or whose own label is not, if it is asked about."""
+    """Refuse an image that does not fit the network, or whose label is not one of its classes, if it is used."""
     if requirement.needs_label:
         check_label(network, image.label if label is None else label, image.name)
     if tuple(image.pixels.shape) != network.picture().image_shape:

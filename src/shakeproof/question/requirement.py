@@ -46,7 +46,7 @@ class OutputContext:
         return sum(part.size for part in self.parts)
 
     def place(self, output: Output) -> int:
-        """The one output that a class, or an address, means; an error if there is none."""
+        """The number of the output that a class or an address names; an error if there is none."""
         is_name = isinstance(output, str) and "[" not in output and output not in {part.name for part in self.parts}
         return self.number(str(output)) if is_name else one_place(self.parts, str(output))
 
@@ -61,7 +61,7 @@ class OutputContext:
 
 
 def _case(rows: Sequence[Floats], constants: Sequence[float] | None = None, count: int | None = None) -> Case:
-    """What must not be: so many of the rows (all, if nothing is said) are not negative."""
+    """A case that the outputs must not meet: `count` of the rows (default: all) are not negative."""
     values = np.zeros(len(rows)) if constants is None else np.array(constants, dtype=np.float64)
     return Case(np.array(rows), values, np.zeros(len(rows), bool), count=count)
 
@@ -285,7 +285,7 @@ class Pixels(Kind):
         yield Case(rows, nothing, nothing.astype(bool), starts, len(chosen) - kept + 1)
 
     def of_class(self, outputs: OutputContext, count: int) -> int:
-        """The class that is meant; an error if there is none."""
+        """The number of the class; an error if there is none."""
         number = outputs.number(self.output) if isinstance(self.output, str) else self.output
         if number is None or number not in range(count):
             raise InputError(f"{self}: the pixels have classes 0 to {count - 1}")

@@ -226,7 +226,7 @@ class Assertions:
         self.common.append(Bound(int(place), end, inf) if sign == ">=" else Bound(int(place), -inf, end))
 
     def specification(self, inputs: int, outputs: int) -> Specification:
-        """What all assertions say together, without the cases whose box is empty."""
+        """The conjunction of all assertions, without cases whose box is empty."""
         if not any(name[0] == "Y" for name in self.used):
             raise InputError("says nothing about the outputs; the file is cut off, or needs an assertion about them")
         specification = by_boxes(inputs, outputs, self._cases(inputs, outputs))

@@ -88,7 +88,7 @@ class Reported:
         return self.campaign.strengths or tuple(share * end for share in SHARES)
 
     def checked(self, one: StoredProfile | StoredError) -> str | None:
-        """What the checker said of an answer, or why it said nothing; None where there was nothing to check. Of an
+        """The checker's outcome for an answer, or why there is none; None if there was nothing to check. For an
         error, its message.
         """
         if isinstance(one, StoredError):
@@ -148,7 +148,7 @@ def model_files(store: Store, campaign: StoredCampaign, models: Iterable[StoredM
 
 
 def evidence_rows(reported: Reported) -> Iterator[dict[str, Any]]:
-    """A row for each item of a campaign: what it is about, what is claimed, and what the checker said."""
+    """One row for each item of a campaign: the query, the claim, and the checker's outcome."""
     known: dict[Any, Any] = {}
     for one in reported.asked:
         yield _row(one, known) | {"checker": reported.checked(one)}
@@ -207,7 +207,7 @@ def perturbation_words(perturbation: Perturbation) -> str:
 
 
 def described(perturbation: Perturbation) -> dict[str, Any]:
-    """A perturbation as the page applies it, and what it is called."""
+    """A perturbation as the page applies it, and its name."""
     start, changes = perturbation.start, None
     if not perturbation.degradations:
         start, changes = perturbation.kernel.bias, [*map(_floats, perturbation.kernel.coefficients)]

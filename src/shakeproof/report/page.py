@@ -170,7 +170,7 @@ def _counterexample(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _failed(one: StoredError) -> dict[str, Any]:
-    """What is shown of an error: how it ended."""
+    """The fields of an error on the page; its kind stands for the method."""
     return {
         **dict.fromkeys(("predicted", "counterexample", "min_margin", "unproved", "checked")),
         "status": "error",
@@ -249,7 +249,7 @@ def _packed_json(value: Mapping[str, Any]) -> str:
 
 
 def _drawings(reported: Reported, images: Sequence[int], room: int) -> dict[str, str]:
-    """What is only drawn: curves by the numbers of their answers, which have these `images`, and pictures by theirs."""
+    """The data for drawing: curves by answer number (answers have these `images`), and pictures by image number."""
     pictures, curves = Blocks("pictures"), Blocks("curves")
     weakest = _weakest(reported)
     curve_sizes = {number: len(kept) for number in weakest if (kept := reported.profiles[number].packed_curve)}

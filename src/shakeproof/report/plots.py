@@ -84,7 +84,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _region_figure(result: Result) -> Figure:
-    """A map of two strengths: where the label provably wins, where it provably loses, and what is not settled."""
+    """A map of two strengths: where the label provably wins, where it provably loses, and the rest."""
     figure = NotebookFigure(figsize=(6.4, 5.2), layout="constrained")
     axes = figure.add_subplot()
     strengths, regions = result.query.strengths, result.regions
@@ -460,7 +460,7 @@ def spoken_class(result: Result, number: int | None) -> str:
 
 
 def title_of(image: str, words: str, letters: int = 85) -> str:
-    """An image's name and what is said of it, in lines that fit above a plot."""
+    """An image's name and a text about it, in lines that fit above a plot."""
     return fill(f"{Path(image).name}   {words}", letters)
 
 

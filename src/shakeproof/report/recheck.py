@@ -1,4 +1,4 @@
-"""Re-checks a bundle from what is in it: python recheck.py. Needs Python and numpy, nothing else.
+"""Checks a bundle again from its own files: python recheck.py. Needs only Python and numpy.
 
 Certificates of enumerations speak of onnxruntime, and are checked with it. `python recheck.py FOLDER` checks another
 bundle with the checker that lies beside this script; where shakeproof is installed, `python -m
@@ -493,7 +493,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def read_json(data: bytes) -> Any:
-    """JSON that means one thing: no key twice, and no number that is none."""
+    """Unambiguous JSON: no repeated keys, no NaN or infinity."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(items)) != len(items):
@@ -534,7 +534,7 @@ class CheckerOnly(MetaPathFinder, Loader):
 
 
 def _use_checker(bundle: Bundle) -> None:
-    """From beside this script, if there is one: as it was bundled, if this is the bundle's own."""
+    """Use the checker next to this script, if there is one; in a bundle, it must be the bundled one."""
     if not (HERE / "checker").is_dir():
         return  # this is an installed shakeproof
     source = bundle if bundle.folder == HERE else Bundle(HERE)
@@ -744,7 +744,7 @@ def check(folder: Path, effort: float) -> int:
             _say(wrong[-1])
     _say(
         f"{grades['holds']} of {grades.total()} certificates hold; {grades['proves less']} prove less than is claimed;"
-        f" {bare} claims have none; these rest on the tool"
+        f" {bare} claims have no certificate and rest on the tool alone"
     )
     _say(UNCHECKED)
     if wrong or grades["REFUSED"]:

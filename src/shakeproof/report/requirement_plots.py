@@ -1,4 +1,4 @@
-"""Plots of requirements: the margin, the outputs with what they must stay within, and a map of pixels that are lost."""
+"""Plots of requirements: the margin, the outputs with their limits, and a map of lost pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence for a safety case: what is claimed, what it rests on, and what is left open, as plain data; and a folder
+"""Evidence for a safety case as plain data: the claims, their basis, and what is open; and a folder
 with all that it takes to check it elsewhere.
 
 The headings follow what ISO/IEC 24029-2 asks of a statement about a network's robustness.
@@ -376,14 +376,14 @@ def _assumptions(reported: Reported) -> dict[str, Any]:
 # -- a bundle -------------------------------------------------------------------------------------------------------
 
 README = """\
-report.html     the report, for any browser; it asks nothing of any other computer
+report.html     the report, for any browser; it makes no network requests
 evidence.json   the same facts for programs: claims, domains, digests, verdicts, what is undecided
 store.db        the answers; shakeproof's own commands read it
-certificates/   what it takes to find verdicts again, named by their SHA-256
+certificates/   what is needed to prove the verdicts again, named by their SHA-256
 models/         the networks that they are about
 images/         the pixels, as numpy arrays (channels, height, width), named by their SHA-256
 checker/        the program that checks certificates: Python and numpy, nothing else
-recheck.py      checks all of it anew: python recheck.py
+recheck.py      checks everything again: python recheck.py
 manifest.json   the SHA-256 of every file
 """
 STORE = "store.db"
@@ -406,7 +406,7 @@ def write_bundle(folder: Path, store: Store, reported: Reported, evidence: Mappi
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder in which something is: it would be mixed up with what is written."""
+    """Refuse a folder that is not empty: its files would be mixed up with the bundle's."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: exists already; name a new or empty folder")
 

@@ -113,7 +113,7 @@ class ResultRows:
 
     @staticmethod
     def remarks(result: Result) -> dict[str, str]:
-        """The words beside an answer that need a sentence below the table, with the sentences."""
+        """The words beside an answer that are explained below the table, with their explanations."""
         remarks = {word: SENTENCES[word] for word in _qualified(result) if word in SENTENCES}
         if result.query.label_predicted:
             remarks["*"] = SENTENCES["*"]
@@ -130,14 +130,14 @@ class ResultRows:
         return remarks if result.reason is None else remarks | {result.reason.value: result.reason.sentence}
 
     def _measure(self, names: ClassNames) -> None:
-        """Make room for the names of classes; the last column takes what is left, if that is enough."""
+        """Fit the columns to the class names; the last column takes the remaining width, if that is enough."""
         longest = max((cell_len(self.printable(names.shown(number))) for number in range(len(names))), default=0)
         self.widths["label"] = min(max(longest + 1, COLUMNS["label"]), LABEL_WIDTH)
         self.widths[LAST] = self.width - sum(self.widths.values()) - GAP * len(self.widths)
         self.is_stacked = self.widths[LAST] < LAST_WIDTH
 
     def _stack(self, cells: Mapping[str, str | Text]) -> Iterator[RenderableType]:
-        """The answer beside the perturbation, everything else below it."""
+        """The answer next to the perturbation, everything else below."""
         head = Text.assemble(f"  {cells['perturbation']:{min(self.widths['perturbation'], 45)}}  ", cells["status"])
         if cells["critical strength"] != "-":
             head.append(f"  critical strength {cells['critical strength']}")
@@ -175,7 +175,7 @@ def _filled(parts: Iterable[str], width: int) -> Iterator[Text]:
 
 
 def _qualified(result: Result) -> Iterator[str]:
-    """Remarks that belong beside a verdict."""
+    """Remarks to print beside a verdict."""
     if result.reason is not None:
         yield result.reason.value
     if result.parameter is not None and (measured := result.parameter.told(result.status)):
@@ -202,7 +202,7 @@ def _qualified(result: Result) -> Iterator[str]:
 
 
 def _start(result: Result) -> str:
-    """What a misclassified image is taken for."""
+    """The predicted class of a misclassified image."""
     if result.status != "misclassified" or not result.record.is_about_label:
         return ""
     predicted = f"predicted {class_name(result, result.predicted)}"
@@ -285,7 +285,7 @@ class ComparedRows:
         return Group(*heading, *self._lines(compared))
 
     def remarks(self, compared: Compared) -> dict[str, str]:
-        """The word beside an answer that needs a sentence below the table, with the sentence."""
+        """The word beside an answer that is explained below the table, with its explanation."""
         reason = compared.reason if _open_stretches(compared) else None
         return {} if reason is None else {reason.value: COMPARED_SENTENCES.get(reason, reason.sentence)}
 
@@ -342,7 +342,7 @@ def _where(intervals: Sequence[tuple[float, float]]) -> str:
 
 
 def _open_stretches(compared: Compared) -> list[tuple[float, float]]:
-    """What is open, other than how exactly the ends of disagreements are known."""
+    """The open intervals, without those that are only the rounding at the ends of disagreements."""
     wanted = NARROW if compared.status == "disagree" else 0.0
     return [(start, end) for start, end in compared.open if end - start >= wanted]
 

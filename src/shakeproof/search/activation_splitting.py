@@ -1,4 +1,4 @@
-"""Activation splitting: the parts of a box of many inputs are told apart by what neurons' inputs lie between.
+"""Activation splitting: parts of a box of many inputs, defined by ranges of neurons' inputs.
 
 Each claim is one output of the network, and must be positive on the whole box. A part of the box on which a claim is
 not proved is split by one neuron's input, below or above the bend of its function; both halves inherit alphas and
@@ -54,7 +54,7 @@ class BoxProblem:
 
 @dataclass(frozen=True, eq=False)
 class SplitBox:
-    """What a search by activation splitting leaves behind: how neurons were cut, and what was proved of which part.
+    """The result of activation splitting: how neurons were cut, and what was proved about each part.
 
     Each root of the `tree` is one claim on the whole box, its coordinates are the bending neurons of `bounds`. A
     `counterexample` (*input_shape) is where the runtime saw a claim fail, `unconfirmed` where only the float64 network
@@ -153,7 +153,7 @@ class ActivationSplitting(Strategy[Stack]):
         return self.counterexample is not None
 
     def most_at_once(self) -> int:
-        """What memory allows beside the parts that wait."""
+        """How many parts memory allows, beside those that wait."""
         a_part = 2 * self.open.alpha.element_size() * max(1, self.open.alpha.shape[1])
         free = max(0.0, self.budget.memory / 2 - len(self.open) * a_part)
         return max(1, min(MOST_PARTS, self.most_rows, int(free / a_part)))

@@ -83,7 +83,7 @@ class PathProblem:
     total: float | None = None
 
     def cells(self, low: Tensor, high: Tensor) -> Boxes | Shares:
-        """What of boxes (n, m) belongs to the domain."""
+        """The part of boxes (n, m) that belongs to the domain."""
         return Boxes(low, high) if self.total is None else Shares(low, high, self.total)
 
     def middle(self, low: Tensor, high: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class PathProblem:
 
 @dataclass(frozen=True, eq=False)
 class SplitCells:
-    """What a search by input splitting leaves behind: how the domain from low to high (m) was cut, and what was proved.
+    """The result of input splitting: how the domain from low to high (m) was cut, and what was proved.
 
     `tree` has the boxes on which all claims are proved, with their bounds; on the `violated` parts one claim provably
     fails. `points` (n, m) and `scores` (n, classes) are evaluations; at `replayed` points (k, m) the runtime fails too.
@@ -240,7 +240,7 @@ class InputSplitting(Strategy[Leaves]):
         return len(self.open)
 
     def is_decided(self, *more: Leaves) -> bool:
-        """Whether what was found answers the question, with `more` boxes open besides the listed ones."""
+        """Whether the search is decided, with `more` boxes open besides the listed ones."""
         if not len(self.replayed) or isinstance(self.goal, Map):
             return False
         if not isinstance(self.goal, FirstFailure):
@@ -301,7 +301,7 @@ class InputSplitting(Strategy[Leaves]):
         return min(1.0, sum(float(((leaf.high - leaf.low) / self.size).prod(1).sum()) for leaf in whole))
 
     def evidence(self, finished: bool) -> SplitCells:
-        """What was found, checked: proofs are about the tree's boxes, and no evaluation contradicts one."""
+        """The checked result: proofs cover the tree's boxes, and no evaluation contradicts one."""
         empty = self.problem.low.new_empty(0, len(self.problem.low))
         scores = torch.cat([empty.new_empty(0, self.problem.graph.classes), *self.scores])
         violated = Leaves.joined([self.none, *self.violated])
@@ -456,7 +456,7 @@ class InputSplitting(Strategy[Leaves]):
         )
 
     def close(self, leaves: Leaves) -> None:
-        """Note what was proved of boxes."""
+        """Record the proved bounds of boxes."""
         if len(leaves):
             self.tree = self.tree.proved(leaves.part, leaves.bound.cpu().numpy())
             self.safe.append(leaves)

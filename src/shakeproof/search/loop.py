@@ -33,7 +33,7 @@ class Strategy(ABC, Generic[Batch]):
 
     @abstractmethod
     def is_decided(self) -> bool:
-        """Whether what was found answers the question, whatever is still open."""
+        """Whether the search is decided, even with open parts."""
 
     @abstractmethod
     def most_at_once(self) -> int:
@@ -45,7 +45,7 @@ class Strategy(ABC, Generic[Batch]):
 
     @abstractmethod
     def bound(self, parts: Batch) -> Batch:
-        """Bound parts, close what that proves, and return what is left of the others."""
+        """Bound parts, close those that are proved, and return the rest of the others."""
 
     @abstractmethod
     def split(self, parts: Batch) -> None:

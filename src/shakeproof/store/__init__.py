@@ -1,4 +1,4 @@
-"""Campaigns and their answers: a file says what is asked of a data set, a store keeps the answers."""
+"""Campaigns and their answers: a campaign file lists the queries, a store keeps the answers."""
 
 from __future__ import annotations
 

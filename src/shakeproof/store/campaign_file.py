@@ -241,7 +241,7 @@ class _Reader:
         return tuple(kernels.values())
 
     def texts(self, entry: object) -> list[str]:
-        """What an entry stands for: a text, or a table whose lists stand for all combinations of their values."""
+        """The texts of an entry: a text, or a table whose lists give all combinations of their values."""
         if isinstance(entry, str):
             folder = self.file.parent
             return [re.sub(r"(?<=\bfile=)(?!/)", f"{folder}/" if folder != Path() else "", entry)]

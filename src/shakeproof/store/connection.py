@@ -56,7 +56,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> tuple[sqlite3.Connection, Iterable[str]]:
-    """A connection to a store, to be read; and the tables whose rows are to be checked before that."""
+    """A connection for reading a store, and the tables whose checksums are still to be checked."""
     check_regular(path)
     if not path.exists():
         raise InputError(f"{path}: no such store; shakeproof campaign creates one")

@@ -1,4 +1,4 @@
-"""Curves, small enough to be kept by the thousand: what it takes to draw the label's lead over its closest rivals.
+"""Compact curves, to be stored by the thousand: the label's lead over its closest rivals, for drawing.
 
 What a curve proves is in its record; this is a picture of it, within a thousandth of its height. It takes 300 to 2,000
 bytes: up to 128 places, and at each the lead over up to 4 rivals in 16 bits.
@@ -72,7 +72,7 @@ class DrawnCurve:
 
 
 def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
-    """What there is to draw of an answer, whose profile is known; None without a curve of one strength."""
+    """The compact curve of an answer with this profile; None without a curve of one strength."""
     from shakeproof.proof import Enumerated
 
     if result.label is None or not result.record.is_about_label or result.query.parameters != 1:

@@ -61,7 +61,7 @@ def with_claim(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def csv_lines(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Rows of a table as text: nothing for None, and one line each whatever is in a name."""
+    """Rows of a table as CSV lines: None is empty, and each row is one line, even with odd names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:

@@ -1,4 +1,4 @@
-"""One file of answers, by content: what was asked of which model, image and perturbation, and what was found.
+"""A file of answers, addressed by content: model, image, perturbation and answer.
 
     with Store.open("campaign.db") as store:              # nothing is written
         for profile in store.profiles():                  # of the campaign that ran last
@@ -217,7 +217,7 @@ class Store:
         return self._asked(FLAT, campaign, **{**UNFILTERED, **only})
 
     def lines(self, campaign: int | None = None, **only: str | None) -> Iterator[str]:
-        """The same as lines of JSON, with what is claimed."""
+        """The same as lines of JSON, with the claims."""
         quoted = cache(json.dumps)
         verdict_key, proved_key, lost_key = (f', "{key}": ' for key in CLAIMED)
         for record, model, image, verdict, *numbers in self._asked(LINES, campaign, **{**UNFILTERED, **only}):

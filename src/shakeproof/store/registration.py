@@ -1,4 +1,4 @@
-"""From a campaign file to what is asked: networks and pictures are read, checked and put into the store, by content."""
+"""From a campaign file to queries: networks and pictures are read, checked and stored by content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shakeproof.store.writer import Item, RequirementTexts, StoreWriter, certifi
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What it takes to load a network again, as it was asked about: `digest` says whether it is the same one.
+    """What is needed to load a network again in the same way; `digest` tells whether it is the same one.
 
     So many of its queries should be worked on `at_once`. `cuttable`: a path through it can be worked on in windows.
     """

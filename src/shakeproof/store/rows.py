@@ -185,7 +185,7 @@ class StoredProfile:
 
     @cached_property
     def claim(self) -> Claim:
-        """What was claimed of it when it was written, by `claim_of`."""
+        """The claim, by `claim_of`, as it was when the answer was stored."""
         values = self.values
         return Claim(
             Status(values["verdict"]), strengths_of(self.strength), values["proved_up_to"], values["lost_from"]
@@ -244,7 +244,7 @@ def pack_pixels(pixels: Tensor) -> tuple[str, bytes]:
 
 
 def model_facts(network: Deployed) -> str:
-    """What is kept of a network beside its name and its digests."""
+    """The stored facts about a network, besides its name and its digests."""
     layout, normalisation = network.picture(), network.normalisation
     return json.dumps(
         {

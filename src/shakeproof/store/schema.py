@@ -1,4 +1,4 @@
-"""The tables of a store, how an older file is brought up to date, and whether a file says what was written.
+"""The tables of a store, the migration of older files, and the check of their checksums.
 
 SQLite notices a page that makes no sense, but not a digit that has changed. So every row has a checksum of its columns,
 which triggers of the writing connection keep. Certificates, which may be many gigabytes, are left out: each ends with a

@@ -47,7 +47,7 @@ class PaperTable:
     rows: Mapping[tuple[str, str], TableRow]
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Every cell on its own, with what is said of its whole row."""
+        """Every cell, with the values of its whole row."""
         for (model, perturbation), row in self.rows.items():
             about = {"model": model} if model else {}
             for strength, count in row.counts.items():

@@ -111,7 +111,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is kept of an answer. If certificates are wanted, one `is_due`, or `unproved` says why there is none."""
+    """An answer as it is stored. If certificates are wanted, one `is_due`, or `unproved` says why there is none."""
 
     query: int
     record: dict[str, Any]
@@ -123,7 +123,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Certified:
-    """The certificate of an answer that is kept already, or why there is none. `is_late`: the time was too short."""
+    """The certificate of a stored answer, or why there is none. `is_late`: it ran out of time."""
 
     query: int
     certificate: bytes | None
@@ -132,7 +132,7 @@ class Certified:
 
 
 def finding(query: int, network: Deployed, result: Result, model: str, certificates: bool) -> Finding:
-    """What is kept of a result; `model` is what the network's file is called where the campaign runs."""
+    """The stored form of a result; `model` is the name of the network's file where the campaign runs."""
     record = result.record
     curve = drawn(result, record.profile)
     unproved = None
@@ -271,12 +271,12 @@ class StoreWriter(Store):
     # -- who works on it ----------------------------------------------------------------------------------------------
 
     def waiting(self, campaign: int, timeout: float | None, certificates: float | None) -> list[Waiting]:
-        """What a campaign still needs, whoever works on it. If certificates are wanted, each may take so long."""
+        """The queries that a campaign still needs. If certificates are wanted, each may take so long."""
         wanted = {"campaign": campaign, "timeout": timeout, "certificates": certificates}
         return [Waiting(*row) for row in self._rows(WAITING, wanted)]
 
     def claim(self, queries: Sequence[int], timeout: float | None, certificates: float | None) -> list[int]:
-        """Those of some queries that nobody works on: they are this process's now, for a while."""
+        """Claim, for a while, those of some queries that no process has claimed."""
         wanted = {"queries": json.dumps([*queries]), "timeout": timeout, "certificates": certificates}
         with self.writing() as connection:
             mine = {**wanted, "owner": self.owner, "beats": self.beats}
