@@ -254,7 +254,7 @@ def test_labels_of_images_do_not_matter(demo_network):
 
 
 def test_what_cannot_be_compared(tmp_path):
-    with pytest.raises(InputError, match=r"3 classes, .* 4; only networks with the same"):
+    with pytest.raises(InputError, match=r"3 classes, .* 4; networks must have the same"):
         sp.compare(relu(0), relu(0, classes=4), PIXELS, TEXT)
     with pytest.raises(InputError, match=r"pictures of 1 x 6 x 6, .* of 1 x 3 x 3"):
         sp.compare(relu(0), network_of(nn.Sequential(nn.Flatten(), *dense(0, 9, 3)), 1, 3, 3), PIXELS, TEXT)

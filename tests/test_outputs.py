@@ -58,7 +58,7 @@ def test_addresses_lead_back(place):
     [
         ("25", "25 outputs are numbered from 0 to 24"),
         ("wheel", "'wheel' is not among the analysed outputs: boxes [3, 4], steering [], mask [2, 2, 3]"),
-        ("[0]", "'[0]' is none of"),
+        ("[0]", "'[0]' is not among"),
         ("boxes[3,0]", "outside of boxes, which is 3 x 4"),
         ("boxes[0,0,0]", "boxes [3, 4] takes up to 2 indices"),
         ("boxes[a]", "takes up to 2 indices: numbers, or ranges"),

@@ -241,7 +241,7 @@ def test_a_kept_part_that_was_changed_is_refused(tmp_path, slow):
     middle = len(kept) // 2
     for data in (kept[:-100], kept[:middle] + bytes([kept[middle] ^ 1]) + kept[middle + 1 :], b""):
         part.write_bytes(data)
-        assert f"{part}: is not what was kept" in complaint(
+        assert f"{part}: is not a saved part" in complaint(
             *words, "--output", str(tmp_path / "r.jsonl"), "--resume", "--timeout", "60"
         )
         assert (tmp_path / "r.jsonl").read_bytes() == written

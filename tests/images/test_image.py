@@ -240,7 +240,7 @@ def test_an_archive_with_one_name_twice_is_refused(tmp_path, first):
             archive.writestr(name, held.getvalue())
     with pytest.raises(InputError, match="it contains one name twice"):
         read_image(f"{tmp_path / 'two.npz'}@0")
-    with pytest.raises(Refused, match="contains one name twice"):
+    with pytest.raises(Refused, match="holds one name twice"):
         compared(Path(f"{tmp_path / 'two.npz'}@0"), np.zeros((1, 4, 4)), {"channels_last": False}, [1, 1, 4, 4])
     with pytest.raises(InputError, match="it contains one name twice"):
         parse_path(f"custom:file={tmp_path / 'two.npz'},index=0")

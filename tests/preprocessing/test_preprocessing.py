@@ -137,7 +137,7 @@ def test_scales(tmp_path):
     assert torch.allclose(pixels(PHOTO / 127.5 - 1, (-1, 1)), expected, atol=1e-15)
     assert torch.equal(pixels(PHOTO.astype(np.float64), (0, 1)), expected * 255)  # as they are
     assert torch.equal(pixels(PHOTO, (0, 255), resize=(83, 61)), expected)
-    with pytest.raises(InputError, match="not from 0 to 1"):  # bytes as they are would be hundreds of times too bright
+    with pytest.raises(InputError, match="outside 0 to 1"):  # bytes as they are would be hundreds of times too bright
         pixels(PHOTO, (0, 1))
 
 
@@ -237,7 +237,7 @@ def test_efficient_net_divides_twice_unless_it_says_otherwise(tmp_path):
             {"image_processor_type": "PoolFormerImageProcessor", "size": {"height": 9, "width": 9}, "crop_size": 9},
             "height and width, with a share",
         ),
-        ({"do_pad": True}, "do_pad: is not known here"),
+        ({"do_pad": True}, "do_pad: unknown"),
         ({"do_flip_channel_order": True}, "do_flip_channel_order"),
         ({"size": {"longest_edge": 800}}, "longest_edge"),
         ({"size": "large"}, "a size of"),

@@ -146,7 +146,7 @@ def test_what_is_kept_is_the_same_or_refused(demo_network):
     assert (again.start, again.end, again.seconds, again.curve.lead) == (0.0, 0.02, begun.seconds, None)
     wrong = [b"", data[:31], data[:-1], data + b"\0", *(_flipped(data, at) for at in range(0, len(data), 97))]
     for other, question in (*((own, "a question") for own in wrong), (data, "another question")):
-        with pytest.raises(InputError, match="a part: is not what was kept of this question; remove it"):
+        with pytest.raises(InputError, match="a part: is not a saved part of this query; remove it"):
             SweptWindow.unpacked(other, question, "a part")
 
 

@@ -147,7 +147,7 @@ def test_only_the_beginning_by_the_same_runtime_goes_on(network, query):
             gone_on(network, query, wrong)
     data = begun.packed("a question")
     for other, question in ((data[:-1], "a question"), (data, "another"), (b"", "a question")):
-        with pytest.raises(InputError, match="a part: is not what was kept"):
+        with pytest.raises(InputError, match="a part: is not a saved part"):
             EnumeratedWindow.unpacked(other, question, "a part")
 
 

@@ -246,7 +246,7 @@ def _understood(config: Mapping[str, Any]) -> Preprocessing:
     kind_name = str(name).removesuffix("Fast").removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
     kind = KINDS.get(kind_name)
     if kind is None:
-        raise InputError(f"what a {name} does is not known here; resize, crop and normalise by options of their own")
+        raise InputError(f"the steps of a {name} are unknown; give resize, crop, mean and std as separate options")
     strange = [key for key, value in config.items() if key.startswith("do_") and value and key not in STEPS]
     if strange:
         raise InputError(f"{', '.join(strange)}: unknown, and may change the pixels")
