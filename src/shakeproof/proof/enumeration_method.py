@@ -255,7 +255,7 @@ def judged(scores: NDArray[np.float32], about: Property) -> Judged:
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """Pictures on their way through a network's runtime, so many at a time; `first` is how long a first batch took.
+    """Runs pictures in a network's runtime, so many at a time; `first` is the time of the first batch.
 
     Pictures of a `photograph` are photographs, which are resized on their way.
     """

@@ -159,7 +159,7 @@ class Result:
 
     @property
     def _critical(self) -> Bracket | None:
-        """What the proof says, or else what is proved and the strength at which the runtime shows a loss. If only the
+        """The proof's bracket, or else the certified strength and the strength of a replayed loss. If only the
         runtime loses there, nothing is known of the network's own critical strength.
         """
         shown = self.counterexample

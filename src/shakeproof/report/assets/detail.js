@@ -188,7 +188,7 @@ class Detail {
     draw(after, this.image, this.path(strengths));
     const replay = found.replayed
       ? answer.required
-        ? "The runtime itself gives outputs for it that fail."
+        ? "Confirmed by the runtime: its outputs fail."
         : "Confirmed by the runtime."
       : "Proved in real arithmetic; the float32 runtime does not show it.";
     return [

@@ -58,8 +58,8 @@ class Selection {
   /* How what is required is spoken of. */
   get words() {
     return !this.wanted || this.wanted.requirement === "label"
-      ? { right: "that are classified correctly", lose: "lose their label under some perturbation" }
-      : { right: `for which ${this.wanted.written} holds without shake`, lose: "fail under some perturbation" };
+      ? { right: "that are classified correctly", lose: "change class under some perturbation" }
+      : { right: `for which ${this.wanted.written} holds at strength 0`, lose: "fail under some perturbation" };
   }
 
   /* Panels and rows of the matrix: perturbations that differ by their size alone, small before large. */
