@@ -54,6 +54,46 @@ def test_no_sample_contradicts_a_cell(demo_network, scanned):
         assert cell.critical is None or not right[50]
 
 
+def test_every_angle_between_is_certified(demo_network):
+    """At many angles between those of the grid, in the runtime, at the very strength; and not much more is possible."""
+    found = sp.scan(demo_network, WARNING, sizes=(3, 9), angles=range(0, 180, 30), between=True)
+    image = sp.read_image(WARNING).fitted(demo_network.picture())
+    small, large = found.between
+    assert (small.start, small.end, small.strength) == (0, 180, 1)
+    assert 0.6 < large.strength < min(cell.certified for cell in found.cells)
+    for one in found.between:
+        paths = [sp.motion_blur(one.size, angle).apply(image.pixels) for angle in np.linspace(0, 180, 200)]
+        scores = demo_network.reference(np.stack([path.image(one.strength)[None].float().numpy() for path in paths]))
+        assert (scores.argmax(1) == scores[0].argmax()).all()
+    more = sp.verify(
+        demo_network, WARNING, f"motion-angle:size=9,from=0,to=180,strength={large.strength + 0.02:.4f}", 1.0
+    )
+    assert more.status == "unsafe"
+    assert found.to_json()["between"][1] == {"from": 0.0, "to": 180.0, "strength": large.strength}
+
+
+@pytest.mark.parametrize(
+    ("angles", "turn"),
+    [((0, 90), (0, 180)), ((0, 45, 90), (0, 90)), ((30,), (30, 210)), ((10, 100, 170), (10, 190)), ((0, 30), (0, 30))],
+)
+def test_which_angles_are_between(demo_network, angles, turn):
+    (one,) = sp.scan(demo_network, WARNING, sizes=(3,), angles=angles, between=True).between
+    assert (one.start, one.end) == turn
+
+
+def test_no_angle_between_where_the_label_does_not_win(demo_network):
+    found = sp.scan(demo_network, WARNING, sizes=(3,), angles=(0, 90), label=0, between=True)
+    assert found.status == "misclassified"
+    assert found.between[0].strength is None
+
+
+def test_angles_between_are_refused_by_name(demo_network):
+    with pytest.raises(InputError, match="size must be odd"):
+        sp.scan(demo_network, WARNING, sizes=(4,), between=True)
+    with pytest.raises(InputError, match="not for 8-bit pictures"):
+        sp.scan(demo_network, WARNING, sizes=(3,), between=True, pixels="8bit")
+
+
 def test_sizes_are_in_pixels_of_the_photograph(tmp_path):
     Pillow.open(WARNING).resize((64, 64)).save(tmp_path / "large.png")
     network = sp.load(demo.MODEL, preprocess=sp.Preprocessing(resize=32))
@@ -110,6 +150,8 @@ def test_the_command(tmp_path):
     assert "size 3" in shown.stdout
     assert "nothing is claimed between" in shown.stdout.lower().replace("\n", " ")
     assert Pillow.open(tmp_path / "map.png").size[0] > 500
+    between = run("scan", MODEL, WARNING, "--sizes", "3", "--angles", "0,90", "--between", cwd=tmp_path)
+    assert "every angle, 0 to 180" in between.stdout
     told = run(*words, "--json", cwd=tmp_path)
     assert json.loads(told.stdout)["angles"] == [0.0, 90.0]
     assert told.returncode == 1

@@ -74,6 +74,8 @@ def values(step: float, whole: bool) -> Callable[..., Any]:
                  metavar="LOW..HIGH[:STEP]", help="Directions: bearings, 0 is up; in steps of 15 degrees unless said."),
     click.option("--max-strength", callback=numbers(1), default="1", show_default=True, metavar="Z",
                  help="Analyse strengths from 0 to Z."),
+    click.option("--between", is_flag=True,
+                 help="Certify every angle between, too: for each size, at the largest strength that is found."),
     click.option("--padding", default="reflect", show_default=True, help="What is seen beyond the image's edge."),
     click.option("--at", type=click.Choice(["network", "original"]), default="network", show_default=True,
                  help="Blur the network's picture, or the photograph before it is resized."),
@@ -90,6 +92,7 @@ def scan(
     sizes: Sequence[int],
     angles: Sequence[float],
     max_strength: tuple[float],
+    between: bool,
     padding: str,
     at: str,
     plot: Path | None,
@@ -113,16 +116,17 @@ def scan(
     source = one_source(image, inputs.array, inputs.labels)
     network, pictures = load_pictures(model, [source], inputs, settings.pixel_rounding is not None, kernels)
     (picture,) = strictly(pictures)
-    scanning = Scanning(network, picture, kernels, inputs.label, max_strength[0], settings)
+    scanning = Scanning(network, picture, kernels, inputs.label, max_strength[0], settings, between)
     silent = as_json or quiet
     for note in () if silent else (*network.notes, *picture.notes):
         terminal().print(f"note: {note}", style="dim", markup=False)
     try:
-        with progress_bar("scanning", quiet, len(kernels)) as bar:
-            for number, cell in enumerate(scanning, start=1):
+        with progress_bar("scanning", quiet, len(scanning)) as bar:
+            for number, _ in enumerate(scanning, start=1):
                 bar.advance(number)
                 if number == 1 and not (bar.is_seen or quiet):
-                    say(f"{len(kernels)} sizes and angles, about {cell.seconds * len(kernels):.0f} s", sys.stderr)
+                    seconds = scanning.cells[0].seconds * len(kernels)
+                    say(f"{len(kernels)} sizes and angles, about {seconds:.0f} s", sys.stderr)
     except KeyboardInterrupt:
         complain(f"interrupted; {len(scanning.cells)} of {len(kernels)} sizes and angles answered")
         return EXIT_INTERRUPTED
@@ -145,12 +149,20 @@ def _print(found: Scan) -> None:
     table = plain_table("angle", *(f"size {size}" for size in found.sizes))
     for angle in found.angles:
         table.add_row(f"{angle:g}", *(_cell(found.cell(size, angle)) for size in found.sizes))
+    if found.between:
+        first = found.between[0]
+        at = ("none" if one.strength is None else f"at {one.strength:g}" for one in found.between)
+        table.add_row(f"every angle, {first.start:g} to {first.end:g}", *at)
     console = terminal()
     console.print(table)
     console.print(f"{Path(found.image).name}: {found.sentence}", markup=False)
     console.print(
         f"Numbers: certified up to this strength ([red]red[/]: the class flips there); safe: up to {found.strength:g}."
-        " Nothing is claimed between these sizes and angles."
+        + (
+            " The last row: every angle is certified at this very strength. Nothing else is claimed between them."
+            if found.between
+            else " Nothing is claimed between these sizes and angles."
+        )
     )
 
 

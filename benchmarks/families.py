@@ -1,9 +1,9 @@
-"""Every degradation beside the runtime: does any of many strengths, drawn from [0, z], contradict the answer?
+"""Every family beside the runtime: does any of many strengths, drawn from [0, z], contradict the answer?
 
-    python benchmarks/degradations.py [--data DIR] [--pictures N] [--strength Z] [--samples K]
+    python benchmarks/families.py [--data DIR] [--pictures N] [--strength Z] [--samples K] [--only FAMILY] [--seconds S]
 
-DIR has networks/ and data/ with signs, digits and small photographs. Prints, for each network and family, the verdicts,
-how many strengths were run in onnxruntime, and how many of them contradict a proof (none may).
+DIR has networks/ and data/ with signs, digits and small photographs. Prints, for each network and family that gives a
+path, the verdicts, how many strengths were run in onnxruntime, and how many of them contradict a proof (none may).
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ NETWORKS = {
 
 
 def texts(folder: Path, shape: tuple[int, ...]) -> list[str]:
-    """The examples of the families whose pixels have kernels of their own, as far as the picture has the channels."""
-    random = np.random.default_rng(0)
-    spreads, matrix = folder / f"spreads_{shape[1]}.npz", folder / f"matrix_{shape[1]}.npz"
-    np.savez(spreads, *[random.uniform(0, 1, (5, 5)) ** 4 for _ in range(4)])
-    sp.write_linear(lambda x: 0.75 * x + 0.25 * x[:, ::-1, ::-1], shape, matrix)
-    made = [f"varying-blur:file={spreads},across=2", f"linear:file={matrix}"]
+    """The examples of the families, as far as the picture has the channels, with files that are made up here."""
+    random, time = np.random.default_rng(0), np.linspace(0, 0.1, 21)
+    files = {name: folder / f"{shape[1]}-{name}" for name in ("shakes.npz", "matrix.npz", "kernel.npy", "shake.csv")}
+    np.savez(files["shakes.npz"], *[random.uniform(0, 1, (5, 5)) ** 4 for _ in range(4)])
+    np.save(files["kernel.npy"], random.uniform(0, 1, (3, 5)))
+    sp.write_linear(lambda x: 0.75 * x + 0.25 * x[:, ::-1, ::-1], shape, files["matrix.npz"])
+    walk = np.cumsum(random.normal(0, 0.5, (2, 21)), axis=1)
+    rows = "".join(f"{t},{x},{y}\n" for t, x, y in zip(time, *walk, strict=True))
+    files["shake.csv"].write_text("time,x,y\n" + rows)
+    made = []
     for name, family in FAMILIES.items():
-        if "file" not in family.keys and (shape[0] == 3 or name != "chromatic-blur"):
-            perturbation = sp.parse(family.example)
-            if isinstance(perturbation, Perturbation) and perturbation.degradations:
-                made.append(family.example)
+        text = family.example
+        for file, path in files.items():
+            text = text.replace(f"={file}", f"={path}")
+        if (shape[0] == 3 or name != "chromatic-blur") and isinstance(sp.parse(text), Perturbation):
+            made.append(text)
     return made
 
 
@@ -57,14 +62,18 @@ def contradictions(network: sp.Network, result: sp.Result, samples: int) -> int:
 @click.option("--pictures", default=20, show_default=True)
 @click.option("--strength", default=1.0, show_default=True)
 @click.option("--samples", default=1000, show_default=True)
-def main(data: Path, pictures: int, strength: float, samples: int) -> None:
+@click.option("--seconds", default=20.0, show_default=True, help="Time limit for each answer.")
+@click.option("--only", multiple=True, help="These families [default: all].")
+def main(data: Path, pictures: int, strength: float, samples: int, seconds: float, only: tuple[str, ...]) -> None:
     """Print what was answered, and what contradicts it."""
     with TemporaryDirectory() as folder:
         for model, archive in NETWORKS.items():
             images = [sp.read_image(f"{data / archive}@{number}") for number in range(pictures)]
             network = sp.load(data / model, picture=images[0].own_shape() or (1, 28, 28))
             for text in texts(Path(folder), network.picture().image_shape):
-                results = [sp.profile(network, image, text, max_strength=strength, timeout=20) for image in images]
+                if only and text.partition(":")[0] not in only:
+                    continue
+                results = [sp.profile(network, image, text, max_strength=strength, timeout=seconds) for image in images]
                 verdicts = Counter(str(result.status) for result in results)
                 proved = [result for result in results if result.certified_strength > 0]
                 against = sum(contradictions(network, result, samples) for result in proved)
