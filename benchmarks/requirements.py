@@ -2,8 +2,9 @@
 
     python benchmarks/requirements.py [--networks 20] [--pictures 10] [--samples 257]
 
-Small random networks are asked about small random pictures under three shakes, for each kind of requirement. What an
-answer says is compared with what onnxruntime gives at evenly spread strengths; and at both ends of the critical
+Small random networks are asked about small random pictures under three shakes, for each kind of requirement: those of
+classifiers and regressors, of segmenters (three classes of four pixels), and of detectors (three boxes). What an answer
+says is compared with what onnxruntime gives at evenly spread strengths; and at both ends of the critical
 strength's bracket, the network is evaluated without any rounding: the requirement must hold at the first, and fail at
 the second. Pictures, kernels, networks and requirements are worked out here by themselves. Prints a line for each
 requirement; the exit code is 1 if an answer is contradicted.
@@ -18,7 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -36,7 +39,7 @@ SHAKES = {
 }
 Numbers = Sequence[Fraction]
 Holds = Callable[[Numbers, int, Numbers], bool]
-REQUIREMENTS: dict[str, Holds] = {
+CLASSIFIED: dict[str, Holds] = {
     "label": lambda y, label, start: _beaten(y, label) == 0,
     "label:lead=0.25": lambda y, label, start: _beaten(y, label, Fraction(1, 4)) == 0,
     "top:k=2": lambda y, label, start: _beaten(y, label) < 2,
@@ -52,6 +55,51 @@ REQUIREMENTS: dict[str, Holds] = {
 }
 
 
+SEGMENTED: dict[str, Holds] = {
+    "pixels:share=0.75": lambda y, label, start: 4 * _kept(y, start) >= 3 * 4,
+    "pixels:share=1": lambda y, label, start: _kept(y, start) == 4,
+}
+DETECTED: dict[str, Holds] = {
+    "detection:box=1,score=-6,drift=2": lambda y, label, start: (
+        y[max(2, 3, key=lambda place: start[place])] > -6
+        and all(abs(y[place] - start[place]) < 2 for place in range(10, 14))
+    ),
+}
+
+
+class Task(NamedTuple):
+    """How many outputs a network has, of which shapes, and what is required of them."""
+
+    outputs: int
+    shapes: Sequence[tuple[int, ...]]
+    requirements: dict[str, Holds]
+
+
+TASKS = (
+    Task(OUTPUTS, [(OUTPUTS,)], CLASSIFIED),
+    Task(12, [(3, 2, 2)], SEGMENTED),
+    Task(18, [(3, 2), (3, 4)], DETECTED),
+)
+
+
+class Shaped(nn.Module):
+    """A network whose outputs have several shapes."""
+
+    def __init__(self, inner: nn.Module, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.inner, self.shapes = inner, shapes
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = self.inner(x).split([prod(shape) for shape in self.shapes], 1)
+        return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+def _kept(y: Numbers, start: Numbers) -> int:
+    """How many of four pixels keep their class, of three."""
+    classes = [max(range(3), key=lambda c, at=at: start[4 * c + at]) for at in range(4)]
+    return sum(all(y[4 * own + at] > y[4 * c + at] for c in range(3) if c != own) for at, own in enumerate(classes))
+
+
 def _beaten(y: Numbers, label: int, lead: Fraction = Fraction(0)) -> int:
     """How many others score as much as the label, less a lead."""
     return sum(other >= y[label] - lead for place, other in enumerate(y) if place != label)
@@ -59,10 +107,11 @@ def _beaten(y: Numbers, label: int, lead: Fraction = Fraction(0)) -> int:
 
 def main(networks: int, pictures: int, samples: int) -> int:
     """Ask about everything, and print a line for each requirement."""
-    counts = {text: Counter[str]() for text in REQUIREMENTS}
+    counts = {text: Counter[str]() for task in TASKS for text in task.requirements}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(networks):
-            _ask(seed, pictures, samples, Path(folder) / f"{seed}.onnx", counts)
+            for number, task in enumerate(TASKS):
+                _ask(seed, task, pictures, samples, Path(folder) / f"{number}-{seed}.onnx", counts)
     for text, count in counts.items():
         print(f"{text:36}", ", ".join(f"{word} {number}" for word, number in sorted(count.items())), flush=True)
     contradictions = sum(count["contradicted"] for count in counts.values())
@@ -70,15 +119,16 @@ def main(networks: int, pictures: int, samples: int) -> int:
     return int(contradictions > 0)
 
 
-def _ask(seed: int, pictures: int, samples: int, file: Path, counts: dict[str, Counter[str]]) -> None:
+def _ask(seed: int, task: Task, pictures: int, samples: int, file: Path, counts: dict[str, Counter[str]]) -> None:
     torch.manual_seed(seed)
-    first, last = nn.Linear(SIDE * SIDE, HIDDEN), nn.Linear(HIDDEN, OUTPUTS)
+    first, last = nn.Linear(SIDE * SIDE, HIDDEN), nn.Linear(HIDDEN, task.outputs)
     with torch.no_grad():
         first.weight.mul_(12)
         last.weight.mul_(4)
         last.bias.mul_(2)
-    module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last).eval()
-    network = sp.load(module, torch.zeros(1, 1, SIDE, SIDE), save=file)
+    module = Shaped(nn.Sequential(nn.Flatten(), first, nn.ReLU(), last), task.shapes).eval()
+    sp.load(module, torch.zeros(1, 1, SIDE, SIDE), save=file, output_name="*")
+    network = sp.load(file, output_name="*")
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     layers = [[[Fraction(w) for w in row] for row in layer.weight.tolist()] for layer in (first, last)]
     biases = [[Fraction(b) for b in layer.bias.tolist()] for layer in (first, last)]
@@ -90,7 +140,8 @@ def _ask(seed: int, pictures: int, samples: int, file: Path, counts: dict[str, C
 
     def run(x: NDArray[np.float32]) -> NDArray[np.float32]:
         name = session.get_inputs()[0].name
-        return np.concatenate([session.run(None, {name: row.reshape(1, 1, SIDE, SIDE)})[0] for row in x])
+        rows = [session.run(None, {name: row.reshape(1, 1, SIDE, SIDE)}) for row in x]
+        return np.array([np.concatenate([part.ravel() for part in row]) for row in rows])
 
     random = np.random.default_rng(seed)
     for _ in range(pictures):
@@ -102,7 +153,7 @@ def _ask(seed: int, pictures: int, samples: int, file: Path, counts: dict[str, C
             theirs = run(along)
             start = [Fraction(float(value)) for value in theirs[0]]
             label = int(outputs(base).index(max(outputs(base))))
-            for text, holds in REQUIREMENTS.items():
+            for text, holds in task.requirements.items():
                 result = sp.profile(network, picture[None], shake, require=text)
                 kept = [holds([Fraction(float(v)) for v in row], label, start) for row in theirs]
                 exactly = partial(_exactly, holds, outputs, (base, slope), label, start)
