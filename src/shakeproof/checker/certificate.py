@@ -98,15 +98,14 @@ def _checked(
     pixels = arrays["pixels"].astype("<f8")
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")
     require(_digest(pixels.tobytes()) == header["image_sha256"], "the pixels are not those of the image")
-    require(claim in ("safe", "unsafe", "profile"), f"the claim {claim!r} is not known")
     required = header.get("requirement")
+    require(claim in ("safe", "unsafe") or (claim == "profile" and not required), f"the claim {claim!r} is not known")
     if header["arithmetic"] == "deployed":
         return enumeration.checked(header, pixels, model, image, details, progress)
     question = Question(header, pixels, model)
     details["image_compared"], seen = compared(image, pixels, header, question.input_shape)
     details["remarks"] = [*question.remarks, seen]
     where = {"witness"} if claim == "unsafe" else {"cuts"} if len(strength) == 1 else {"axes", "cuts"}
-    require(claim != "profile" or not required, "a profile is of a label")
     names = where | {"pixels"} | (set() if claim == "safe" or required else {"winners"})
     require(arrays.keys() == names, f"a certificate of this kind has the arrays {sorted(names)}")
     low, high = _leaves(strength, arrays)
@@ -122,8 +121,9 @@ def _checked(
     details |= {"gaps": len(left), "gap_length": float(left.sum())}
     first = "".join(f"{low[i].tolist()} to {high[i].tolist()} ({margins[i]:.3g})" for i in failed[:1])
     require(not failed, f"not proved on {len(failed)} of {len(low)} leaves, first {first}")
-    holds = f"{required}, of label {label}, holds" if required else f"class {label} wins"
-    broken = f"{required}, of label {label}, fails" if required else f"class {winners[0]} beats {label}"
+    about = f"{required}, of label {label}," if label >= 0 else required
+    holds = f"{about} holds" if required else f"class {label} wins"
+    broken = f"{about} fails" if required else f"class {winners[0]} beats {label}"
     sentences = {
         "safe": f"{holds} at all strengths from 0 to {strength}",
         "unsafe": f"{broken} at strength {low[0].tolist()}",
