@@ -380,17 +380,16 @@ BATCH_BYTES = 2**23
 def norm_of_convolution(weight: Tensor, window: SlidingWindow, shape: torch.Size, check: Check = always) -> float:
     """An upper bound of the norm of a convolution of pictures of `shape` (batch, height, width, channels).
 
-    A convolution with zero padding is a part of one on a torus that is so large that the kernel does not meet itself
-    around it. At each frequency that one is a matrix from channels to channels, so its norm is the largest of theirs.
+    A convolution with zero padding is a part of one on a torus that is so large that a kernel on the picture's last entry
+    does not reach its first one around it. At each frequency that one is a matrix from channels to channels, so its norm is the largest of theirs.
 
     `weight` (groups, channels out, kernel height * kernel width * channels in)
     """
     groups, outputs, _ = weight.shape
     kernel = weight.view(groups, outputs, *window.kernel, -1)
-    top, left, bottom, right = window.pads
-    sides = [shape[1] + top + bottom, shape[2] + left + right]
+    sides = [*shape[1:3]]
     if window.dilations == (1, 1) and window.kernel != (1, 1):
-        kernel, sides = _in_phases(kernel, window.strides, sides)
+        kernel, sides = _in_phases(kernel, window, sides)
     sizes = [
         1 if taps == 1 else side + dilation * (taps - 1)
         for taps, side, dilation in zip(kernel.shape[2:4], sides, window.dilations, strict=True)
@@ -404,14 +403,16 @@ def norm_of_convolution(weight: Tensor, window: SlidingWindow, shape: torch.Size
     return (largest_singular_value(matrices, matrix_shape, count, check) + rounding) * ABOVE
 
 
-def _in_phases(kernel: Tensor, strides: tuple[int, int], sides: list[int]) -> tuple[Tensor, list[int]]:
+def _in_phases(kernel: Tensor, window: SlidingWindow, sides: list[int]) -> tuple[Tensor, list[int]]:
     """A convolution with strides as one without, of the pictures that are made of every so many lines and columns."""
     groups, outputs, height, width, channels = kernel.shape
+    strides = window.strides
     down, across = (-(-size // step) for size, step in zip((height, width), strides, strict=True))
     whole = kernel.new_zeros(groups, outputs, down * strides[0], across * strides[1], channels)
     whole[:, :, :height, :width] = kernel
     parts = whole.view(groups, outputs, down, strides[0], across, strides[1], channels).movedim(4, 3)
-    return parts.flatten(4), [-(-side // step) for side, step in zip(sides, strides, strict=True)]
+    ends = zip(window.pads[:2], sides, strides, strict=True)
+    return parts.flatten(4), [(start + side - 1) // step - start // step + 1 for start, side, step in ends]
 
 
 def _matrices_by_frequency(kernel: Tensor, dilations: tuple[int, int], sizes: list[int]) -> Iterator[Tensor]:
