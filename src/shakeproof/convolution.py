@@ -345,8 +345,8 @@ class Convolution:
                 matrices = patches[:, phase, first + at.start : first + at.stop].flatten(1, 3)
                 targets = product[:, at.start * width : at.stop * width]
                 is_fresh = number == widest and at == slice(0, count)
-                for target, matrix, weight in zip(targets, matrices, line_weights[number], strict=True):
-                    add_product(target, matrix, weight, is_fresh)
+                for group in range(groups):
+                    add_product(targets[group], matrices[group], line_weights[number][group], is_fresh)
             by_position = product.unflatten(1, (count, -1, across)).permute(2, 1, 3, 0, 4)
             by_group = out[rows, lines].unflatten(3, (groups, outputs))
             torch.add(by_position, self.bias.view(groups, outputs), out=by_group)
@@ -380,8 +380,9 @@ BATCH_BYTES = 2**23
 def norm_of_convolution(weight: Tensor, window: SlidingWindow, shape: torch.Size, check: Check = always) -> float:
     """An upper bound of the norm of a convolution of pictures of `shape` (batch, height, width, channels).
 
-    A convolution with zero padding is a part of one on a torus that is so large that a kernel on the picture's last entry
-    does not reach its first one around it. At each frequency that one is a matrix from channels to channels, so its norm is the largest of theirs.
+    A convolution with zero padding is a part of one on a torus that is so large that a kernel on the picture's last
+    entry does not reach its first one around it. At each frequency that one is a matrix from channels to channels, so
+    its norm is the largest of theirs.
 
     `weight` (groups, channels out, kernel height * kernel width * channels in)
     """

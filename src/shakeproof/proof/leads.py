@@ -176,11 +176,13 @@ def lower_bounds(context: SweepContext, curves: Sequence[Curve]) -> tuple[list[S
     cells: list[Cell] = []
     for number, (curve, label) in enumerate(zip(curves, context.labels.tolist(), strict=True)):
         line = SweptLine(number, label, curve, curve.first_loss(label), by_chords(context, curve, label))
-        for segment in np.flatnonzero(~(line.lower > 0)).tolist():
-            low, high = curve.z[segment], curve.z[min(segment + 1, len(curve.z) - 1)]
-            if line.loss is None or high < line.loss:
-                weak.append((number, segment))  # and a little around it: rows may be beside their strengths
-                cells.append((float(low * (1 - SLACK)), float(min(high * (1 + SLACK), context.end(number)))))
+        segments = np.flatnonzero(~(line.lower > 0))
+        low, high = curve.z[segments], curve.z[np.minimum(segments + 1, len(curve.z) - 1)]
+        chosen = np.full(len(segments), True) if line.loss is None else high < line.loss
+        weak += [(number, segment) for segment in segments[chosen].tolist()]
+        # and a little around them: rows may be beside their strengths
+        ends = low[chosen] * (1 - SLACK), np.minimum(high[chosen] * (1 + SLACK), context.end(number))
+        cells += zip(*(side.tolist() for side in ends), strict=True)
         lines.append(line)
     if not weak:
         return lines, []
