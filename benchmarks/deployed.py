@@ -167,7 +167,9 @@ def profiled(name: str, data: Path, folder: Path, share: float, timed: int) -> t
             row.seconds += spent[1]
             row.batch = result.proof.deployment.batch
             if number >= len(pairs) - timed:
-                row.times.append((*spent, *own_time(Runner.of(network, result.proof.pictures))))
+                row.times.append(
+                    (*spent, *own_time(Runner.of(network, result.proof.pictures, result.query.photograph)))
+                )
             file.write(json.dumps(result.record.to_json() | {"model": str(model), "image": image}) + "\n")
     return row, answers
 

@@ -42,7 +42,8 @@ def main(data: Path, pictures: int, scale: float, most: int) -> None:
             sizes.append(max(shake.kernel.shape))
             for result in sp.profile(network, images, shake, timeout=60):
                 verdicts[str(result.status)] += 1
-                critical += [] if not result.critical_strength else [result.critical_strength[0]]
+                if result.status == "unsafe" and result.critical_strength is not None:
+                    critical.append(result.critical_strength[0])
         taken = time.process_time() - began
         median = f"{statistics.median(critical):.3f}" if critical else "none"
         print(f"{Path(file).name}: {count} shakes of {min(sizes)} to {max(sizes)} pixels, {pictures} signs")

@@ -30,11 +30,11 @@ import torch
 from quantised import as_inputs, quantise
 from rich.console import Console
 from rich.table import Table
-from shakeproof.process import keep_freed_memory
 from speed import DATA
 from torch import nn
 
 import shakeproof as sp
+from shakeproof.budget import keep_freed_memory
 from shakeproof.proof.enumeration_method import Runner
 
 EFFICIENTNET = "networks/efficientnet_lite0_in01.onnx"
@@ -126,7 +126,7 @@ def profiled(network: sp.Deployed, picture: str, blur: str, strength: float, cor
     torch.set_num_threads(cores)
     (query,) = sp.perturbed(network, [picture], blur, strength=strength)
     settings = sp.Settings(pixels="8bit")
-    runner = Runner.of(network, sp.proof.enumeration_method.pictures_of(query, settings))
+    runner = Runner.of(network, sp.proof.enumeration_method.pictures_of(query, settings), query.photograph)
     before = alone(runner, count, cores)
     clock, processor = time.perf_counter(), time.process_time()
     (result,) = sp.analyse(network, [query], settings)

@@ -73,6 +73,12 @@ TEXTS = (
     *("gaussian-blur:size=999,sigma=100", "gaussian-blur:size=5,sigma=inf", "defocus:radius=0", "defocus:radius=1e-9"),
     *("defocus:radius=1e9", "defocus:radius=nan", "unsharp:size=3,sigma=-1", "haze:colour=nan", "haze:colour=2"),
     *("brightness:max=0", "brightness:max=1e308", "brightness:max=-inf", "contrast:max=-2", "contrast:max=1e-320"),
+    *(
+        "box-blur:size=3,at=original",
+        "box-blur:size=3,at=network",
+        "haze:colour=0,clip=0..1,at=original",
+        "identity:at=x",
+    ),
     *("otf:size=5", "otf:size=5,jitter=1e9", "otf:size=127,aperture=1e-9", "otf:size=5,turbulence=nan"),
     *("any-kernel:size=0", "any-kernel:size=9", "any-kernel:size=3+box-blur:size=3", "custom:file=", "sharpen:size=1"),
     *("custom:file=k.npy,index=1", "custom:file=k.npy,normalise=maybe", "psf:file=missing.mat", "psf:file=pipe"),

@@ -14,11 +14,13 @@ import shakeproof as sp
 from shakeproof import demo
 from shakeproof.certificate import NoCertificateError, certificate
 from shakeproof.digests import content_digest, query_digest
-from shakeproof.errors import InputError
+from shakeproof.errors import InputError, ProofError
+from shakeproof.proof.leads import exact_path
 from shakeproof.question import Preprocessing, RawImage, image_layout, perturbed, read_image
 from shakeproof.question.photographs import Resizing
 from shakeproof.question.preprocessing import RESAMPLING
 from shakeproof.settings import Settings
+from shakeproof.store import keep, read_campaign
 
 STEPS = Preprocessing(resize=40, crop=(32, 32), resample="bicubic")
 BLUR = "motion-blur:size=15,angle=90"
@@ -241,6 +243,24 @@ def test_what_is_refused_by_name(photograph, network, tmp_path):
         sp.profile(network, photograph, "box-blur:size=127,at=original")
     with pytest.raises(InputError, match="another form"):
         sp.export(demo.MODEL, str(SIGN), f"{BLUR},at=original", 0.1, tmp_path, form="perturbed")
+
+
+def test_stores_and_campaigns_refuse_photographs(photograph, network, tmp_path):
+    """What they keep is the network's picture, of which a report would draw another path."""
+    result = sp.verify(network, photograph, f"{BLUR},at=original", strength=0.01)
+    with pytest.raises(InputError, match="answers are stored with pictures as networks take them"):
+        keep(tmp_path / "store.db", "name", network, [result], Settings())
+    (tmp_path / "c.toml").write_text(
+        f'name = "c"\nmodels = ["{demo.MODEL}"]\nperturbations = ["{BLUR},at=original"]\n[images]\npaths = ["{SIGN}"]\n'
+    )
+    with pytest.raises(InputError, match="campaigns are run with pictures as networks take them"):
+        read_campaign(tmp_path / "c.toml")
+
+
+def test_the_exact_path_of_the_picture_is_no_photographs(photograph, network):
+    (query,) = perturbed(network, [photograph], f"{BLUR},at=original")
+    with pytest.raises(ProofError, match="exact path of a photograph"):
+        exact_path(query)
 
 
 def test_an_exported_query_has_the_path_of_pictures(network, tmp_path):

@@ -293,6 +293,8 @@ def exact_path(query: Query) -> ExactPath:
     """A query's pictures before any rounding."""
     assert isinstance(query.perturbation, Perturbation)
     assert query.image is not None
+    if query.photograph is not None:
+        raise ProofError("the exact path of a photograph is not that of the network's picture")
     return query.perturbation.exactly(*as_whole(query.image.pixels))
 
 

@@ -350,6 +350,11 @@ class Perturbation:
         if self.scale != STRENGTH:
             raise InputError(f"{self}: is a chain of segments, and {what} along one plain segment only")
 
+    def check_of_pictures(self, what: str) -> None:
+        """Refuse what acts on photographs as taken, of which something is not possible yet."""
+        if self.at_original:
+            raise InputError(f"{self}: acts on photographs, and {what} with pictures as networks take them")
+
     def __add__(self, other: Perturbation) -> Perturbation:
         """Both at once, each with its own strengths; clipping, if any, comes after the sum."""
         if not isinstance(other, Perturbation):

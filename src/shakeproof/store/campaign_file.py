@@ -231,10 +231,7 @@ class _Reader:
             for text in self.texts(entry):
                 kernel = parse_path(text)
                 kernel.check_straight("campaigns are run")
-                if kernel.at_original:
-                    self.refuse(
-                        f"{text}: a campaign keeps pictures as networks take them; ask profile about at=original"
-                    )
+                kernel.check_of_pictures("campaigns are run")
                 kernels[str(kernel)] = kernel
             if len(kernels) > MOST_PERTURBATIONS:
                 self.refuse(f"there are more than {MOST_PERTURBATIONS} perturbations; take fewer")

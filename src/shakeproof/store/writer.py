@@ -201,6 +201,7 @@ class StoreWriter(Store):
 
     def add_perturbation(self, perturbation: Perturbation) -> int:
         perturbation.check_straight("answers are stored")
+        perturbation.check_of_pictures("answers are stored")
         return self._added(
             "perturbations", {"definition": write_perturbation(perturbation)}, "definition = :definition"
         )
