@@ -199,7 +199,7 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def _progress(title: str, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Takes which share is done, and words about it: a live bar on a terminal, else a line every now and then."""
+    """Shows the share done and a text: a live bar on a terminal, else an occasional line."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from shakeproof.budget import now

@@ -123,7 +123,7 @@ def with_options(*options: Decorator) -> Decorator:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What `picture_options` and `LABEL` ask, as it was typed."""
+    """The values of `picture_options` and `LABEL`, as typed."""
 
     label: int | str | None
     classes: Path | None
@@ -241,7 +241,7 @@ def _normalisation(mean: str | None, std: str | None) -> tuple[tuple[float, ...]
 
 
 def import_engines() -> None:
-    """Import all that an analysis needs, most of it torch, and keep it out of Python's search for garbage.
+    """Import what an analysis needs, mostly torch, and exclude it from garbage collection.
 
     Whatever is imported stays until the end. Looking through it again and again, while it grows and once more at the
     end, takes a third of the time of `import torch` (docs/speed.md).

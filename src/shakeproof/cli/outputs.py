@@ -113,7 +113,7 @@ def write_pictures(answer: Answer, plot: Path | None, counterexample: Path | Non
 
 
 def write_results(path: Path, result: Result) -> None:
-    """As VNN-COMP has it: the answer, and for `sat` every input and output."""
+    """VNN-COMP's format: the answer, and for `sat` every input and output."""
     lines = [_satisfiability(result, "timeout")]
     counterexample = result.counterexample
     if lines == ["sat"] and counterexample is not None:
@@ -124,7 +124,7 @@ def write_results(path: Path, result: Result) -> None:
 
 
 def standard_lines(specification: Specification, result: Result) -> str:
-    """As VNN-LIB 2.0 has it: one word and, after `sat`, each tensor's declaration and its numbers, one a line."""
+    """VNN-LIB 2.0's format: one word and, after `sat`, each tensor's declaration and its numbers, one per line."""
     lines = [_satisfiability(result, "timed-out")]
     counterexample = result.counterexample
     if lines == ["sat"] and counterexample is not None:
@@ -181,7 +181,7 @@ class JunitFile:
                 self._close(number, OUTCOMES[status], status, f"{status} (answered in an earlier run)")
 
     def _close(self, number: int, kind: str | None, type_: str, message: str) -> ElementTree.Element:
-        """Say how a query ended: by a kind of element with a type and a message, or well."""
+        """Write how a query ended: an element of this kind with a type and a message, or none for success."""
         case = self.suite[number]
         del case[:]
         if kind is not None:
@@ -198,5 +198,5 @@ class JunitFile:
 
 
 def _in_xml(text: str) -> str:
-    """What XML has no way to write, as file names may have it: control characters, bytes that are no text, by codes."""
+    """Escape what XML cannot hold but file names may: control characters and undecodable bytes."""
     return NOT_IN_XML.sub(lambda match: f"\\x{match[0].encode('utf-8', 'surrogateescape')[0]:02x}", text)

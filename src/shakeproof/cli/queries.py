@@ -156,7 +156,7 @@ def perturbed_pictures(
 
 
 def specified(model: str, files: Sequence[str], plot: Path | None, inputs: InputOptions) -> Asked:
-    """Queries that stand in files, each with the network that it is about."""
+    """Queries from files, each with its network."""
     from shakeproof.model import load
     from shakeproof.question import sources
 

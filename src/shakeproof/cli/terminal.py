@@ -61,7 +61,7 @@ def print_anywhere() -> None:
 
 
 def _readable(error: UnicodeError) -> tuple[str, int]:
-    """What cannot be encoded: our own signs by plain ones, bytes of file names and all else by their codes."""
+    """Replace what cannot be encoded: our own symbols by ASCII, undecodable bytes and everything else by codes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(PLAIN)
@@ -253,7 +253,7 @@ class Screen:
             self.console.print(f"{self.known.total()} already in the output file")
 
     def wrote(self, paths: Iterable[Path | None]) -> None:
-        """Name the files that were written, those of many queries by the first and the last; on stderr beside JSON."""
+        """Name the written files (of many, the first and the last); on stderr if stdout has JSON."""
         kinds: dict[tuple[str, str], list[Path]] = {}
         for path in filter(None, paths):
             kinds.setdefault((NUMBER.sub("", path.stem), path.suffix), []).append(path)
@@ -270,7 +270,7 @@ class Screen:
         return EXIT_INTERRUPTED
 
     def exit_code(self) -> int:
-        """2 where something was refused; else 0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none
+        """2 if something was refused; else 0 all safe, 1 some unsafe (or misclassified), 3 some undecided and none
         unsafe; or of two networks, 0 that they agree, 1 that they disagree somewhere.
         """
         statuses = self.statuses + self.known

@@ -23,7 +23,7 @@ KEYS = ("names", "id2label", "classes", "labels", "class_names")
 
 @dataclass(frozen=True)
 class ClassNames:
-    """For each class the words that it goes by, the one to be shown first. Without any, classes are numbers."""
+    """The names of each class, the one to show first. Without names, classes are numbers."""
 
     words: tuple[tuple[str, ...], ...] = ()
 
@@ -80,7 +80,7 @@ def read_class_names(path: Path | str) -> ClassNames:
 
 
 def names_in_metadata(metadata: Mapping[str, str]) -> ClassNames:
-    """Names in a model's metadata, as many exporters write them; none if there are none that can be read."""
+    """Class names in a model's metadata, as many exporters write them; empty if there are none."""
     for key in KEYS:
         try:
             return parse_class_names(metadata[key])

@@ -73,7 +73,7 @@ FILTERS = ("box", "bilinear", "bicubic", "lanczos")
 
 
 def identity(padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
-    """No change at all: the control experiment."""
+    """No change: the control experiment."""
     return _to_kernel("identity", identity_matrix(1, 1), padding, clip)
 
 
@@ -340,7 +340,7 @@ def custom(
 
 
 def haze(colour: float, clip: ClipRange | None = None) -> Perturbation:
-    """Haze, fog, smoke: every pixel on its way to one grey level; at strength 1 nothing else is left."""
+    """Haze, fog, smoke: the picture mixed with one grey level; at strength 1 only grey is left."""
     colour = _number("haze", "colour", colour)
     if not abs(colour) <= LARGEST_ENTRY:
         raise InputError(f"haze: colour must be a number of at most {LARGEST_ENTRY:g} either way, not {colour:g}")
@@ -362,7 +362,7 @@ def contrast(max: float, clip: ClipRange | None = None) -> Perturbation:
 
 
 def linear(file: str | Path, clip: ClipRange | None = None) -> Perturbation:
-    """Any linear change of yours: a matrix over the pixels from a file of scipy's; `write_linear` makes one."""
+    """Any linear change: a matrix over the pixels, from a scipy file; `write_linear` makes one."""
     from shakeproof.question.own_matrices import read_sparse
 
     options = _file_options(file)
@@ -384,13 +384,13 @@ def varying_blur(
 
 
 def zoom_blur(by: float, clip: ClipRange | None = None) -> Perturbation:
-    """Moving closer while exposing: the mean over magnifications from 1 to `by`, around the middle."""
+    """Zoom during exposure: the mean over magnifications from 1 to `by`, about the centre."""
     by = _between("zoom-blur", "by", by, 1, 4)
     return _degrade("zoom-blur", Degradation("zooming", (by,)), "reflect", clip, by=by)
 
 
 def rotation_blur(angle: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
-    """Rolling while exposing: the mean over turns by up to half of `angle` degrees either way, around the middle."""
+    """Camera roll during exposure: the mean over rotations by up to half of `angle` degrees either way."""
     angle = _between("rotation-blur", "angle", angle, 0, 180)
     return _degrade("rotation-blur", Degradation("turning", (angle,)), padding, clip, angle=angle)
 
@@ -422,13 +422,13 @@ def chromatic_blur(
 
 
 def vignetting(corner: float, clip: ClipRange | None = None) -> Perturbation:
-    """Darker towards the corners, where the share `corner` of the light is left: cos^4 of the angle to the axis."""
+    """Darker towards the corners, where the share `corner` of the light remains: cos^4 law."""
     corner = _between("vignetting", "corner", corner, 0.01, 1)
     return _degrade("vignetting", Degradation("vignette", (corner,)), "reflect", clip, corner=corner)
 
 
 def downsample(factor: float, resample: str = "bilinear", clip: ClipRange | None = None) -> Perturbation:
-    """Too few pixels: made smaller by a factor and as large again, with a filter of Pillow's."""
+    """Low resolution: shrunk by a factor and enlarged again, with one of Pillow's filters."""
     factor = _between("downsample", "factor", factor, 1, 64)
     if resample not in FILTERS:
         raise InputError(f"downsample: resample must be one of {', '.join(FILTERS)}, not {resample!r}")
@@ -528,7 +528,7 @@ def _check_odd(family: str, size: int) -> None:
 
 
 def _limit(family: str, value: float) -> float:
-    """What a change of light adds, or multiplies by, at most."""
+    """Check the largest change of brightness or contrast."""
     largest = _number(family, "max", value)
     if not 0 < abs(largest) <= LARGEST_ENTRY:
         raise InputError(

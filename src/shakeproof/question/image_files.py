@@ -99,7 +99,7 @@ def sources(words: Sequence[str], array: str | None = None, labels: str | None =
 
 
 def one_source(word: str, array: str | None = None, labels: str | None = None) -> Source:
-    """What a word stands for that must not stand for several pictures."""
+    """The one picture that a word names; an error if it names several."""
     pictures = sources([word], array, labels)
     first = next(pictures)
     if next(pictures, None) is not None:
@@ -333,7 +333,7 @@ def _array_names(path: Path) -> list[str]:
 
 
 def _described(path: Path, names: Sequence[str]) -> str:
-    """What an archive holds, in words."""
+    """The contents of an archive, in words."""
     arrays = []
     for name in names:
         try:

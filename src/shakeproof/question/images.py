@@ -96,7 +96,7 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class RawImage:
-    """What a file holds, before a network says how to read it."""
+    """The contents of a file, before a network determines how to read it."""
 
     name: str
     array: Array | Specification
@@ -225,7 +225,7 @@ def arranged(array: Array, shape: tuple[int, int, int], name: str) -> Array:
 
 
 def in_unit_range(array: Array, name: str, scale: tuple[float, float] | None = None) -> NDArray[np.float64]:
-    """Pixels in float64, from 0 to 1: `scale` says which numbers are black and white, or else their type does."""
+    """Pixels as float64 in [0, 1]: `scale` gives the values of black and white; by default the type does."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"{name}: has pixels that are NaN or infinite")
     if scale is None:

@@ -163,7 +163,7 @@ class InputPath:
         return graph if self.path.clip is None else graph.behind_clip(self.path.clip)
 
     def runtime_inputs(self, z: Tensor) -> Array32:
-        """What the deployed network is given at z (n, m): float32, clipped if the path is."""
+        """The float32 inputs of the deployed network at z (n, m), clipped if the path is."""
         return self.path.clipped(self.path.at(z.to(self.path.base))).float().numpy()
 
     def __contains__(self, z: Sequence[float]) -> bool:
@@ -208,7 +208,7 @@ class InputBox:
         return torch.clamp(low + shares.to(low.device) * (high - low), low, high)
 
     def runtime_inputs(self, x: Tensor) -> Array32:
-        """What the deployed network is given of inputs (n, *input_shape): the nearest float32 numbers in the box."""
+        """The deployed network's inputs for (n, *input_shape): the nearest float32 numbers in the box."""
         return torch.clamp(x.to(self.low.device).float(), *self.float32).numpy()
 
     def as_path(self) -> tuple[Path, Tensor, Tensor]:
@@ -245,7 +245,7 @@ class InputKernels:
         return graph if self.path.clip is None else graph.behind_clip(self.path.clip)
 
     def runtime_inputs(self, w: Tensor) -> Array32:
-        """What the deployed network is given at w (n, m): float32, clipped if the path is."""
+        """The float32 inputs of the deployed network at w (n, m), clipped if the path is."""
         return self.path.clipped(self.path.at(w.to(self.path.base))).float().numpy()
 
     def __contains__(self, w: Sequence[float]) -> bool:

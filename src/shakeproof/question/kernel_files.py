@@ -132,7 +132,7 @@ def read_archive(path: Path) -> dict[str, Any]:
 
 
 def _arrays(archive: Any) -> dict[str, Any]:
-    """What an archive holds, each by the name of its own member: numpy takes `x.npy` for what is called `x`."""
+    """The arrays of an archive by the names of its members: numpy calls `x.npy` `x`."""
     members = archive.zip.namelist()
     if len({*archive.files}) < len(members):
         raise ValueError("it contains one name twice")

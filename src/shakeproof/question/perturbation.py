@@ -130,7 +130,7 @@ class Degradation:
 
 @dataclass(frozen=True)
 class Part:
-    """What one strength does. Two parts are equal if their texts are; the effect follows from the text."""
+    """The effect of one strength. Two parts are equal if their texts are; the effect follows from the text."""
 
     family: str
     options: tuple[tuple[str, str], ...]
@@ -288,7 +288,7 @@ def as_whole(image: Tensor) -> tuple[Whole, int]:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What happens to an image, as a function of the strengths z in [0, 1], one for each part.
+    """The change of an image as a function of strengths z in [0, 1], one for each part.
 
     x(z) is the image at strength 0 plus what each part adds to it, times its strength. That image is the original one,
     or its 2 x 2 mean if the kernels are of even size (the paper's even identity).
@@ -614,7 +614,7 @@ def plain(number: float) -> str:
 
 
 def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
-    """Its parts' kernels as certificates have them."""
+    """The kernels of its parts in the form of certificates."""
     return [_at_full_strength(part.effect) for part in perturbation.parts if not isinstance(part.effect, Degradation)]
 
 

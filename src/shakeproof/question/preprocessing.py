@@ -40,7 +40,7 @@ LUMA = np.array([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pictures before they are perturbed, and to perturbed ones before the network sees them.
+    """The steps before the perturbation, and the normalisation after it.
 
     In this order: `colour` ("rgb" repeats grey, "grey" takes the luminance), `resize` (the shorter side, or height and
     width, by `resample`), `crop` (height and width, of the middle), `scale` (the numbers that are black and white, if
@@ -200,7 +200,7 @@ NAME = "preprocessor_config.json"
 
 @dataclass(frozen=True)
 class _Kind:
-    """What an image processor does where its file does not say."""
+    """The defaults of a kind of image processor."""
 
     resample: str
     is_square: bool
@@ -268,7 +268,7 @@ def _understood(config: Mapping[str, Any]) -> Preprocessing:
 def _sizes(
     config: Mapping[str, Any], name: str, kind: _Kind
 ) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
-    """What to resize to, and what to cut out of that."""
+    """The size to resize to, and the size to crop."""
     resize = _size(config["size"], kind.is_square) if config.get("do_resize", True) else None
     crop = None
     if config.get("do_center_crop", kind.crops):

@@ -23,7 +23,7 @@ ROUNDED = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Outputs that must not be: those that meet every row, coefficients @ outputs + constants >= 0.
+    """Forbidden outputs: those that meet every row, coefficients @ outputs + constants >= 0.
 
     Coefficients (k, outputs), constants (k,). Where strict (k,), a row says > 0. Without rows, all outputs meet it.
 
@@ -69,7 +69,7 @@ class Case:
 
     @property
     def compares(self) -> tuple[int, int] | None:
-        """(rival, label) if all it says is that a rival's output is no less than a label's."""
+        """(rival, label) if the case only says that the rival's output is at least the label's."""
         if len(self.constants) != 1 or self.constants[0] != 0:
             return None
         (row,) = self.coefficients
@@ -175,7 +175,7 @@ def margins(scores: Floats, labels: NDArray[Any] | Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """What a counterexample is: an input in one of the parts' boxes, with outputs for which its property fails.
+    """Defines counterexamples: an input in one of the boxes whose outputs violate the box's property.
 
     A part's box is (low, high), (inputs,) each, flat, in the network's order. `directives` are what the file says to
     shakeproof. Of version 2.0, `network` is the name that it gives to the network, and `tensors` how it declares input

@@ -201,7 +201,7 @@ def _resolved(
 
 
 def _at_start(network: Deployed, inputs: Tensor) -> NDArray[np.float64]:
-    """What the runtime gives at strength 0: from there on, constants of the question."""
+    """The runtime's outputs at strength 0, which become constants of the query."""
     step = max(1, PREDICTED_AT_ONCE // prod(network.input_shape))
     outputs = np.concatenate([network.reference(part.float().numpy()) for part in inputs.split(step)])
     if not np.isfinite(outputs).all():

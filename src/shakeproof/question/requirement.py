@@ -32,7 +32,7 @@ LARGEST = 2**24
 
 @dataclass(frozen=True, eq=False)
 class OutputContext:
-    """What a requirement is about: the parts of a network's outputs, the label if there is one, and the values (count)
+    """The context of a requirement: the parts of a network's outputs, the label if there is one, and the values (count)
     at strength 0, where they are wanted. `number` gives the class that goes by a name.
     """
 
@@ -340,7 +340,7 @@ KINDS: Mapping[str, type[Kind]] = {
 
 @dataclass(frozen=True)
 class Requirement:
-    """What must hold of the outputs: everything that is listed."""
+    """What must hold of the outputs: all of these kinds."""
 
     kinds: tuple[Kind, ...]
 

@@ -74,7 +74,7 @@ PERTURBED = (
 
 
 def read_specification(path: Path) -> Specification:
-    """What a .vnnlib or .vnnlib.gz file says a counterexample is."""
+    """Read the specification in a .vnnlib or .vnnlib.gz file."""
     text = _text(path)
     try:
         first = FIRST_COMMAND.match(text)
@@ -114,7 +114,7 @@ def _text(path: Path) -> str:
 
 
 class _TextReader:
-    """Reads 1.0: each parenthesis is worked out as it closes, so that no nesting is too deep."""
+    """Reads 1.0: each parenthesis is evaluated when it closes, so no nesting is too deep."""
 
     def __init__(self, text: str) -> None:
         self.declared: dict[str, set[int]] = {"X": set(), "Y": set()}
@@ -182,7 +182,7 @@ class _TextReader:
                 raise InputError("a command must begin with its name; correct the parentheses")
 
     def _value(self, words: Sequence[str | Value]) -> Value:
-        """What (operator value ...) is worth."""
+        """The value of (operator value ...)."""
         if not words:
             return None  # the arguments in (declare-fun X_0 () Real)
         operator, *values = words

@@ -171,7 +171,7 @@ COMPARED: Mapping[str, Callable[[LinearSum, LinearSum], Formula]] = {
 
 
 class Assertions:
-    """What a file asserts, so far."""
+    """The assertions of a file, so far."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
@@ -185,7 +185,7 @@ class Assertions:
         return LinearSum({name: 1.0})
 
     def joined(self, operator: str, values: Sequence[Value]) -> LinearSum | Formula:
-        """What (operator value ...) means."""
+        """The meaning of (operator value ...)."""
         if operator in ("and", "or"):
             formulas = [value for value in values if isinstance(value, Formula)]
             if not values or len(formulas) != len(values):
@@ -259,7 +259,7 @@ class Assertions:
             yield box, Case(coefficients, constants, np.array([row.strict for row in rows], dtype=bool))
 
     def _hold(self, count: int) -> None:
-        """Before so many more numbers are held."""
+        """Check a limit before so many more numbers are held."""
         self.numbers_left -= count
         if self.numbers_left < 0:
             raise InputError(

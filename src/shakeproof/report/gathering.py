@@ -59,7 +59,7 @@ class Reported:
 
     @cached_property
     def asked(self) -> list[StoredProfile | StoredError]:
-        """What got an answer, and what did not."""
+        """The answered items and the errors."""
         return [*self.profiles, *self.errors]
 
     @cached_property
@@ -155,7 +155,7 @@ def evidence_rows(reported: Reported) -> Iterator[dict[str, Any]]:
 
 
 def _row(one: StoredProfile | StoredError, known: dict[Any, Any]) -> dict[str, Any]:
-    """What an item is about, and what is claimed. What many items share is worked out once, and kept in `known`."""
+    """The question and the claim of an item. Values that many items share are cached in `known`."""
     if one.definition not in known:
         known[one.definition] = readable_name(str(one.perturbation))
     about = {

@@ -124,8 +124,8 @@ def _shortened(section: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _answers(reported: Reported, sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Any]]:
-    """What the page says of each answer, and each error behind them, as columns: what its row of the evidence claims,
-    and what else it shows. Profiles are JSON.
+    """The page's data for each answer, then each error, as columns: the claims of its row of the evidence,
+    and what else is shown. Profiles are JSON.
     """
     rows, asked = sections["Results"], reported.asked
     models = {model.digest: number for number, model in enumerate(reported.models)}
@@ -208,7 +208,7 @@ def _bands(answers: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]
 
 
 def confidence(samples: int) -> list[tuple[float, float]]:
-    """Clopper and Pearson's bounds for a share, for 0, 1, ... hits among so many samples."""
+    """Clopper-Pearson bounds for a share, for 0, 1, ... hits among so many samples."""
     from scipy.special import betaincinv
 
     hits, tail = np.arange(samples + 1), (1 - CONFIDENCE) / 2

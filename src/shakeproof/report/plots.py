@@ -385,7 +385,7 @@ def margin_of(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _bars(result: Result) -> Iterator[Interval]:
-    """Which class a network gives where: of equal scores, the first."""
+    """The class that a network gives at each strength; of equal scores, the first."""
     proof = result.proof
     if isinstance(proof, Swept):
         yield from by_class(proof.profile)

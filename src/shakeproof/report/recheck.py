@@ -102,7 +102,7 @@ class Proven(NamedTuple):
     rival: int = -1
 
     def certified(self, label: int) -> float | None:
-        """Up to which strength the label wins."""
+        """The strength up to which the label wins."""
         kept = [*takewhile(lambda part: part[2] == label, self.stretches)]
         return kept[-1][1] if kept else None
 
@@ -112,7 +112,7 @@ class Proven(NamedTuple):
         return next(lost, max(self.counterexample, default=None))
 
     def wins(self, winner: int, low: float, high: float) -> bool:
-        """Whether a class wins from one strength to another, but for what is in the gaps at both ends."""
+        """Whether a class wins from one strength to another, except in the gaps at both ends."""
         reached, touched = low + GAP, False
         for start, stop, wins in self.stretches:
             if wins == winner != -1 and start <= high + GAP and stop >= low - GAP:
@@ -171,7 +171,7 @@ def examined(
 
 
 def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
-    """What a certificate proves, if it holds."""
+    """The content of a certificate, if it holds."""
     is_label = header.get("requirement", LABEL) == LABEL
     if header["claim"] == "safe":
         return Proven([(0.0, min(header["strength"]), header["label"] if is_label else HOLDS)])
@@ -187,7 +187,7 @@ def proved_by(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Proven:
 
 
 def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
-    """What a certificate says otherwise than the row."""
+    """The differences between a certificate and the row."""
     claimed = {key: row[key] for key in ("model_sha256", "image_sha256", "perturbation", "arithmetic", "requirement")}
     claimed |= {"strength": _several(row["strength"]), "label": -1 if row["label"] is None else row["label"]}
     stated = {"requirement": LABEL, **header}
@@ -205,7 +205,7 @@ def _other(row: Row, header: Mapping[str, Any], proof: Proven) -> Iterator[str]:
 
 
 def _less(row: Row, proof: Proven) -> Iterator[str]:
-    """Which numbers of the row a certificate does not prove."""
+    """The numbers of the row that a certificate does not prove."""
     what = "the label" if row["requirement"] == LABEL else "the requirement"
     claimed, lost = row["certified_strength"], row["violated_from"]
     certified, violated = proof.certified(_winner(row)), proof.violated(_winner(row))
@@ -221,7 +221,7 @@ def _winner(row: Row) -> int:
 
 
 def _less_shown(row: Row, answer: Row, proof: Proven) -> Iterator[str]:
-    """What the page shows beside those, and a certificate does not prove."""
+    """The other numbers on the page that a certificate does not prove."""
     if row["requirement"] != LABEL:
         shown = answer["counterexample"]
         if shown is not None and proof.counterexample and _several(shown["strength"]) != [*proof.counterexample]:
@@ -250,7 +250,7 @@ COUNTED = {HELD: "hold", FAILED: "fail", OPEN: "undecided", WRONG: "fail at stre
 
 
 def shown_of_item(verdict: str, certified: float | None, violated: float | None, strength: float) -> str:
-    """What is shown by an item up to a strength."""
+    """The verdict of an item up to a strength."""
     if violated is not None and violated <= strength:
         return WRONG if verdict == "misclassified" else FAILED
     return HELD if certified is not None and strength <= certified else OPEN
@@ -470,7 +470,7 @@ class Bundle:
                 raise BundleError(f"{name}: is no part of a bundle")
 
     def examined(self, row: Row, answer: Row, effort: float) -> Examined:
-        """What the item's certificate proves of it."""
+        """What the item's certificate proves."""
         model, image = (self.manifest[kind].get(row[f"{kind[:-1]}_sha256"]) for kind in ("models", "images"))
         if model is None or image is None:
             return Examined("REFUSED", "its network or its image is not in the bundle")
@@ -507,7 +507,7 @@ def read_json(data: bytes) -> Any:
 
 
 def only_once(rows: Sequence[Row], key: str) -> dict[Any, Row]:
-    """Rows by what tells them apart. Of two with the same, readers would see one that nobody has checked."""
+    """Rows by their key; repeated keys are refused, since readers might see the row that was not checked."""
     unique = {row[key]: row for row in rows}
     if len(unique) != len(rows):
         raise BundleError(f"two rows of the evidence or the page have the same {key}")
@@ -515,7 +515,7 @@ def only_once(rows: Sequence[Row], key: str) -> dict[Any, Row]:
 
 
 class CheckerOnly(MetaPathFinder, Loader):
-    """Imports the checker from some sources, and nothing else: no bytecode, no library, no folder takes their place."""
+    """Imports the checker from given sources only: bytecode, libraries and folders cannot replace them."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         self.sources = {name.removesuffix("/__init__").replace("/", "."): data for name, data in sources.items()}
@@ -640,7 +640,7 @@ def _said(answer: Row, page: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrong_signs(row: Row, answer: Row) -> Iterator[str]:
-    """Margins of the label that contradict whether it wins: how large they are is not proved by anything."""
+    """Margins whose sign contradicts the label's verdict; their size is not checked."""
     least, counterexample = answer["min_margin"], answer["counterexample"]
     if least is not None and row["verdict"] in VERDICTS and (least > 0) != (row["verdict"] == "safe"):
         yield f"that the smallest margin is {least}"

@@ -90,7 +90,7 @@ class ResultRows:
         self.image: str | None = None
 
     def drawn(self, result: Result) -> RenderableType:
-        """What to print of a result, below those before it."""
+        """The text of a result, to print below the earlier ones."""
         before, self.image = self.image, result.query.name
         if before is None:
             self._measure(result.query.class_names)
@@ -164,7 +164,7 @@ def _row(widths: Mapping[str, int], cells: Iterable[str | Text], style: str = ""
 
 
 def _filled(parts: Iterable[str], width: int) -> Iterator[Text]:
-    """As many parts to a line as fit, indented."""
+    """Lines of as many parts as fit, indented."""
     line = ""
     for part in parts:
         if line and INDENT + cell_len(line) + 3 + cell_len(part) > width:
@@ -252,7 +252,7 @@ class DemoRows:
             left -= needed
 
     def drawn(self, row: Sequence[Result]) -> RenderableType:
-        """What to print of an image under the perturbations of a table, below those before it."""
+        """The row of an image under the perturbations of a table, to print below the earlier ones."""
         name, headings = row[0].query.name, [_demo_heading(str(result.query.perturbation)) for result in row]
         widths = {"image": self.images, **{heading: _demo_width(heading) for heading in headings}}
         return Group(*(_head(widths) if name == self.first else []), _row(widths, [name, *map(_demo_cell, row)]))
@@ -279,7 +279,7 @@ class ComparedRows:
         self.image: str | None = None
 
     def drawn(self, compared: Compared) -> RenderableType:
-        """What to print of a comparison, below those before it."""
+        """The text of a comparison, to print below the earlier ones."""
         before, self.image = self.image, compared.query.name
         heading = [] if before == self.image else [Text(self.printable(self.image), style="bold")]
         return Group(*heading, *self._lines(compared))

@@ -70,7 +70,7 @@ class PicturesAsked:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a campaign file says. `asked` has the pictures that each model is asked about, before any is read.
+    """A parsed campaign file. `asked` has each model's pictures, before any is read.
 
     `certificates`: how many seconds each may take, if they are wanted. `requirements` are those that are judged: if
     there are any, nothing else is asked.
@@ -334,7 +334,7 @@ class _Reader:
         return None if numbers is None else (int(numbers[0]), int(numbers[1]))
 
     def normalisation(self, section: Table, key: str, side: int) -> tuple[float, ...] | None:
-        """Numbers, or the name of some that are usual."""
+        """Numbers, or the name of a preset."""
         if isinstance(section.get(key), str):
             if section[key] not in PRESETS:
                 self.refuse(f"[preprocessing] {key} is numbers or one of {', '.join(PRESETS)}, not {section[key]!r}")
