@@ -58,7 +58,7 @@ def values(step: float, whole: bool) -> Callable[..., Any]:
         except ValueError:
             count = 0
         if count < 1:
-            raise click.BadParameter(f"{value!r} is no range such as 3..15, 0..180:5 or a list such as 3,5,9")
+            raise click.BadParameter(f"{value!r} is not a range such as 3..15, 0..180:5 or a list such as 3,5,9")
         return tuple(low + number * each for number in range(count))
 
     return read
@@ -69,9 +69,9 @@ def values(step: float, whole: bool) -> Callable[..., Any]:
 @click.argument("image")
 @with_options(
     click.option("--sizes", callback=values(2, whole=True), default="3..15", show_default=True,
-                 metavar="LOW..HIGH[:STEP]", help="Sizes of the motion, in pixels; in steps of 2 unless said."),
+                 metavar="LOW..HIGH[:STEP]", help="Sizes of the motion, in pixels; STEP is 2 by default."),
     click.option("--angles", callback=values(15, whole=False), default="0..180", show_default=True,
-                 metavar="LOW..HIGH[:STEP]", help="Directions: bearings, 0 is up; in steps of 15 degrees unless said."),
+                 metavar="LOW..HIGH[:STEP]", help="Directions as bearings (0 is up); STEP is 15 degrees by default."),
     click.option("--max-strength", callback=numbers(1), default="1", show_default=True, metavar="Z",
                  help="Analyse strengths from 0 to Z."),
     click.option("--between", is_flag=True,
@@ -80,7 +80,7 @@ def values(step: float, whole: bool) -> Callable[..., Any]:
     click.option("--at", type=click.Choice(["network", "original"]), default="network", show_default=True,
                  help="Blur the network's picture, or the photograph before it is resized."),
     *EFFORT,
-    click.option("--plot", type=FILE, help="Write a polar map of what is certified (.png, .svg)."),
+    click.option("--plot", type=FILE, help="Write a polar map of the certified strengths (.png, .svg)."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     click.option("--quiet", is_flag=True, help="Print no progress, notes or table."),
     LABEL,
@@ -101,7 +101,7 @@ def scan(
     inputs: InputOptions,
     **how: Any,
 ) -> int:
-    """Find the motion blur that an image takes least of: sizes by directions.
+    """Find the weakest size and direction of motion blur for an image.
 
     Each size and angle is analysed like a `profile`, exactly if possible; nothing is claimed between them. MODEL and
     IMAGE as for `profile`; --timeout is for each size and angle.
