@@ -170,7 +170,7 @@ class _Finder:
         usual = [by_lower[name] for name in PAIRS if name in by_lower]
         if self.array is None and len(usual) != 1:
             what = "several arrays that may be the images" if usual else "no array 'x' of images"
-            raise InputError(f"{file}: has {what}; say which is meant of {_described(path, names)}", option="array")
+            raise InputError(f"{file}: has {what}; choose one of {_described(path, names)}", option="array")
         pictures = self.array or usual[0]
         labels = self.labels or by_lower.get(PAIRS.get(pictures.lower(), ""))
         note = f"{file}: the pictures are {pictures!r}" + (f", the labels {labels!r}" if labels else "")
