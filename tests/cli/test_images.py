@@ -115,7 +115,7 @@ def test_normalisation_by_name_and_by_file():
     said = run("profile", MODEL, "a.npy", *BLUR, "--preprocess", ".").stdout
     assert "(x - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]" in " ".join(said.split())
     message = complaint("profile", MODEL, "a.npy", *BLUR, "--preprocess", ".", "--mean", "half", "--crop", "3")
-    assert "leave out --crop and --mean" in message
+    assert "omit --crop and --mean" in message
     assert "nor one of imagenet" in complaint("profile", MODEL, "a.npy", *BLUR, "--mean", "imagnet")
     for word in ("32,32,32", "x", "", "-3", "32,magic"):
         complaint("profile", MODEL, "a.npy", *BLUR, "--resize", word)

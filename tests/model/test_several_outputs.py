@@ -81,7 +81,7 @@ def test_some_outputs_in_the_order_that_is_asked_for(saved):
     one = sp.load(path, output_name="mean")
     assert one.parts == (OutputPart("mean", (1,)),)
     assert len({some.identity, one.identity, sp.load(path, output_name="kinds").identity}) == 3
-    with pytest.raises(UnsupportedNetworkError, match=r"Sin \(waves\): not supported; choose the outputs"):
+    with pytest.raises(UnsupportedNetworkError, match=r"Sin \(waves\): not supported; choose other outputs"):
         sp.load(path, output_name="*")
     with pytest.raises(InputError, match="has no output 'colour'"):
         sp.load(path, output_name="mean,colour")
