@@ -161,9 +161,9 @@ def test_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--sizes", "3..x"), "no range such as"),
-        (("--sizes", "9..3"), "no range such as"),
-        (("--angles", "0..180:0"), "no range such as"),
+        (("--sizes", "3..x"), "not a range such as"),
+        (("--sizes", "9..3"), "not a range such as"),
+        (("--angles", "0..180:0"), "not a range such as"),
         (("--sizes", "99"), "too large for an image of 32 x 32"),
         (("--padding", "none"), "padding must be one of"),
         (("--plot", "map.txt"), "map.txt"),
