@@ -24,7 +24,7 @@ from shakeproof.digests import image_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.model import Deployed
 from shakeproof.proof import BoundedCells, Enumerated, Result, Status, by_class
-from shakeproof.question import STRENGTH, Perturbation, Query, output_context, written_kernels
+from shakeproof.question import STRENGTH, Perturbation, Query, output_context, written_chain, written_kernels
 from shakeproof.search import Tree
 
 Floats = NDArray[np.float64]
@@ -97,10 +97,6 @@ def check_certifiable(network: Deployed, result: Result) -> None:
     if query.perturbation.degradations:
         families = " and ".join(part.family for part in query.perturbation.degradations)
         raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")
-    if query.perturbation.scale != STRENGTH:
-        raise NoCertificateError(
-            f"{query.perturbation}: is a chain of segments, of which there are no certificates yet"
-        )
     if Path(network.name).suffix not in (".onnx", ".gz"):
         raise NoCertificateError(f"{network.name}: {ONNX_FILES}")
 
@@ -119,7 +115,7 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
             f"{network.name}: has weights in other files, another output is meant than its first, or it has changed"
         )
     pixels, file = query.image.pixels.numpy().astype("<f8"), Path(query.name)
-    normalisation = network.normalisation
+    normalisation, is_chain = network.normalisation, query.perturbation.scale != STRENGTH
     header = {
         "tool": f"shakeproof {shakeproof.__version__}",
         "model": path.name,
@@ -129,13 +125,14 @@ def _asked(network: Deployed, result: Result) -> tuple[dict[str, Any], Floats, b
         "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
         "channels_last": network.picture().channels_last,
         "perturbation": str(query.perturbation),
-        "kernels": written_kernels(query.perturbation),
+        "kernels": (written_chain if is_chain else written_kernels)(query.perturbation),
         "mean": [] if normalisation is None else [float(x) for x in normalisation.mean],
         "std": [] if normalisation is None else [float(x) for x in normalisation.std],
         "label": -1 if result.label is None else result.label,
         "strength": [float(z) for z in query.strengths],
         "arithmetic": result.arithmetic,
     }
+    header |= {"nodes": [*query.perturbation.scale.nodes]} if is_chain else {}
     return header | _required(network, query), pixels, model
 
 
@@ -241,7 +238,7 @@ def _of_counterexample(leaves: _Leaves, header: dict[str, Any], pixels: Floats, 
 def _of_path(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result: Result) -> bytes:
     """Of a safe answer with one strength."""
     (end,), rows = result.query.strengths, _rows(result)
-    cells = rows if isinstance(result.proof, BoundedCells) else np.array([0.0, end])
+    cells = rows if isinstance(result.proof, BoundedCells) else np.array(_straight(result, 0.0, end))
     (ends,) = _stretches(leaves, cells, rows, header["label"], whole=True)
     return pack(header | {"claim": "safe"}, {"pixels": pixels, "cuts": ends[1:-1]})
 
@@ -257,7 +254,7 @@ def _of_profile(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result:
         before = [*(stretch.end - near * end for near in NEAR), *rows[last : last + 1]] if stretch.end < end else []
         inner = np.unique([*after, *before])
         inner = inner[(inner > stretch.start) & (inner < stretch.end)]
-        cells = np.array([stretch.start, *inner, stretch.end])
+        cells = np.unique([*_straight(result, stretch.start, stretch.end), *inner])
         for proved in _stretches(leaves, cells, rows, stretch.winner):
             if proved[0] > ends[-1]:
                 ends, winners = np.append(ends, proved[0]), [*winners, OPEN]
@@ -266,6 +263,12 @@ def _of_profile(leaves: _Leaves, header: dict[str, Any], pixels: Floats, result:
         raise NoCertificateError(f"{leaves.name}: the class at an end of the path is not provable")
     arrays = {"pixels": pixels, "cuts": ends[1:-1], "winners": np.array(winners, dtype="<i2")}
     return pack(header | {"claim": "profile"}, arrays)
+
+
+def _straight(result: Result, start: float, end: float) -> list[float]:
+    """A stretch's ends, and where segments meet between them: no leaf may reach over that."""
+    assert result.query.path is not None
+    return result.query.path.path.within(start, end)
 
 
 def _rows(result: Result) -> Floats:

@@ -15,7 +15,6 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
-from shakeproof.certificate import NoCertificateError, certificate
 from shakeproof.errors import InputError, ProofError
 from shakeproof.proof import Record
 from shakeproof.question import Path as PicturePath
@@ -323,9 +322,6 @@ def test_what_is_not_possible_yet_is_refused_by_name(demo_network, tmp_path):
         sp.parse(f"{text}+brightness:max=0.1")
     with pytest.raises(InputError, match="8-bit pictures"):
         sp.profile(demo_network, image, text, pixels="8bit")
-    result = sp.profile(demo_network, image, text)
-    with pytest.raises(NoCertificateError, match="chain of segments"):
-        certificate(demo_network, result)
     with pytest.raises(InputError, match="other verifiers"):
         sp.export(str(demo.MODEL), image, text, 0.5, tmp_path)
     for wrong in (

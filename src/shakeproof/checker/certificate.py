@@ -51,7 +51,7 @@ def unpack(certificate: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     data = memoryview(rest)
     header, arrays = json.loads(line), dict[str, Array]()
     plain = json.dumps(header, ensure_ascii=False, allow_nan=False).encode() == line
-    keys = HEADER | (REQUIRED if "requirement" in header else {})
+    keys = HEADER | (REQUIRED if "requirement" in header else {}) | ({"nodes": list} if "nodes" in header else {})
     keys = HEADER | enumeration.HEADER if header.get("arithmetic") == "deployed" else keys
     typed = plain and {key: type(value) for key, value in header.items()} == keys
     require(typed, "the header is not written as it must be, or has other keys, or values of other types")
@@ -93,7 +93,7 @@ def _checked(
     progress: Progress,
 ) -> list[str]:
     """What was proved, in sentences; fills in the details."""
-    details |= {key: value for key, value in header.items() if key not in ("kernels", "arrays")}
+    details |= {key: value for key, value in header.items() if key not in ("kernels", "nodes", "arrays")}
     claim, label, strength = (header[key] for key in ("claim", "label", "strength"))
     pixels = arrays["pixels"].astype("<f8")
     require(_digest(model) == header["model_sha256"], "the certificate is about another model")

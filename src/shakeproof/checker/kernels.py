@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,15 +36,21 @@ def sharpening(size: int) -> Matrix:
 def motion(size: int, angle: Fraction) -> Matrix:
     """The share of a line through the centre inside each pixel; a bearing (0 is up, clockwise)."""
     require(0 <= angle < 180, "an angle is from 0 to 180 degrees")
-    middle, cells, half = identity(1, size)[0], range(size), size / 2
+    middle, cells = identity(1, size)[0], range(size)
     if angle == 0:  # along a column, or between two of them
         return [[share / size for share in middle] for _ in cells]
     if angle == 90:
         return [[share / size] * size for share in middle]
     if angle in (45, 135):
         return [[Fraction(i == (j if angle == 135 else size - 1 - j), size) for j in cells] for i in cells]
-    right, down = math.sin(math.radians(angle)), -math.cos(math.radians(angle))
-    reach = half / max(abs(right), abs(down))
+    return line(size, angle)
+
+
+def line(size: int, angle: Any, reach: float = math.inf) -> Matrix:
+    """The same of a line that ends so far from the centre, or at the border, in floats."""
+    cells, half = range(size), size / 2
+    right, down = (x or 1e-300 for x in (math.sin(math.radians(angle)), -math.cos(math.radians(angle))))
+    reach = min(reach, half / max(abs(right), abs(down)))
     # from when to when the line is in each row, and in each column
     rows, columns = ([sorted(((c - half) / v, (c + 1 - half) / v)) for c in cells] for v in (down, right))
     stays = [[min(last, end, reach) - max(first, start, -reach) for start, end in columns] for first, last in rows]
@@ -108,7 +115,7 @@ FAMILIES: Mapping[str, Callable[..., tuple[Matrix | None, Any]]] = {
     "psf": lambda file, index="", scale=1: (None, 0),
     "custom": lambda file, index="", normalise="": (None, 0),
 }
-WORDS = {"file", "index", "normalise", "padding"}  # options that are no numbers
+WORDS = {"file", "index", "normalise", "padding", "trajectory"}  # options that are no numbers
 BETWEEN = re.compile(rf"\+(?=(?:{'|'.join(FAMILIES)})(?:[:+]|$))")
 
 
@@ -118,30 +125,102 @@ def _number(text: str) -> Any:
     return int(text) if re.fullmatch(r"\d{1,3}", text) else Fraction(text)
 
 
+def _numbers(text: str) -> Any:
+    """A number, or from one to another."""
+    low, _, high = text.partition("..")
+    return (_number(low), _number(high)) if high else _number(low)
+
+
 class Added(NamedTuple):
-    """What a strength adds: (kernel - identity) * x + offset."""
+    """What a strength adds: (kernel - identity) * x + offset; or a segment, behind the kernel `before`."""
 
     kernel: Matrix
     padding: str
     offset: Fraction
+    before: Matrix | None = None
 
 
-def meaning(text: str, kernels: Sequence[Matrix]) -> tuple[list[Added], list[float], list[str]]:
-    """Parts, what pixels are clipped to (or []), and remarks; refused unless the `kernels` are what the text says."""
+def fractions(rows: Matrix, words: str) -> Matrix:
+    """A kernel as it is written."""
+    plain = all(re.fullmatch(r"-?\d{1,4000}(/\d{1,4000})?", entry) for row in rows for entry in row)
+    require(plain and len({len(row) for row in rows}) == 1, f"the kernel of {words!r} is not a matrix of fractions")
+    return [[Fraction(entry) for entry in row] for row in rows]
+
+
+# The options of a chain.
+CHAINS = {
+    "motion-length": {"angle", "upto"},
+    "motion-angle": {"size", "from", "to", "strength"},
+    "exposure": {"trajectory", "upto", "focal"},
+    "gaussian-blur": {"size", "sigma", "tolerance"},
+    "defocus": {"size", "radius", "tolerance"},
+}
+
+
+def chained(
+    words: str, family: str, options: Mapping[str, Any], rows: Sequence[Matrix], nodes: Sequence[Any]
+) -> tuple[list[Matrix], str]:
+    """The kernels at the nodes, and a remark; refused unless they are what the words mean there."""
+    require(family in CHAINS and options.keys() <= CHAINS[family], f"no chain is known by {words!r}")
+    increasing = all(type(z) is float for z in nodes) and all(a < b for a, b in pairwise(nodes))
+    require(increasing and nodes[0] == 0 and nodes[-1] == 1, "the segments of a chain do not cover [0, 1]")
+    require(len(rows) == len(nodes), "a chain has one kernel for each node")
+    kernels, side = [fractions(one, words) for one in rows], len(rows[0])
+    require(all(len(one) == len(one[0]) == side for one in kernels), "a chain's kernels are not of one size")
+    straight = f"between {len(nodes)} nodes, {words!r} goes straight from picture to picture"
+    if family == "exposure":
+        return kernels, f"{straight}; the kernels are the certificate's own"
+    require(options.get("size", side) == side, f"the kernels of {words!r} have another size")
+    for z, kernel in zip(nodes, kernels, strict=True):
+        apart = np.array(kernel, dtype=float) - _at_node(family, z, side, options)
+        require((np.abs(apart) <= float(NEAR)).all(), f"the kernel at strength {z} is not what {words!r} means")
+    return kernels, f"{straight}; the kernels are the certificate's own, within 1e-9 of the checker's"
+
+
+def _at_node(family: str, z: float, side: int, options: Mapping[str, Any]) -> Array:
+    """The kernel at a strength."""
+    same = np.array(identity(side, side), dtype=float)
+    if family == "motion-length":
+        return np.array(line(side, options["angle"], max(z * float(options["upto"]) / 2, 1e-12)))
+    if family == "motion-angle":
+        angle = float(options["from"]) + z * float(options["to"] - options["from"])
+        share = float(options.get("strength", 1))
+        return (1 - share) * same + share * np.array(line(side, angle))
+    low, high = options["sigma" if family == "gaussian-blur" else "radius"]
+    width = Fraction(low) + (Fraction(high) - low) * Fraction(z)
+    if family == "gaussian-blur":
+        return np.array(gaussian(side, width), dtype=float) if width else same
+    if width <= 0.5:
+        return same
+    area = np.array(disk(width), dtype=float)
+    return np.pad(area, (side - len(area)) // 2)
+
+
+def meaning(
+    text: str, kernels: Sequence[Matrix], nodes: Sequence[Any] | None = None
+) -> tuple[list[Added], list[float], list[str]]:
+    """Parts, what pixels are clipped to (or []), and remarks; refused unless the `kernels` are what the text says.
+
+    With `nodes`, those of a chain at these strengths; parts are its segments.
+    """
     clip = re.search(r"[:,]clip=([^,=]+)\.\.([^,=]+)$", text)
     written, parts, remarks = BETWEEN.split(text[: clip.start()] if clip else text), list[Added](), list[str]()
-    require(len(written) == len(kernels) <= MOST_PARTS, f"the perturbation {text!r} has other parts")
-    for words, rows in zip(written, kernels, strict=True):
+    few = len(written) == (1 if nodes else len(kernels)) <= MOST_PARTS
+    require(few, f"the perturbation {text!r} has other parts")
+    for words, rows in zip(written, [kernels] if nodes else kernels, strict=True):
         family, _, rest = words.partition(":")
         pairs = [option.partition("=") for option in re.split(r",(?=[a-z]+=)", rest)] if rest else []
-        options = {name: value if name in WORDS else _number(value) for name, _, value in pairs}
+        options = {name: value if name in WORDS else _numbers(value) for name, _, value in pairs}
         require(len(options) == len(pairs), f"the perturbation {words!r} says something twice")
         padding = options.pop("padding", "reflect")
+        if nodes:
+            ends, remark = chained(words, family, options, kernels, nodes)
+            parts += [Added(after, padding, Fraction(0), start) for start, after in pairwise(ends)]
+            remarks.append(remark)
+            continue
         require(options.get("size", len(rows)) == len(rows), f"the kernel of {words!r} has another size")
         derived, offset = FAMILIES[family](**options)
-        plain = all(re.fullmatch(r"-?\d{1,4000}(/\d{1,4000})?", entry) for row in rows for entry in row)
-        require(plain and len({len(row) for row in rows}) == 1, f"the kernel of {words!r} is not a matrix of fractions")
-        kernel = [[Fraction(entry) for entry in row] for row in rows]
+        kernel = fractions([*rows], words)
         if derived is None:
             remarks.append(f"the kernel of {words!r} is the certificate's own")
         elif derived != kernel:
@@ -160,9 +239,9 @@ def understood(header: Mapping[str, Any], pixels: Array) -> tuple[list[Added], l
     require(all(type(x) is float for x in (*strength, *mean, *std)), "a strength, mean or std is not a number")
     fits = len(mean) == len(std) in (0, 1, len(pixels)) and all(1e-30 < s < 1e30 for s in std)
     require(fits, "mean and std are not for the image's channels, or std is not positive")
-    parts, clip, remarks = meaning(header["perturbation"], header["kernels"])
+    parts, clip, remarks = meaning(header["perturbation"], header["kernels"], header.get("nodes"))
     require(clip == [] or clip[0] < clip[1], "the clip range is empty")
-    inside = len(strength) == len(parts) and all(0 <= s <= 1 for s in strength)
+    inside = len(strength) == (1 if "nodes" in header else len(parts)) and all(0 <= s <= 1 for s in strength)
     require(inside, "there must be one strength in [0, 1] for each part")
     # whoever reads the outcome must know what the network was given
     return parts, clip, [*remarks, f"the model is given (x - {mean}) / {std}"] if mean else remarks
@@ -191,19 +270,23 @@ def convolved(image: Array, kernel: Matrix, padding: str) -> tuple[Array, Array]
     return total, gamma(2 * terms + 8, U64) * size + terms * 2.0**-1000
 
 
+def _start(part: Added) -> Matrix:
+    return part.before or identity(*np.shape(part.kernel))
+
+
 def path(pixels: Array, parts: Sequence[Added]) -> tuple[Array, Array, Array]:
     """x(0), what each strength adds to it, and at least the error of x(z), computed in any order, for z in [0, 1]^m.
 
     (channels, height, width), (m, channels, height, width), (channels, height, width). All parts start from the same
-    image; a kernel of one entry is applied to that one.
+    image, or each segment where the one before it ends; a kernel of one entry is applied to that one.
     """
     wide = [part for part in parts if np.size(part.kernel) > 1]
-    starts = [convolved(pixels, identity(*np.shape(part.kernel)), part.padding) for part in wide]
+    starts = [convolved(pixels, _start(part), part.padding) for part in (wide[:1] if parts[0].before else wide)]
     base, error = starts[0] if starts else (pixels, np.zeros_like(pixels))
     require(all((start == base).all() for start, _ in starts), "the parts do not start from the same image")
     slopes, doubt = [], error
     for part in parts:
-        rows = zip(part.kernel, identity(*np.shape(part.kernel)), strict=True)
+        rows = zip(part.kernel, _start(part), strict=True)
         change = [[a - b for a, b in zip(*both, strict=True)] for both in rows]
         slope, wrong = convolved(pixels if part in wide else base, change, part.padding)
         slopes.append(slope + float(part.offset))

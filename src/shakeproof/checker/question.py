@@ -37,10 +37,13 @@ class Question:
         self._float32, self._channels_last = header["arithmetic"] == "float32", header["channels_last"]
         self._mean, self._std = (np.array(values).reshape(-1, 1, 1) for values in (header["mean"], header["std"]))
         self._base, self._slopes, self._error = path(np.asarray(pixels, dtype=np.float64), parts)
+        self._nodes = np.array(header.get("nodes", [0.0, 1.0]))
+        self._starts = self._base + np.concatenate([self._slopes[:1] * 0, self._slopes[:-1].cumsum(0)])
+        self._strengths = len(header["strength"])
         self._program = _program(bytes(model))
         self.input_shape = input_shape(self._program.model.input_shape, pixels.shape)
         require_layout(PictureLayout(pixels.shape, self._channels_last), self.input_shape)
-        nowhere = np.zeros((1, len(parts)))
+        nowhere = np.zeros((1, self._strengths))
         start, last = self.scores(nowhere, nowhere), self._program.model.operations[-1].kind
         self.classes, self._cases = start.radius.shape[1], cases(header, start, last)
 
@@ -53,11 +56,11 @@ class Question:
         """
         low, high = (np.atleast_2d(np.asarray(side, dtype=np.float64)) for side in (low, high))
         winners = np.broadcast_to(np.asarray(winner), len(low))
-        require(low.shape == high.shape == (len(low), len(self._slopes)), "a leaf is not a box of all strengths")
+        require(low.shape == high.shape == (len(low), self._strengths), "a leaf is not a box of all strengths")
         require(((low >= 0) & (low <= high) & (high <= 1)).all(), "a leaf is not a box in [0, 1]")
         require(((winners >= 0) & (winners < self.classes)).all(), "a winner is not a class")
         classes, margins = np.arange(self.classes), np.full(len(low), np.nan)
-        step = max(1, min(4096, MEMORY // (8 * 12 * (len(self._slopes) + 2) * self._program.largest)))
+        step = max(1, min(4096, MEMORY // (8 * 12 * (self._strengths + 2) * self._program.largest)))
         for batch in (slice(first, first + step) for first in range(0, len(low), step)):
             if self._cases:
                 margins[batch] = required(self.scores(low[batch], high[batch]), self._cases, over is not None)
@@ -84,12 +87,19 @@ class Question:
         return scores.each(lambda array: array.reshape(*array.shape[: array.ndim - len(scores.shape)], -1))
 
     def _input(self, low: Array, high: Array) -> Tube:
-        """x(z) on boxes: z = middle + t * half, with halves that reach at least to both ends."""
-        spend(0, (len(self._slopes) + 2) * len(low) * self._base.size)
+        """x(z) on boxes: z = middle + t * half, with halves that reach at least to both ends, whatever rounding did."""
+        spend(0, (self._strengths + 2) * len(low) * self._base.size)
+        start, slopes, rounded = self._base, self._slopes[:, None], 0.0
+        if len(self._nodes) > 2:  # each leaf is on one segment, and z its share of that
+            segment = np.clip(np.searchsorted(self._nodes, low[:, 0], "right") - 1, 0, len(self._slopes) - 1)
+            first, last = self._nodes[segment, None], self._nodes[segment + 1, None]
+            require((high <= last).all(), "a leaf reaches over the end of its segment")
+            low, high, rounded = (low - first) / (last - first), (high - first) / (last - first), 8 * U64
+            start, slopes = self._starts[segment], self._slopes[None, segment]
         middle = low / 2 + high / 2
-        half = np.maximum(high - middle, middle - low) * (1 + 4 * U64)
-        slopes = half.T[..., None, None, None] * self._slopes[:, None]
-        lines = np.concatenate([[self._base + np.tensordot(middle, self._slopes, 1)], slopes])
+        half = np.maximum(high - middle, middle - low) * (1 + 4 * U64) + rounded
+        at = middle.T[..., None, None, None] * slopes
+        lines = np.concatenate([[start + at.sum(0)], half.T[..., None, None, None] * slopes])
         radius = np.broadcast_to(self._error, lines[0].shape)
         x = Tube(lines, radius, norm(radius), self._float32)
         x = clipped(x, *self._clip) if self._clip else x

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Perturbation,
         Tone,
         as_whole,
+        written_chain,
         written_kernels,
     )
     from shakeproof.question.photographs import Photograph

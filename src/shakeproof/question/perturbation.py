@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, partial
-from itertools import chain, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from shakeproof.errors import InputError
@@ -616,6 +616,17 @@ def plain(number: float) -> str:
 def written_kernels(perturbation: Perturbation) -> list[list[list[str]]]:
     """The kernels of its parts in the form of certificates."""
     return [_at_full_strength(part.effect) for part in perturbation.parts if not isinstance(part.effect, Degradation)]
+
+
+def written_chain(perturbation: Perturbation) -> list[list[list[str]]]:
+    """A chain's kernels at its nodes, all of one square size, as certificates have them."""
+    kernel, side = perturbation.kernel, max(perturbation.kernel.shape)
+    matrices = accumulate(kernel.coefficients, _sum, initial=kernel.bias)
+    return [[[str(entry) for entry in row] for row in centred(matrix, side, side)] for matrix in matrices]
+
+
+def _sum(first: Matrix, second: Matrix) -> Matrix:
+    return tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in zip(first, second, strict=True))
 
 
 def _at_full_strength(effect: ParameterisedKernel | Tone) -> list[list[str]]:
