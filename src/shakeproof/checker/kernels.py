@@ -205,15 +205,16 @@ def meaning(
     """
     clip = re.search(r"[:,]clip=([^,=]+)\.\.([^,=]+)$", text)
     written, parts, remarks = BETWEEN.split(text[: clip.start()] if clip else text), list[Added](), list[str]()
-    few = len(written) == (1 if nodes else len(kernels)) <= MOST_PARTS
+    is_chain = nodes is not None
+    few = len(written) == (1 if is_chain else len(kernels)) <= MOST_PARTS
     require(few, f"the perturbation {text!r} has other parts")
-    for words, rows in zip(written, [kernels] if nodes else kernels, strict=True):
+    for words, rows in zip(written, [kernels] if is_chain else kernels, strict=True):
         family, _, rest = words.partition(":")
         pairs = [option.partition("=") for option in re.split(r",(?=[a-z]+=)", rest)] if rest else []
         options = {name: value if name in WORDS else _numbers(value) for name, _, value in pairs}
         require(len(options) == len(pairs), f"the perturbation {words!r} says something twice")
         padding = options.pop("padding", "reflect")
-        if nodes:
+        if nodes is not None:
             ends, remark = chained(words, family, options, kernels, nodes)
             parts += [Added(after, padding, Fraction(0), start) for start, after in pairwise(ends)]
             remarks.append(remark)
