@@ -26,6 +26,8 @@ NETWORKS = {
     "networks/cifar10_resnet20.onnx": "data/cifar10_test_first2000.npz",
     "benchmarks/mnist_fc/onnx/mnist-net_256x4.onnx": "data/mnist_test.npz",
 }
+# oval21's networks take pictures that were normalised so.
+NORMALISED = {"mean": (0.485, 0.456, 0.406), "std": (0.225, 0.225, 0.225)}
 
 
 def texts(folder: Path, shape: tuple[int, ...]) -> list[str]:
@@ -69,7 +71,8 @@ def main(data: Path, pictures: int, strength: float, samples: int, seconds: floa
     with TemporaryDirectory() as folder:
         for model, archive in NETWORKS.items():
             images = [sp.read_image(f"{data / archive}@{number}") for number in range(pictures)]
-            network = sp.load(data / model, picture=images[0].own_shape() or (1, 28, 28))
+            steps = NORMALISED if "oval21" in model else {}
+            network = sp.load(data / model, picture=images[0].own_shape() or (1, 28, 28), **steps)
             for text in texts(Path(folder), network.picture().image_shape):
                 if only and text.partition(":")[0] not in only:
                     continue
