@@ -19,9 +19,8 @@ KEYS = {"label": {"lead"}, "top": {"k"}, "among": {"classes"}, "never": {"classe
         "output": {"index", "within"}, "drift": {"index", "by"}}  # fmt: skip
 NEAR = 0.01  # so close, as a share of what it may drift, must a value at strength 0 be to the one that is stated
 
-
+# Rows (k, outputs) @ outputs + constants (k), and how many of them are needed to make the case.
 Case = tuple[Array, Array, int]
-"""Rows (k, outputs) @ outputs + constants (k), and how many of them are needed to make the case."""
 
 
 def cases(header: Mapping[str, Any], scores: Tube, last: str) -> list[Case]:
