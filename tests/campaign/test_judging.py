@@ -238,6 +238,9 @@ def test_networks_that_do_not_classify(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
         (found,) = judged(store)
         assert (found.outcome.value, found.counts.hold) == ("MET", 1)
+        (profile,) = store.profiles()
+        assert profile.curve.rivals.tolist() == [-1]
+        assert profile.curve.margin.min() == pytest.approx(profile.record.min_margin, rel=1e-3)
     (tmp_path / "s.toml").write_text(text)
     assert "require something of its outputs" in complaint("campaign", tmp_path / "s.toml")
 

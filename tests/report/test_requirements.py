@@ -160,6 +160,15 @@ def test_what_is_not_answered_is_undecided(store, tmp_path):
     assert recheck(tmp_path / "bundle").returncode in (0, 3)
 
 
+def test_what_was_not_checked_is_not_claimed_of_certificates(store, tmp_path):
+    made = run("report", store, "--bundle", tmp_path / "bundle", "--no-check")
+    assert made.returncode == 0, made.stderr
+    assert {entry["by certificates"] for entry in entries(tmp_path / "bundle")} == {None}
+    done = recheck(tmp_path / "bundle")
+    assert done.returncode in (0, 3)
+    assert "requirement R-1: MET; by certificates alone, MET" in done.stdout
+
+
 # -- the rule, written twice -------------------------------------------------------------------------------------------
 
 

@@ -172,7 +172,8 @@ def _requirements(reported: Reported, items: Rows) -> list[dict[str, Any]]:
     }
     entries = [_judged(one) for one in reported.judged]
     for entry in entries:
-        entry |= recheck.by_certificates(entry, items, proofs)
+        alone = recheck.by_certificates(entry, items, proofs)
+        entry |= dict.fromkeys(alone) if reported.unchecked else alone
     argument = [row for entry in entries for row in recheck.argument(entry, items)]
     none = () if entries else ("The campaign judges no requirement, or this is about some of its answers only.",)
     return [

@@ -28,7 +28,8 @@ HEADER = struct.Struct("<HBf")
 class DrawnCurve:
     """The label's lead over some rivals, (places, rivals), at increasing strengths z (places); straight in between.
 
-    Those are the classes that come closest to the label, the closest first; a rival of -1 stands for whichever is best.
+    Those are the classes that come closest to the label, the closest first; a rival of -1 stands for whichever is best,
+    and of another requirement for the margin by which it holds.
     Over a stretch that is `bridged` (places - 1), nobody looked between its ends: it is proved that the leader leads.
     """
 
@@ -73,24 +74,26 @@ class DrawnCurve:
 
 def drawn(result: Result, profile: Sequence[Interval]) -> DrawnCurve | None:
     """The compact curve of an answer with this profile; None without a curve of one strength."""
-    from shakeproof.proof import Enumerated
+    from shakeproof.proof import Enumerated, Swept
 
-    if result.label is None or not result.record.is_about_label or result.query.parameters != 1:
+    if result.query.parameters != 1:
         return None
     if isinstance(result.proof, Enumerated):
         z, margins = result.proof.pictures.strengths(len(result.proof.margins))[:-1], result.proof.margins
         leads = np.asarray(margins, dtype=np.float64)[:, None]
         return _simplified(z, np.array([-1]), leads, np.zeros(max(len(z) - 1, 0), bool)) if len(z) else None
-    curve = result.curve
-    if not len(curve.z):
+    if not isinstance(result.proof, Swept) or not len(result.proof.curve.z):
         return None
-    leads = curve.leads(result.label)
-    rivals = np.argsort(leads.min(0), kind="stable")[: min(RIVALS, leads.shape[1] - 1)]
+    curve, label = result.proof.curve, result.proof.label
     z, bridged = curve.z, curve.bridged
+    if not result.record.is_about_label:
+        return _simplified(z, np.array([-1]), curve.margin(label)[:, None], bridged)
+    leads = curve.leads(label)
+    rivals = np.argsort(leads.min(0), kind="stable")[: min(RIVALS, leads.shape[1] - 1)]
     new = np.setdiff1d([part.start for part in profile[1:]], z)
     if len(new):  # where a line crosses zero, it should be seen to
         places, there = np.searchsorted(z, new), curve.at(new)
-        leads = np.insert(leads, places, there[:, [result.label]] - there, axis=0)
+        leads = np.insert(leads, places, there[:, [label]] - there, axis=0)
         z, bridged = np.insert(z, places, new), np.insert(bridged, places - 1, False)  # no class changes on a bridge
     return _simplified(z, rivals, leads[:, rivals], bridged)
 

@@ -159,7 +159,7 @@ class MarginChart {
   key() {
     const box = (css, text) => el("li", {}, el("span", { class: "box", css }), text);
     const rivals = this.curve
-      ? this.curve.rivals.map((rival, r) => el("li", {}, sample(r), "over ", name(rival.words)))
+      ? this.curve.rivals.map((rival, r) => el("li", {}, sample(r), ...(rival.words ? ["over ", name(rival.words)] : ["margin"])))
       : [];
     return el(
       "ul",

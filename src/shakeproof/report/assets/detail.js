@@ -47,7 +47,7 @@ class Detail {
         : [el("p", { class: "dim" }, "The picture is not included in this page.")]),
       this.now,
       this.jumps(at),
-      ...(this.chart ? [el("h4", {}, "Margin of ", name(answer.labelWords)), this.chart.body, this.chart.key()] : []),
+      ...(this.chart ? [el("h4", {}, "Margin of ", name(answer.required ?? answer.labelWords)), this.chart.body, this.chart.key()] : []),
       ...(at && pixels ? this.counterexample(pixels, at) : []),
       el("h4", { class: "others-title" }, "The same image under other perturbations"),
       this.others(),
@@ -169,7 +169,8 @@ class Detail {
       `At z = ${z}: `,
       ...(here.winner === null ? [] : [el("b", {}, name(here.winner)), ", "]),
       here.text,
-      ...(lead === null ? ["."] : [`; margin about ${lead.value.toPrecision(3)} over `, name(lead.rival), "."]),
+      ...(lead === null ? [] : [`; margin about ${lead.value.toPrecision(3)}`]),
+      ...(lead?.rival ? [" over ", name(lead.rival), "."] : ["."]),
     );
     this.chart?.at(strengths[0]);
   }

@@ -48,10 +48,10 @@ function prepared(report) {
     const reached = answer.proved ?? 0,
       where = answer.lost ?? Infinity;
     for (const part of answer.profile) part.words = called(answer.model, part.class);
-    for (const rival of answer.margins?.rivals ?? [])
-      rival.words = rival.class < 0 ? "the best rival" : called(answer.model, rival.class);
     const stated = report.requirements.find((own) => own.requirement === answer.requirement)?.written;
     const required = answer.requirement === "label" ? null : (stated ?? answer.requirement);
+    for (const rival of answer.margins?.rivals ?? [])
+      rival.words = rival.class >= 0 ? called(answer.model, rival.class) : required ? null : "the best rival";
     if (found) found.words = required ? "it fails" : called(answer.model, found.class);
     Object.assign(answer, {
       number,

@@ -79,7 +79,7 @@ function requirementCard(report, wanted, choose) {
       `, up to strength ${plain(wanted.strength)}, under `,
       kinds.slice(0, 4).flatMap((text, i) => [i ? "; " : "", name(text)]),
       kinds.length > 4 ? `; and ${kinds.length - 4} more` : "",
-      `. By certificates alone: ${wanted["by certificates"]}.`,
+      "." + (wanted["by certificates"] && report.answers.some((answer) => answer.certificate) ? ` By certificates alone: ${wanted["by certificates"]}.` : ""),
     ),
     el("button", { type: "button", onclick: () => choose(wanted) }, "Show its pictures"),
   );
