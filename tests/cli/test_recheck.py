@@ -246,7 +246,7 @@ def test_a_profile_without_a_certificate_rests_on_the_tool(copied):
     changed_page(copied, answer(3, profile=[PART | {"from": 0.0, "to": 1.0}]))
     found = recheck(copied)
     assert found.returncode == 3
-    assert "1 claims have none" in found.stdout
+    assert "1 claims have no certificate" in found.stdout
 
 
 def test_a_part_may_reach_into_a_gap_and_no_further():
