@@ -94,6 +94,10 @@ def check_certifiable(network: Deployed, result: Result) -> None:
         raise NoCertificateError(f"{query.name}: certificates cover perturbed images, not boxes of inputs")
     if query.perturbation.at_original:
         raise NoCertificateError(f"{query.name}: the checker does not know at=original, so there is no certificate")
+    if query.perturbation.scale.included:
+        raise NoCertificateError(
+            f"{query.perturbation}: certificates are about the chords of a curve, not all around them"
+        )
     if query.perturbation.degradations:
         families = " and ".join(part.family for part in query.perturbation.degradations)
         raise NoCertificateError(f"{query.name}: the checker does not know {families}, so there is no certificate")

@@ -15,6 +15,7 @@ import torch
 
 import shakeproof as sp
 from shakeproof import demo
+from shakeproof.certificate import NoCertificateError, certificate
 from shakeproof.errors import InputError, ProofError
 from shakeproof.proof import Record
 from shakeproof.question import Path as PicturePath
@@ -282,6 +283,49 @@ def test_an_answer_about_chords_says_so(demo_network):
     assert "by chords within 0.01 of the curve" in result.sentence
     assert result.to_json()["parameter"]["distance"] == 0.01
     assert Record.from_json(json.dumps(result.to_json())) == result.record
+
+
+INCLUDED = "gaussian-blur:size=7,sigma=0..1,tolerance=0.001,remainder=include"
+
+
+def test_the_curve_itself_is_within_the_error_of_its_chords():
+    """Pixel by pixel, anywhere; without the remainder it is not."""
+    image, perturbation = torch.from_numpy(picture(side=11)), sp.parse(INCLUDED.replace("0.001", "0.05"))
+    assert str(sp.parse(INCLUDED)) == INCLUDED
+    path, z = perturbation.apply(image), torch.from_numpy(np.random.default_rng(0).uniform(0, 1, 200))
+    off = (perturbation.on_curve(image, z) - path.at(z[:, None])).abs().amax(0)
+    assert (off <= path.error).all()
+    assert (off > sp.parse("gaussian-blur:size=7,sigma=0..1,tolerance=0.05").apply(image).error).any()
+
+
+def test_a_curve_is_certified_with_its_remainder(demo_network):
+    """Every picture of the curve itself keeps the label; with a larger tolerance, nothing is proved."""
+    result = sp.profile(demo_network, WARNING, INCLUDED)
+    assert (result.status, result.parameter.included) == ("safe", True)
+    assert result.sentence.endswith("all within 0.001 of the chords")
+    image, layout = fitting(demo_network, WARNING).pixels, demo_network.picture()
+    blurs = [sp.gaussian_blur(size=7, sigma=sigma).apply(image).image(1.0) for sigma in np.linspace(0.01, 1, 200)]
+    assert set(demo_network.predicted(layout.to_input(torch.stack(blurs)))) == {result.label}
+    chords = sp.profile(demo_network, WARNING, INCLUDED.replace(",remainder=include", ""))
+    assert result.evidence.proofs[0].least < chords.evidence.proofs[0].least
+    loose = sp.profile(demo_network, WARNING, INCLUDED.replace("0.001", "0.1"))
+    assert loose.status == "undecided"
+    assert "a smaller tolerance may decide it" in loose.sentence
+    with pytest.raises(NoCertificateError, match="chords of a curve"):
+        certificate(demo_network, result)
+    with pytest.raises(InputError, match="exclude or include"):
+        sp.parse(INCLUDED.replace("=include", "=yes"))
+
+
+def test_a_counterexample_is_a_picture_of_the_curve(demo_network):
+    """Not one of the chords."""
+    text = "gaussian-blur:size=9,sigma=0..3,tolerance=0.1,remainder=include"
+    result = sp.profile(demo_network, WARNING, text)
+    assert result.status == "unsafe"
+    (z,), scale = result.counterexample.strengths, result.query.perturbation.scale
+    image = fitting(demo_network, WARNING).pixels
+    blurred = sp.gaussian_blur(size=9, sigma=float(scale.value(z))).apply(image).image(1.0)
+    assert np.abs(result.picture().numpy() - blurred.numpy()).max() < 1e-6
 
 
 def test_windows_of_strength_and_two_networks(demo_network):

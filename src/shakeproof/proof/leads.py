@@ -272,7 +272,8 @@ def _straight_leads(
 
 def least_lead(context: SweepContext, number: int, cell: Cell, leader: int, rival: int) -> Least | None:
     """The leader's least lead over a rival, or over any (-1), without any rounding; None if it takes too long."""
-    if context.rational is None or context.budget.is_late() or context.queries[number].photograph is not None:
+    query = context.queries[number]
+    if context.rational is None or context.budget.is_late() or query.photograph is not None or query.follows_curve:
         return None
     rivals = [c for c in range(context.graph.classes) if c != leader] if rival < 0 else [rival]
 
@@ -280,7 +281,6 @@ def least_lead(context: SweepContext, number: int, cell: Cell, leader: int, riva
         context.exact_terms[number] += terms
         return context.exact_terms[number] < EXACT_TERMS and not context.budget.is_late()
 
-    query = context.queries[number]
     scale = exact_path(query).scale
     segment = scale.place(cell[0])[0]
     if not cell[1] <= scale.nodes[segment + 1]:

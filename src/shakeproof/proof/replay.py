@@ -124,7 +124,10 @@ def replayed_at(network: Network, meant: Stated, obligation: Obligation, at: Ten
     outputs = network.reference(array)
     exact, strengths, shares = torch.from_numpy(array).double(), None, None
     if not isinstance(inputs, InputBox):
-        exact = inputs.path.clipped(inputs.path.at(at.unsqueeze(0)))
+        if isinstance(inputs, InputPath):
+            exact = inputs.at(at.unsqueeze(0))
+        else:
+            exact = inputs.path.clipped(inputs.path.at(at.unsqueeze(0)))
         strengths, shares = (tuple(at.tolist()), None) if isinstance(inputs, InputPath) else (None, tuple(at.tolist()))
     scores = meant.graph.run(exact).numpy()
     replayed = bool(about.fails(outputs)[0])

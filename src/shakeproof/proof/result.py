@@ -252,6 +252,7 @@ class Result:
             counterexample=None if at is None else float(scale.value(at)),
             segments=scale.segments,
             distance=scale.distance,
+            included=scale.included,
         )
 
     @property
@@ -438,7 +439,8 @@ class CounterexampleKernel:
 class Parameter:
     """What a record says in the unit of a path's own parameter, which goes from `first` to `last` as far as was asked.
 
-    With a `distance`, kernels are those of chords, so near those of the curve that the name stands for.
+    With a `distance`, kernels are those of chords, so near those of the curve that the name stands for; or all kernels
+    so near to them are `included`, and the curve's with them.
 
     Rounded to the safe side: what is `certified` is no more than was proved, and `critical` brackets no less.
     """
@@ -452,6 +454,7 @@ class Parameter:
     counterexample: float | None
     segments: int
     distance: float | None = None
+    included: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "critical", _tupled(self.critical))  # JSON has lists
@@ -460,7 +463,10 @@ class Parameter:
         """The number that belongs beside a verdict, in words; nothing where there is none."""
         if status is Status.MISCLASSIFIED or (status is Status.UNSAFE and self.critical is None):
             return ""
-        near = "" if self.distance is None else f", by chords within {self.distance:g} of the curve"
+        distance = "" if self.distance is None else f"{self.distance:g} of the"
+        near = distance and (
+            f", all within {distance} chords" if self.included else f", by chords within {distance} curve"
+        )
         if self.critical is None or status is not Status.UNSAFE:
             start = f"from {self.first:g} " if self.first else "up "
             return f"{self.name} {start}to {self._spoken(self.certified, inwards=True)} {self.unit}{near}"
@@ -567,7 +573,10 @@ class Record:
         noise = "" if self.comparison is None else f" ({self.comparison})"
         test = "" if self.tested is None else f"; tested, not proved: {self.tested}"
         other = "" if self.as_pictures is None else f"; --pixels 8bit would decide it: {self.as_pictures}"
-        return (self.reason.sentence if self.reason else "nothing was proved") + noise + remaining + test + other
+        chords = "; a smaller tolerance may decide it" if self.parameter and self.parameter.included else ""
+        return (
+            (self.reason.sentence if self.reason else "nothing was proved") + chords + noise + remaining + test + other
+        )
 
     @cached_property
     def claim(self) -> Claim:

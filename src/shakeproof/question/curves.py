@@ -124,7 +124,7 @@ def _chords(
     name: str, kernel: Callable[[float], Matrix], nodes: Sequence[float], tolerance: float
 ) -> ParameterisedKernel:
     scale = ParameterScale.along(name, "pixels", map(Fraction, nodes), distance=tolerance)
-    return ParameterisedKernel.through([_rounded(kernel(node)) for node in nodes], scale)
+    return ParameterisedKernel.through([_rounded(kernel(node)) for node in nodes], scale, kernel)
 
 
 def _rounded(matrix: Matrix) -> Matrix:

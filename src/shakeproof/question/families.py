@@ -14,7 +14,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 from operator import add
@@ -174,19 +174,21 @@ def gaussian_blur(
     padding: str = "reflect",
     clip: ClipRange | None = None,
     tolerance: float | None = None,
+    remainder: str = "exclude",
 ) -> Perturbation:
     """Soft blur: a Gaussian with a standard deviation of sigma pixels, cut off at a size x size square.
 
-    Of a range of deviations (0..3), the blur goes through all of them, within a `tolerance`, 0.01 if you name none.
+    Of a range of deviations (0..3), the blur goes through all of them: by chords within a `tolerance`, 0.01 if you name
+    none; `remainder=include` is about the curve.
     """
     if not isinstance(sigma, tuple):
-        _check_no_tolerance("gaussian-blur", tolerance, "sigma=0..3")
+        _check_no_tolerance("gaussian-blur", tolerance, remainder, "sigma=0..3")
         sigma = _sigma("gaussian-blur", size, sigma)
         return _to_kernel("gaussian-blur", gaussian(size, sigma), padding, clip, size=size, sigma=sigma)
     check_size(size)
     span, near = _span("gaussian-blur", "sigma", sigma, LARGEST_SIZE), _tolerance("gaussian-blur", tolerance)
     kernel = widening_gaussian(size, *span, near.get("tolerance", TOLERANCE))
-    return _chain("gaussian-blur", kernel, padding, clip, size=size, sigma=_written(span), **near)
+    return _along_curve("gaussian-blur", kernel, remainder, padding, clip, size=size, sigma=_written(span), **near)
 
 
 def _span(family: str, key: str, values: Span, most: float) -> Span:
@@ -207,9 +209,28 @@ def _tolerance(family: str, tolerance: float | None) -> dict[str, float]:
     return {"tolerance": _between(family, "tolerance", tolerance, 1e-6, 0.5)}
 
 
-def _check_no_tolerance(family: str, tolerance: float | None, example: str) -> None:
-    if tolerance is not None:
-        raise InputError(f"{family}: tolerance is about a curve of kernels, e.g. {example}; leave it out")
+def _check_no_tolerance(family: str, tolerance: float | None, remainder: str, example: str) -> None:
+    if tolerance is not None or remainder != "exclude":
+        raise InputError(
+            f"{family}: tolerance and remainder are about a curve of kernels, e.g. {example}; leave them out"
+        )
+
+
+def _along_curve(
+    family: str,
+    kernel: ParameterisedKernel,
+    remainder: str,
+    padding: str,
+    clip: ClipRange | None,
+    **options: str | float,
+) -> Perturbation:
+    """A chain of chords; with its remainder included, the curve itself."""
+    if remainder not in ("exclude", "include"):
+        raise InputError(f"{family}: remainder must be exclude or include, not {remainder!r}")
+    if remainder == "include":
+        kernel = replace(kernel, scale=replace(kernel.scale, included=True))
+        options |= {"remainder": remainder}
+    return _chain(family, kernel, padding, clip, **options)
 
 
 def unsharp(size: int, sigma: float, padding: str = "reflect", clip: ClipRange | None = None) -> Perturbation:
@@ -235,6 +256,7 @@ def defocus(
     clip: ClipRange | None = None,
     size: int | None = None,
     tolerance: float | None = None,
+    remainder: str = "exclude",
 ) -> Perturbation:
     """Out of focus: the mean over a disk with a radius in pixels.
 
@@ -247,8 +269,8 @@ def defocus(
             raise InputError("defocus: radius must reach beyond 0.5, or all disks are inside one pixel")
         kernel = widening_disk(*span, near.get("tolerance", TOLERANCE), size)
         sized = {} if size is None else {"size": size}
-        return _chain("defocus", kernel, padding, clip, **sized, radius=_written(span), **near)
-    _check_no_tolerance("defocus", tolerance, "radius=0..4")
+        return _along_curve("defocus", kernel, remainder, padding, clip, **sized, radius=_written(span), **near)
+    _check_no_tolerance("defocus", tolerance, remainder, "radius=0..4")
     if size is not None:
         raise InputError("defocus: size is about a range of radii, e.g. size=9,radius=0..4; leave it out")
     radius = _number("defocus", "radius", radius)

@@ -141,17 +141,23 @@ def _beside(z: Tensor, dimensions: int) -> Tensor:
 class InputPath:
     """Inputs x(z) for strengths z from 0 to `end` (m): a path of one strength, or a box of several.
 
-    `path` is in the network's input shape; `layout` says how an input is a picture.
+    `path` is in the network's input shape; `layout` says how an input is a picture. Where a `curve` is what is meant,
+    it gives the inputs (n, *shape) at strengths (n), before clipping; `path` is as near to it as its error says.
     """
 
     path: Path
     end: tuple[float, ...]
     layout: ImageLayout
+    curve: Callable[[Tensor], Tensor] | None = None
 
     @staticmethod
     def of_pictures(pictures: Path, end: Sequence[float], layout: ImageLayout) -> InputPath:
         """From a path of pictures (channels, height, width)."""
         return InputPath(pictures.mapped(layout.to_input), tuple(end), layout)
+
+    def at(self, z: Tensor) -> Tensor:
+        """The inputs at z (n, m), clipped if the path is."""
+        return self.path.clipped(self.path.at(z) if self.curve is None else self.curve(z[:, 0]))
 
     @property
     def start(self) -> Tensor:
@@ -164,7 +170,7 @@ class InputPath:
 
     def runtime_inputs(self, z: Tensor) -> Array32:
         """The float32 inputs of the deployed network at z (n, m), clipped if the path is."""
-        return self.path.clipped(self.path.at(z.to(self.path.base))).float().numpy()
+        return self.at(z.to(self.path.base)).float().numpy()
 
     def __contains__(self, z: Sequence[float]) -> bool:
         return len(z) == len(self.end) and all(0 <= place <= end for place, end in zip(z, self.end, strict=True))

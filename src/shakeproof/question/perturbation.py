@@ -8,7 +8,7 @@ of images.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -34,6 +34,8 @@ ClipRange = tuple[float, float]
 # Our word for a padding, and torch's.
 PADDINGS = {"reflect": "reflect", "zeros": "constant", "replicate": "replicate", "circular": "circular"}
 MOST_PARTS = 8
+# What rounding may add to a product of two numbers, and more.
+SLIGHTLY = 2.0**-40
 # Products of two numbers that are no smaller do not underflow, nor does what they are off by.
 SMALL = 2.0**-400
 LARGEST_SIZE, LARGEST_ENTRY = 999, 1e100  # of kernels
@@ -66,12 +68,14 @@ def centred(matrix: Matrix, height: int, width: int) -> Matrix:
 class ParameterisedKernel:
     """K(z) = sum_i A_i z_i + B: `coefficients` holds the A_i (m >= 1 of them), `bias` is B; all h x w.
 
-    Of one strength, the `scale` may have several segments: then A_i is what the i-th of them changes.
+    Of one strength, the `scale` may have several segments: then A_i is what the i-th of them changes. Where they are
+    chords of a `curve`, that gives the curve's own kernel at a value.
     """
 
     coefficients: tuple[Matrix, ...]
     bias: Matrix
     scale: ParameterScale = field(default=STRENGTH, repr=False)
+    curve: Callable[[float], Matrix] | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def towards(end: Matrix) -> ParameterisedKernel:
@@ -79,13 +83,17 @@ class ParameterisedKernel:
         return ParameterisedKernel.through([identity_matrix(len(end), len(end[0])), end])
 
     @staticmethod
-    def through(kernels: Sequence[Matrix], scale: ParameterScale = STRENGTH) -> ParameterisedKernel:
+    def through(
+        kernels: Sequence[Matrix],
+        scale: ParameterScale = STRENGTH,
+        curve: Callable[[float], Matrix] | None = None,
+    ) -> ParameterisedKernel:
         """From a kernel to the next, in segments that meet at the nodes of a scale."""
         changes = []
         for pair in pairwise(kernels):
             rows = (zip(*lines, strict=True) for lines in zip(*pair, strict=True))
             changes.append(tuple(tuple(after - before for before, after in row) for row in rows))
-        return ParameterisedKernel(tuple(changes), kernels[0], scale)
+        return ParameterisedKernel(tuple(changes), kernels[0], scale, curve)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -210,6 +218,15 @@ class Part:
         for row, column in taps:
             total.add_(padded[..., row : row + height, column : column + width], alpha=entries[row][column])
         return total.view(images.shape)
+
+    def spans(self, images: Tensor) -> Tensor:
+        """The greatest less the least of the pixels that each pixel of (..., height, width) is made of."""
+        from torch.nn import functional
+
+        assert isinstance(self.effect, ParameterisedKernel)
+        padded = self._padded(images, self.effect.shape)
+        greatest, least = (side * functional.max_pool2d(side * padded, self.effect.shape, stride=1) for side in (1, -1))
+        return (greatest - least).view(images.shape)
 
     def summed(self, pixels: Whole, entries: Sequence[Sequence[int]]) -> Whole:
         """The same of one image (channels, height, width) and a kernel of whole numbers, without rounding."""
@@ -398,7 +415,19 @@ class Perturbation:
         numbers = chain(*(part.numbers(images.shape) for part in self.parts))
         smallest = min((abs(number) for number in numbers if number), default=1)
         lost = SMALL if min(faintest, float(smallest)) < SMALL else 0.0
-        return Path(slopes, base, self.clip, error=roundings * UNIT * (sizes + lost), nodes=self.scale.nodes)
+        error = roundings * UNIT * (sizes + lost)
+        if self.scale.included and self.scale.distance is not None:
+            error += self.scale.distance / 2 * (1 + SLIGHTLY) * self.parts[0].spans(images)
+        return Path(slopes, base, self.clip, error=error, nodes=self.scale.nodes)
+
+    def on_curve(self, images: Tensor, strengths: Tensor) -> Tensor:
+        """One image's pictures at some strengths (n), by the curve's own kernels and not by chords; before clipping."""
+        import torch
+
+        ((part, kernel),) = self._kernels()
+        assert kernel.curve is not None
+        values = [float(self.scale.value(z)) for z in strengths.tolist()]
+        return torch.stack([part.convolved(images, kernel.curve(value)) for value in values])
 
     def _base(self, images: Tensor) -> Tensor:
         """The images at strength 0. Any of the kernels would do: those that are added start from the same image."""

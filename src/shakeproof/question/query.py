@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from operator import index
 from pathlib import Path as FilePath
@@ -78,6 +78,11 @@ class Query:
         return inputs if isinstance(inputs, InputPath) else None
 
     @property
+    def follows_curve(self) -> bool:
+        """Whether a curve is meant that its path is only near to."""
+        return self.path is not None and self.path.curve is not None
+
+    @property
     def parameters(self) -> int:
         """How many strengths vary on their own along a path; 0 where there is none."""
         return 0 if self.path is None else self.path.path.parameters
@@ -129,7 +134,8 @@ def perturbed(
         if isinstance(perturbation, KernelSet):
             sets = [InputKernels(path.mapped(layout.to_input), strengths[0], layout) for path in each]
         else:
-            sets = [InputPath.of_pictures(path, strengths, layout) for path in each]
+            paths = (InputPath.of_pictures(path, strengths, layout) for path in each)
+            sets = [_on_curve(perturbation, *of) for of in zip(paths, pictures, strict=True)]
         starts = torch.stack([path.clipped(layout.to_input(path.base)) for path in each])
     labels: list[int | None] = [None] * len(pictures)
     predicted: dict[int, int] = {}
@@ -157,6 +163,19 @@ def perturbed(
             zip(pictures, sets, labels, properties, at_start, strict=True)
         )
     ]
+
+
+def _on_curve(perturbation: Perturbation, inputs: InputPath, picture: Image) -> InputPath:
+    """The same, with the curve's own pictures, where that and not its chords is what is meant."""
+    if not perturbation.scale.included:
+        return inputs
+    if perturbation.at_original:
+        raise InputError(f"{perturbation}: remainder=include is not possible at=original yet; leave one of them out")
+
+    def curve(strengths: torch.Tensor) -> torch.Tensor:
+        return inputs.layout.to_input(perturbation.on_curve(picture.pixels, strengths))
+
+    return replace(inputs, curve=curve)
 
 
 def _paths(perturbation: Perturbation | KernelSet, pictures: Sequence[Image]) -> list[Path]:

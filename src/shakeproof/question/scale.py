@@ -33,7 +33,8 @@ class ParameterScale:
     turn. Where a segment begins at 0, or goes across an axis, its picture stands still.
 
     Where the chain stands for a curve, `distance` bounds by how much the kernel at a value may differ from the curve's,
-    in the sum of all entries; None where the chain is what is meant.
+    in the sum of all entries; None where the chain is what is meant. `included`: what is meant is the curve, and all
+    that is so near to the chain is part of what is proved.
     """
 
     name: str = "strength"
@@ -42,6 +43,7 @@ class ParameterScale:
     values: tuple[Fraction, ...] = (Fraction(0), Fraction(1))
     between: Between = "affine"
     distance: float | None = None
+    included: bool = False
 
     def __post_init__(self) -> None:
         steps = [*pairwise(self.nodes)]
