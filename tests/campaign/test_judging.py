@@ -15,7 +15,7 @@ from warm import complaint, run
 from shakeproof import demo
 from shakeproof.proof import Claim, Status
 from shakeproof.store import CampaignRequirement, Store
-from shakeproof.store.judging import PictureCounts, judge, judged, pictures_needed, status_of
+from shakeproof.store.judging import PictureCounts, counts_of, judge, judged, pictures_needed, status_of
 
 SHARES, CONFIDENCES = ("0.5", "0.9", "0.95"), ("0.5", "0.9", "0.95")
 
@@ -87,6 +87,7 @@ def test_how_many_pictures_a_target_takes():
 SAFE = Claim(Status.SAFE, (1.0,), 1.0, None)
 LATE = Claim(Status.UNSAFE, (1.0,), 0.4, 0.6)
 WRONG = Claim(Status.MISCLASSIFIED, (1.0,), None, 0.0)
+OPEN = Claim(Status.UNDECIDED, (1.0,), 0.3, None)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,36 @@ WRONG = Claim(Status.MISCLASSIFIED, (1.0,), None, 0.0)
         ([SAFE, None], 0.4, "undecided"),
         ([LATE, None], 1.0, "unsafe"),
         ([WRONG, WRONG], 1.0, "misclassified"),
-        ([WRONG, None], 1.0, "misclassified"),
+        ([WRONG, None], 1.0, "undecided"),  # what is missing may hold, and then the picture fails
+        ([WRONG, OPEN], 1.0, "undecided"),
+        ([WRONG, None, LATE], 1.0, "unsafe"),
         ([WRONG, SAFE], 1.0, "unsafe"),  # a kernel that blurs at strength 0
         ([None], 1.0, "undecided"),
     ],
 )
 def test_what_is_shown_of_a_picture(claims, strength, status):
     assert status_of(claims, strength) == status
+
+
+def test_more_answers_never_take_back_a_judgement():
+    """What is undecided of a picture may turn out in any way: MET stays MET, and NOT MET stays NOT MET."""
+    others = [Status.SAFE] * 3 + [Status.UNSAFE]
+    for claims in product((SAFE, LATE, WRONG, None), repeat=2):
+        for share in (0.5, 0.75, 0.8, 1.0):
+            early = judge(wanted(share), None, "label", counts_of([*others[: 3 + (share < 1)], status_of(claims, 1.0)]))
+            for later in product(*((SAFE, LATE, WRONG) if claim is None else (claim,) for claim in claims)):
+                counts = counts_of([*others[: 3 + (share < 1)], status_of(later, 1.0)])
+                assert early.outcome in ("NOT SHOWN", judge(wanted(share), None, "label", counts).outcome), (
+                    claims,
+                    later,
+                )
+
+
+@pytest.mark.parametrize(("share", "confidence"), [(0.9995, 0.99999), (0.123456, 0.5)])
+def test_what_was_asked_is_written_with_all_its_digits(share, confidence):
+    said = judge(wanted(share, confidence), None, "label", PictureCounts(hold=3)).sentence
+    assert f"{share * 100:g} %" in said.rpartition("asked is ")[2]
+    assert f"confidence {confidence * 100:g} %" in said
 
 
 # -- from a file to the exit code --------------------------------------------------------------------------------------

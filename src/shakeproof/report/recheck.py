@@ -259,11 +259,11 @@ def shown_of_item(verdict: str, certified: float | None, violated: float | None,
 def shown_of_picture(items: Iterable[str], missing: bool) -> str:
     """What is shown by the items of a picture. `missing`: those under some perturbations are not there."""
     found = {*items, *[OPEN] * missing}
-    if WRONG in found and not found & {HELD, FAILED}:
-        return WRONG
-    if found & {FAILED, WRONG}:  # at strength 0, of those that blur there
+    if len(found) == 1:
+        return found.pop()
+    if FAILED in found or found == {HELD, WRONG}:  # which blurs at strength 0
         return FAILED
-    return HELD if found == {HELD} else OPEN
+    return OPEN  # whether it fails, or is left out, depends on what is undecided
 
 
 def pictures(entry: Row, rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -74,7 +74,7 @@ class Judged:
         said = [f"{counts.hold} of {_pictures(counts.population)} hold", f"{counts.fail} fail"]
         said += [f"{counts.undecided} undecided"] * bool(counts.undecided)
         left_out = f" ({counts.misclassified} more fail at strength 0)" if counts.misclassified else ""
-        return f"{', '.join(said)}{left_out}; {self._bounds}; asked is {'every one' if share == 1 else percent(share)}"
+        return f"{', '.join(said)}{left_out}; {self._bounds}; asked is {'every one' if share == 1 else in_full(share)}"
 
     @property
     def _bounds(self) -> str:
@@ -83,13 +83,13 @@ class Judged:
             return f"{percent(self.at_least)} hold" + (
                 f", or up to {percent(self.at_most, up=True)}" if counts.undecided else ""
             )
-        sure = f"with confidence {percent(wanted.confidence)}"
+        sure = f"with confidence {in_full(wanted.confidence)}"
         if self.outcome is Judgement.MET:
             return f"{sure}, at least {percent(self.at_least)} of all hold"
         if self.outcome is Judgement.NOT_MET:
             return f"{sure}, at most {percent(self.at_most, up=True)} of all hold"
         low, high = percent(self.at_least), percent(self.at_most, up=True)
-        between = f"at least {low} of all hold, and at most {high}, each with confidence {percent(wanted.confidence)}"
+        between = f"at least {low} of all hold, and at most {high}, each with confidence {in_full(wanted.confidence)}"
         needed = pictures_needed(wanted.share, wanted.confidence)
         return f"{between}; at least {needed} pictures are needed" if counts.population < needed else between
 
@@ -112,6 +112,11 @@ class Judged:
 def percent(share: float, up: bool = False) -> str:
     """A share with one digit behind the point, rounded down, or up: 100 % is all."""
     return f"{(math.ceil if up else math.floor)(round(1000 * share, 6)) / 10:g} %"
+
+
+def in_full(share: float) -> str:
+    """A share that was asked for, with all its digits."""
+    return f"{100 * share:.12g} %"
 
 
 def _pictures(count: int) -> str:
@@ -163,11 +168,11 @@ def pictures_needed(share: float, confidence: float) -> int:
 def status_of(claims: Iterable[Claim | None], strength: float) -> Status:
     """What is shown of one picture, by the answers under each perturbation; None where there is none."""
     found = {Status.UNDECIDED if claim is None else claim.at(strength) for claim in claims}
-    if Status.MISCLASSIFIED in found and not found & {Status.SAFE, Status.UNSAFE}:
-        return Status.MISCLASSIFIED
-    if found & {Status.UNSAFE, Status.MISCLASSIFIED}:  # at strength 0, of those that blur there
+    if len(found) == 1:
+        return found.pop()
+    if Status.UNSAFE in found or found == {Status.SAFE, Status.MISCLASSIFIED}:  # which blurs at strength 0
         return Status.UNSAFE
-    return Status.SAFE if found == {Status.SAFE} else Status.UNDECIDED
+    return Status.UNDECIDED  # whether it fails, or is left out, depends on what is undecided
 
 
 def counts_of(statuses: Iterable[Status]) -> PictureCounts:
