@@ -138,6 +138,8 @@ def contradicted(
         if part.proved:
             proved[(z > part.start) & (z < part.end)] = part.winner
     z, proved, layout = z[proved >= 0], proved[proved >= 0], network.picture()
+    if not len(z):  # misclassified
+        return 0, 0
     winners = [
         network.reference(layout.to_input(replay(some)).float().numpy()).argmax(1)
         for some in np.array_split(z, max(1, len(z) // 500))
