@@ -17,6 +17,7 @@ from shakeproof.digests import content_digest, query_digest
 from shakeproof.errors import InputError, ProofError
 from shakeproof.proof.leads import exact_path
 from shakeproof.question import Preprocessing, RawImage, image_layout, perturbed, read_image
+from shakeproof.question.linear_maps import resizing
 from shakeproof.question.photographs import Resizing
 from shakeproof.question.preprocessing import RESAMPLING
 from shakeproof.settings import Settings
@@ -45,6 +46,20 @@ def fitted(file: str, steps: Preprocessing, shape: tuple[int, int, int]):
 
 
 # -- the linear map, beside Pillow ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resample", RESAMPLING)
+def test_weights_of_one_side_are_pillows_at_all_small_sizes(resample):
+    """Ties among them: which of two pixels is the nearest one, and which ends of a box belong to it."""
+    for before in range(1, 28):
+        each = Pillow.fromarray(np.eye(before, dtype=np.float32))
+        for after in range(1, 28):
+            across, down = (
+                np.asarray(each.resize(size, RESAMPLING[resample]), float)
+                for size in ((after, before), (before, after))
+            )
+            weights = resizing(before, after, resample)
+            assert max(np.abs(across.T - weights).max(), np.abs(down - weights).max()) < 1e-5, (before, after)
 
 
 @pytest.mark.parametrize("resample", RESAMPLING)

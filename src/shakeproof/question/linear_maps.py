@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pillow
 
 from shakeproof.errors import InputError
 from shakeproof.question.kernel_matrices import gaussian, motion_line
@@ -300,10 +301,16 @@ def resampled(shape: Shape, around: Around, factor: float, method: str) -> Linea
 
 
 def resizing(before: int, after: int, method: str) -> Floats:
-    """Pillow's weights (after, before) for one side: a filter that is stretched where the picture gets smaller."""
+    """Pillow's weights (after, before) for one side: a filter that is stretched where the picture gets smaller.
+
+    Which pixel is nearest, Pillow says itself: where two are equally near, its own rounding decides.
+    """
     if method == "nearest" or before == after:
-        nearest: Floats = np.eye(before)[((np.arange(after) + 0.5) * before / after).astype(int)]
-        return nearest
+        numbers = Pillow.fromarray(np.arange(before, dtype=np.float32)[None])
+        chosen: Floats = np.eye(before)[
+            np.asarray(numbers.resize((after, 1), Pillow.Resampling.NEAREST))[0].astype(int)
+        ]
+        return chosen
     reach, weight = _FILTERS[method]
     scale = before / after
     stretched = max(scale, 1.0)
