@@ -135,11 +135,11 @@ def _show(counts: PaperTable, campaign: StoredCampaign, kind: str) -> None:
         drawn = plain_table(*headings)
         for row in rows:
             drawn.add_row(*row)
-        console = terminal()
+        console, has_angles = terminal(), any("angle=" in perturbation for _, perturbation in counts.rows)
         console.print(drawn)
         console.print(
             f"{campaign.name}: verified/unsafe/undecided; {campaign.answered} of {campaign.asked} queries answered."
-            " Misclassified images count as unsafe."
+            " Misclassified images count as unsafe." + " Angle 0 is up." * has_angles
         )
 
 
