@@ -178,3 +178,21 @@ def test_what_taking_a_difference_may_be_off_by_counts():
     before = wins_before(line([1.0, 1.0], [-1.0]), np.array([0.5]), np.array([0.9]), own)
     after = loses_after(line([1.0, -1.0], [-1.0]), np.array([0.9]), np.array([-0.9]), own, np.array([1]))
     assert before.sure.tolist() == after.sure.tolist() == [False]
+
+
+def test_an_end_that_the_sweep_shows_is_not_proved_any_nearer(demo_network, monkeypatch):
+    """Elsewhere bounds are asked for, and bring ends nearer if they can."""
+    asked = []
+
+    def counted(context, numbers, cells, rivals=None, exactly=False):
+        asked.append(len(cells))
+        return leads.leads(context, numbers, cells, rivals, exactly)
+
+    monkeypatch.setattr(brackets, "leads", counted)
+    low, high = sp.profile(demo_network, PICTURE, BLUR).critical_strength
+    assert not asked
+    assert 0 < high - low <= 2 * brackets.NEAR_ENOUGH
+    monkeypatch.setattr(brackets, "NEAR_ENOUGH", -1.0)
+    nearer = sp.profile(demo_network, PICTURE, BLUR).critical_strength
+    assert asked
+    assert low <= nearer[0] < nearer[1] <= high

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -636,7 +636,7 @@ def parse(text: str) -> AnyPerturbation:
     """The perturbation that a text describes, e.g. `motion-blur:size=9,angle=45,padding=zeros+brightness:max=0.2`."""
     if not isinstance(text, str):
         raise InputError(f"a perturbation is a text, not {kind_of(text)}")
-    parts = [_parse_single(part) for part in _split(text.strip())]
+    parts = [(_parse_single if part.startswith(_OF_FILES) else _parsed)(part) for part in _split(text.strip())]
     if len(parts) == 1:
         return parts[0]
     sets = [part for part in parts if not isinstance(part, Perturbation)]
@@ -701,6 +701,10 @@ def _parse_single(text: str) -> AnyPerturbation:
     if not isinstance(made, Perturbation):
         raise InputError(f"{text!r}: {name} is a set of images; at=original is for what follows one path")
     return made.of_photograph()
+
+
+# What names no file means the same every time.
+_parsed = lru_cache(maxsize=128)(_parse_single)
 
 
 def _read_at(text: str) -> bool:

@@ -176,7 +176,6 @@ def _by_kernels(shape: Shape, around: Around, kernels: Floats) -> LinearMap:
 
 def _moved(shape: Shape, around: Around, down: Floats, right: Floats) -> LinearMap:
     """The mean over copies (copies, height, width) whose pixels lie at these places, between pixels bilinearly."""
-    _check_weights(4 * down.size)
     ends = [(place.min(), place.max() - size + 1) for place, size in zip((down, right), shape[1:], strict=True)]
     reach = max(0, *(math.ceil(max(-low, high)) for low, high in ends))
     (padded,) = around((2 * reach + 1,) * 2)
@@ -204,9 +203,13 @@ def _back(shape: Shape, down: Floats, right: Floats) -> tuple[Floats, Floats]:
     return down + (shape[1] - 1) / 2, right + (shape[2] - 1) / 2
 
 
-def _copies(farthest: float) -> int:
-    """How many copies, so that what moves `farthest` pixels moves half a pixel from one to the next at most."""
-    return math.ceil(2 * farthest) + 1
+def _copies(shape: Shape, farthest: float) -> int:
+    """How many copies, so that what moves `farthest` pixels moves half a pixel from one to the next at most; an error,
+    before any memory is taken, if their corners are too many weights.
+    """
+    count = math.ceil(2 * farthest) + 1
+    _check_weights(4 * count * math.prod(shape[1:]))
+    return count
 
 
 # -- one for each family ----------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def zooming(shape: Shape, around: Around, by: float) -> LinearMap:
     """The mean over magnifications from 1 to `by`, in equal steps."""
     down, right = _from_middle(shape)
     farthest = float(np.hypot(down, right).max() * (1 - 1 / by))
-    factors = np.linspace(1, by, _copies(farthest)).reshape(-1, 1, 1)
+    factors = np.linspace(1, by, _copies(shape, farthest)).reshape(-1, 1, 1)
     flat = np.zeros((len(factors), *shape[1:]))
     return _moved(shape, around, *_back(shape, flat + down / factors, flat + right / factors))
 
@@ -225,7 +228,7 @@ def turning(shape: Shape, around: Around, angle: float) -> LinearMap:
     """The mean over turns by -angle / 2 to angle / 2 degrees, in equal steps."""
     down, right = _from_middle(shape)
     farthest = float(np.hypot(down, right).max() * math.radians(angle))
-    turns = np.radians(np.linspace(-angle / 2, angle / 2, _copies(farthest))).reshape(-1, 1, 1)
+    turns = np.radians(np.linspace(-angle / 2, angle / 2, _copies(shape, farthest))).reshape(-1, 1, 1)
     cos, sin = np.cos(turns), np.sin(turns)
     return _moved(shape, around, *_back(shape, cos * down - sin * right, sin * down + cos * right))
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,7 @@ class ParameterisedKernel:
     def shape(self) -> tuple[int, int]:
         return len(self.bias), len(self.bias[0])
 
-    @property
+    @cached_property
     def size(self) -> Matrix:
         """The sum of all coefficients' absolute entries."""
         lines = (zip(*rows, strict=True) for rows in zip(*self.coefficients, strict=True))
@@ -405,16 +405,17 @@ class Perturbation:
 
         from shakeproof.question.inputs import UNIT, Path
 
-        base, size = self._base(images), self._base(images.abs())
+        base, absolute = self._base(images), images.abs()
+        size = base if bool((images >= 0).all()) else self._base(absolute)
         slopes = torch.stack([slope for part in self.parts for slope in part.slopes(images, base)])
         # Each entry of a kernel, each product and each sum is rounded: those of the start, of the changes, of x(z).
         roundings = 2 * max(part.taps(images.shape) for part in self.parts) + len(slopes) + 8
-        sizes = torch.stack([size, *(part.magnitude(images.abs(), size) for part in self.parts)]).sum(0)
+        sizes = torch.stack([size, *(part.magnitude(absolute, size) for part in self.parts)]).sum(0)
         # Products of smaller numbers may be lost altogether; then nothing is known to be 0.
-        faintest = torch.where(images == 0, 1.0, images.abs()).amin().item()
+        faintest = torch.where(images == 0, 1.0, absolute).amin().item()
         numbers = chain(*(part.numbers(images.shape) for part in self.parts))
-        smallest = min((abs(number) for number in numbers if number), default=1)
-        lost = SMALL if min(faintest, float(smallest)) < SMALL else 0.0
+        smallest = min((abs(float(number)) for number in numbers if number), default=1.0)
+        lost = SMALL if min(faintest, smallest) < SMALL else 0.0
         error = roundings * UNIT * (sizes + lost)
         if self.scale.included and self.scale.distance is not None:
             error += self.scale.distance / 2 * (1 + SLIGHTLY) * self.parts[0].spans(images)
@@ -504,7 +505,7 @@ class Perturbation:
     def _kernels(self) -> list[tuple[Part, ParameterisedKernel]]:
         return [(part, part.effect) for part in self.parts if isinstance(part.effect, ParameterisedKernel)]
 
-    @property
+    @cached_property
     def start(self) -> Matrix:
         """The smallest kernel that makes the image at strength 0."""
         first = next((kernel.bias for _, kernel in self._kernels()), identity_matrix(1, 1))
