@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import comb
@@ -15,7 +16,16 @@ from warm import complaint, run
 from shakeproof import demo
 from shakeproof.proof import Claim, Status
 from shakeproof.store import CampaignRequirement, Store
-from shakeproof.store.judging import PictureCounts, counts_of, judge, judged, pictures_needed, status_of
+from shakeproof.store.judging import (
+    PictureCounts,
+    counts_of,
+    judge,
+    judged,
+    pictures_needed,
+    status_of,
+    statuses,
+)
+from shakeproof.store.reader import AskedClaim
 
 SHARES, CONFIDENCES = ("0.5", "0.9", "0.95"), ("0.5", "0.9", "0.95")
 
@@ -131,6 +141,23 @@ def test_what_was_asked_is_written_with_all_its_digits(share, confidence):
     said = judge(wanted(share, confidence), None, "label", PictureCounts(hold=3)).sentence
     assert f"{share * 100:g} %" in said.rpartition("asked is ")[2]
     assert f"confidence {confidence * 100:g} %" in said
+
+
+def test_only_its_own_perturbations_count_for_a_requirement():
+    """And a picture holds only under all of them; pictures are told apart by their pixels."""
+    asked = [
+        AskedClaim(None, picture, perturbation, "label", "label", claim)
+        for picture, perturbation, claim in [
+            ("a", "identity", SAFE),
+            ("a", "haze:colour=1", LATE),
+            ("b", "identity", LATE),
+            ("b", "haze:colour=1", SAFE),
+        ]
+    ]
+    assert statuses(wanted(), asked) == {"a": "safe", "b": "unsafe"}
+    both = replace(wanted(), perturbations=("identity", "haze:colour=1"))
+    assert statuses(both, asked) == {"a": "unsafe", "b": "unsafe"}
+    assert statuses(replace(both, strength=0.4), asked) == {"a": "safe", "b": "safe"}
 
 
 # -- from a file to the exit code --------------------------------------------------------------------------------------

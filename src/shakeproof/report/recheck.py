@@ -371,12 +371,10 @@ def _are_bounds(entry: Row, hold: int, fail: int, undecided: int) -> bool:
 def counts(rows: Iterable[Row], strength: float) -> dict[str, int]:
     """How many items are certified up to a strength, are violated there, or neither."""
     tally = {"certified": 0, "violated": 0, "undecided": 0}
+    words = {HELD: "certified", OPEN: "undecided"}
     for row in rows:
-        certified, violated = row["certified_strength"], row["violated_from"]
-        if violated is not None and violated <= strength:
-            tally["violated"] += 1
-        else:
-            tally["certified" if certified is not None and strength <= certified else "undecided"] += 1
+        numbers = row["verdict"], row["certified_strength"], row["violated_from"]
+        tally[words.get(shown_of_item(*numbers, strength), "violated")] += 1
     return tally
 
 
