@@ -480,7 +480,7 @@ class Parameter:
         down = inwards == (self.last >= self.first)
         if self.unit == "s" and 0 < value < 1:
             return f"1/{ceil(1 / Fraction(value)) if down else floor(1 / Fraction(value))}"
-        digits = Context(SPOKEN_DIGITS, ROUND_FLOOR if down else ROUND_CEILING).create_decimal_from_float(value)
+        digits = Context(SPOKEN_DIGITS, ROUND_FLOOR if down else ROUND_CEILING).create_decimal(repr(value))
         return f"{float(digits):g}"
 
 
