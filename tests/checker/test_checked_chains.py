@@ -185,6 +185,29 @@ def test_what_was_changed_is_refused(good, change):
     assert not checker.check(remade(good, change), MODEL).accepted
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_node_is_needed(text):
+    """Without one of them, the chain is another, even if the kernels at all others are right."""
+    perturbation = sp.parse(text)
+    rows, nodes = written_chain(perturbation), [*perturbation.scale.nodes]
+    if len(nodes) > 2:
+        with pytest.raises(checker.Refused, match=r"bends where|no node between"):
+            kernels.meaning(text, [rows[0], rows[-1]], [nodes[0], nodes[-1]])
+    if "motion" in text:
+        for place in range(1, len(nodes) - 1):
+            with pytest.raises(checker.Refused, match="bends where"):
+                kernels.meaning(text, rows[:place] + rows[place + 1 :], nodes[:place] + nodes[place + 1 :])
+
+
+def test_a_turn_from_an_angle_to_the_same_one_does_not_stand_still():
+    """Both ends have one kernel: a chain of these two would be a picture that never changes."""
+    text = "motion-angle:size=5,from=0,to=180"
+    rows = written_chain(sp.parse(text))
+    assert rows[0] == rows[-1]
+    with pytest.raises(checker.Refused, match="bends where"):
+        kernels.meaning(text, [rows[0], rows[-1]], [0.0, 1.0])
+
+
 def test_a_plain_family_takes_no_nodes():
     network = sp.load(demo.MODEL)
     plain = certificate(network, sp.verify(network, STOP, "box-blur:size=3", strength=0.1))

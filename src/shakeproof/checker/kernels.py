@@ -147,6 +147,8 @@ def fractions(rows: Matrix, words: str) -> Matrix:
     return [[Fraction(entry) for entry in row] for row in rows]
 
 
+# Where between two nodes a curve is compared with the chord.
+SHARES = (0.25, 0.5, 0.75)
 # The options of a chain.
 CHAINS = {
     "motion-length": {"angle", "upto"},
@@ -174,7 +176,31 @@ def chained(
     for z, kernel in zip(nodes, kernels, strict=True):
         apart = np.array(kernel, dtype=float) - _at_node(family, z, side, options)
         require((np.abs(apart) <= float(NEAR)).all(), f"the kernel at strength {z} is not what {words!r} means")
+    missing = [z for z in _bends(family, side, options) if not (np.abs(np.array(nodes) - z) <= float(NEAR)).any()]
+    require(not missing, f"{words!r} bends where the chain has no node, at the strengths {missing[:3]}")
+    for (low, before), (high, after) in pairwise(zip(nodes, kernels, strict=True)) if "motion" not in family else ():
+        for share in SHARES:
+            chord = (1 - share) * np.array(before, dtype=float) + share * np.array(after, dtype=float)
+            away = np.abs(chord - _at_node(family, low + share * (high - low), side, options)).sum()
+            require(away <= options.get("tolerance", 0.01) + NEAR, f"{words!r} has no node between {low} and {high}")
     return kernels, f"{straight}; the kernels are the certificate's own, within 1e-9 of the checker's"
+
+
+def _bends(family: str, side: int, options: Mapping[str, Any]) -> list[float]:
+    """Strengths at which the kernels of a moving line bend: it enters a pixel, or two such places pass each other."""
+    odd = range(1, side + 1, 2)
+    if family == "motion-length":
+        angle, upto = math.radians(options["angle"]), float(options["upto"])
+        across = [abs(part) for part in (math.sin(angle), math.cos(angle)) if part]
+        found = [k / part / upto for part in across for k in odd]
+    elif family == "motion-angle":
+        start, way = float(options["from"]), float(options["to"] - options["from"])
+        tangents = {math.degrees(math.atan2(p, q)) for p in odd for q in odd if p <= q}
+        around = range(int(min(start, start + way) // 90), int(max(start, start + way) // 90) + 2)
+        found = [(90 * k + sign * turn - start) / way for k in around for turn in tangents for sign in (1, -1)]
+    else:
+        found = []
+    return [z for z in found if 0 < z < 1]
 
 
 def _at_node(family: str, z: float, side: int, options: Mapping[str, Any]) -> Array:
