@@ -102,6 +102,10 @@ def test_a_recheck_finds_the_same(bundle):
 CHANGES = {
     "its judgement": lambda one: one.update(judgement="MET"),
     "its counts": lambda one: one.update({"hold": one["hold"] + 1, "fail": one["fail"] - 1}),
+    "its counts, and the bounds that follow": lambda one: one.update(
+        {"hold": one["hold"] + 1, "fail": one["fail"] - 1}
+        | dict.fromkeys(("share at least", "share at most"), (one["hold"] + 1) / 3)
+    ),
     "what is undecided": lambda one: one.update({"undecided": 1, "fail": one["fail"] - 1}),
     "its strength": lambda one: one.update(strength=0.01),
     "its bounds": lambda one: one.update({"share at least": 0.99}),
