@@ -414,6 +414,7 @@ def test_every_family_makes_its_example(tmp_path, monkeypatch):
     np.save("kernel.npy", np.ones((3, 3)))
     np.savez("shakes.npz", *[np.ones((3, 5))] * 4)
     sp.write_linear(lambda picture: picture[:, ::-1], (1, 4, 4), "matrix.npz")
+    (tmp_path / "shake.csv").write_text("time,x,y\n0,0,0\n0.1,1,2\n")
     for name, family in FAMILIES.items():
         assert str(parse(family.example)) == family.example
         assert family.make is getattr(sp, name.replace("-", "_"))

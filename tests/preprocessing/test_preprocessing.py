@@ -232,7 +232,7 @@ def test_efficient_net_divides_twice_unless_it_says_otherwise(tmp_path):
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"image_processor_type": "DonutImageProcessor"}, "what a DonutImageProcessor does"),
+        ({"image_processor_type": "DonutImageProcessor"}, "the steps of a DonutImageProcessor are unknown"),
         (
             {"image_processor_type": "PoolFormerImageProcessor", "size": {"height": 9, "width": 9}, "crop_size": 9},
             "height and width, with a share",
