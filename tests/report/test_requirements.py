@@ -199,6 +199,18 @@ def test_both_judge_alike():
     assert seen == {"MET", "NOT MET", "NOT SHOWN"}
 
 
+@pytest.mark.parametrize("samples", [300, 1000, 20_000])
+@pytest.mark.parametrize("share", [0.9, 0.99, 0.999999])
+def test_far_fewer_pictures_than_asked_are_never_enough(samples, share):
+    """The tail of the binomial is almost 1 there, though each of its first terms is too small for a float."""
+    asked = CampaignRequirement("A", "", "label", ("identity",), 1.0, share, 0.95)
+    for hold in (1, samples // 30, samples // 4, samples // 2, samples * 4 // 5):
+        one = judge(asked, None, "label", PictureCounts(hold=hold, fail=samples - hold))
+        entry = {"share": share, "confidence": 0.95}
+        assert rechecking.judgement(entry, hold, samples - hold, 0) == one.outcome.value == "NOT MET"
+        assert rechecking._tail(hold, samples, share) > 0.999
+
+
 def test_both_see_the_same_in_a_picture():
     words = {"safe": "holds", "unsafe": "fails", "undecided": "undecided", "misclassified": "fails at strength 0"}
     random, seen = Random(0), set()

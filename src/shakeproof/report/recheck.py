@@ -661,8 +661,10 @@ def is_band(samples: int, bounds: Sequence[Sequence[float]]) -> bool:
 
 def _tail(hits: int, samples: int, share: float) -> float:
     """How likely so many hits are, or more."""
-    if not 0 < share < 1:
-        return float(share >= 1)
+    if not 0 < share < 1 or not 0 < hits <= samples:
+        return float(share >= 1 or hits <= 0)
+    if hits < samples * share:  # the first terms would be too small for a float, and the sum is not
+        return 1 - _tail(samples - hits + 1, samples, 1 - share)
     ways = lgamma(samples + 1) - lgamma(hits + 1) - lgamma(samples - hits + 1)
     term, total = exp(ways + hits * log(share) + (samples - hits) * log1p(-share)), 0.0
     while term > 1e-12 * total:
