@@ -50,7 +50,7 @@ def test_synonyms_and_doubles():
     assert [names.find(word) for word in ("Tinca tinca", "TENCH", "tabby cat", "Tabby-Cat", "n01")] == [0, 0, 2, 2, 3]
     assert names.find("crane") is None
     assert names.number("crane (3)") == 3
-    with pytest.raises(InputError, match=r"or of several; there are crane \(1\), crane \(3\)"):
+    with pytest.raises(InputError, match=r"or several; the classes are crane \(1\), crane \(3\)"):
         names.number("crane")
     with pytest.raises(InputError, match="tench"):
         names.number("tenhc")

@@ -46,7 +46,7 @@ def test_the_output_that_is_asked_for(tmp_path):
     (tmp_path / "m.onnx").write_bytes(pooled("y", "z").SerializeToString())
     np.save(tmp_path / "x.npy", random.random((1, 6, 6)))
     message = complaint("profile", "m.onnx", "x.npy", *BLUR, cwd=tmp_path)
-    assert "has 2 outputs, y [3], z [3]; of another network, state a requirement" in message
+    assert "has 2 outputs, y [3], z [3]; require something of its outputs" in message
     assert "of a classifier, name the output with the class scores (--output-name NAME)" in message
     predicted = {}
     for name in "yz":
@@ -79,7 +79,10 @@ def test_detectors_and_segmenters_are_told_what_is_supported(tmp_path):
     detector.graph.node.append(helper.make_node("Relu", ["y"], ["boxes"]))
     detector.graph.output.append(helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (1, 3, 4, 4)))
     (tmp_path / "detector.onnx").write_bytes(detector.SerializeToString())
-    for name, what in (("segmenter.onnx", "has shape [3, 4, 4]"), ("detector.onnx", "has 2 outputs")):
+    for name, what in (
+        ("segmenter.onnx", "its output is y [3, 4, 4]; of a segmenter, require that pixels keep their class"),
+        ("detector.onnx", "has 2 outputs, y [3, 4, 4], boxes [3, 4, 4]; require something of its outputs"),
+    ):
         message = complaint("profile", name, "x.npy", *BLUR, cwd=tmp_path)
         assert what in message
-        assert "state a requirement about its outputs" in message
+        assert "--require" in message or "output:index=0" in message
