@@ -139,7 +139,7 @@ def test_more_answers_never_take_back_a_judgement():
 @pytest.mark.parametrize(("share", "confidence"), [(0.9995, 0.99999), (0.123456, 0.5)])
 def test_what_was_asked_is_written_with_all_its_digits(share, confidence):
     said = judge(wanted(share, confidence), None, "label", PictureCounts(hold=3)).sentence
-    assert f"{share * 100:g} %" in said.rpartition("asked is ")[2]
+    assert f"{share * 100:g} %" in said.rpartition("required: ")[2]
     assert f"confidence {confidence * 100:g} %" in said
 
 

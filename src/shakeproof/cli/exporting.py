@@ -156,5 +156,6 @@ def _write_demo_files(folder: Path, quiet: bool) -> int:
         say(f"wrote to {folder}:")
         for names, content in written.items():
             say(f"  {names}: {content}")
-        say(f"next: cd {folder} && shakeproof profile model.onnx stop.png -p box-blur:size=5")
+        enter = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+        say(f"next: {enter}shakeproof profile model.onnx stop.png -p box-blur:size=5")
     return 0

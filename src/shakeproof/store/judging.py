@@ -74,7 +74,7 @@ class Judged:
         said = [f"{counts.hold} of {_pictures(counts.population)} hold", f"{counts.fail} fail"]
         said += [f"{counts.undecided} undecided"] * bool(counts.undecided)
         left_out = f" ({counts.misclassified} more fail at strength 0)" if counts.misclassified else ""
-        return f"{', '.join(said)}{left_out}; {self._bounds}; asked is {'every one' if share == 1 else in_full(share)}"
+        return f"{', '.join(said)}{left_out}; {self._bounds}; required: {'all' if share == 1 else in_full(share)}"
 
     @property
     def _bounds(self) -> str:
