@@ -158,6 +158,8 @@ def test_only_its_own_perturbations_count_for_a_requirement():
     both = replace(wanted(), perturbations=("identity", "haze:colour=1"))
     assert statuses(both, asked) == {"a": "unsafe", "b": "unsafe"}
     assert statuses(replace(both, strength=0.4), asked) == {"a": "safe", "b": "safe"}
+    more = replace(both, perturbations=(*both.perturbations, "box-blur:size=3"), strength=0.4)
+    assert statuses(more, asked) == {"a": "undecided", "b": "undecided"}
 
 
 # -- from a file to the exit code --------------------------------------------------------------------------------------

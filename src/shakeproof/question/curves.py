@@ -84,12 +84,13 @@ def widening_disk(start: float, end: float, tolerance: float, size: int | None =
 def disk_bound(start: float, end: float) -> float:
     """Of each pixel, the disk covers an area that only grows with the radius.
 
-    Two vectors between its areas at the start and at the end, with one sum, differ by half the sum of what they grow by
-    at most: pi (end^2 - start^2) / 2. With the area's share of the way along the chord, it is so far from the curve,
-    divided by the area of the disk.
+    Say that the disk has grown by a share s of all that it grows by in the step, G = pi (end^2 - start^2). If each
+    pixel had grown by the same share, that would be a place on the chord: s of the growth of some pixels is missing in
+    it, 1 - s of that of others is too much, so it differs by at most 2 s (1 - s) G <= G / 2 from the disk. Kernels are
+    that divided by the area of the disk.
 
-    Here it is the radius's share. Both shares differ by at most 2 end^2 / (start (start + end)) - 1, and the ends of
-    the chord by 2 (1 - start^2 / end^2).
+    But the chord is at the radius's share of the way, not at this place. These shares differ by at most
+    2 end^2 / (start (start + end)) - 1, and the ends of the chord by 2 (1 - start^2 / end^2).
     """
     by_area = (end * end - start * start) / (2 * start * start)
     return by_area + (2 * end * end / (start * (start + end)) - 1) * 2 * (1 - start * start / (end * end))

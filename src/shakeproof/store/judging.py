@@ -204,9 +204,15 @@ def judged(store: Store, campaign: int | None = None) -> list[Judged]:
 
 
 def statuses(requirement: CampaignRequirement, asked: Sequence[AskedClaim]) -> dict[str, Status]:
-    """What is shown of each of a network's pictures, by the digest of its pixels."""
-    of_picture: dict[str, list[Claim | None]] = defaultdict(list)
+    """What is shown of each of a network's pictures, by the digest of its pixels; a perturbation that nothing was asked
+    about counts as one without an answer.
+    """
+    of_picture: dict[str, dict[str, list[Claim | None]]] = defaultdict(lambda: defaultdict(list))
     for one in asked:
-        if one.perturbation in requirement.perturbations:
-            of_picture[one.image].append(one.claim)
-    return {image: status_of(claims, requirement.strength) for image, claims in of_picture.items()}
+        of_picture[one.image][one.perturbation].append(one.claim)
+    return {
+        image: status_of(
+            [claim for one in requirement.perturbations for claim in own[one] or [None]], requirement.strength
+        )
+        for image, own in of_picture.items()
+    }
